@@ -1,1 +1,3 @@
-"""What clients talk to: every endpoint reads an order and writes an answer, and shares the rest."""
+"""The endpoints for clients. Every endpoint reads an order and writes an answer, and all of them
+share the remaining steps.
+"""

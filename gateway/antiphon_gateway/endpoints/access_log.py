@@ -1,4 +1,6 @@
-"""One log line and one set of metrics per request, without the content of the request."""
+"""Writes one log line and one set of metrics for each request, without the content of the
+request.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,10 @@ log = logging.getLogger("gateway.requests")
 
 
 class RequestLog:
-    """One request as it unfolds. Times are those of the log's clock.
+    """A request while it is being processed. Times are on the clock of the log.
 
-    `request_id` may be the client's and come again; `answer_id` is never the same. What is
-    `routine` has its line at level DEBUG, and at INFO what is not.
+    `request_id` may come from the client and may occur several times. `answer_id` is unique. If the
+    request is `routine`, its line has the level DEBUG. Otherwise the level is INFO.
     """
 
     def __init__(
@@ -68,11 +70,11 @@ class RequestLog:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the request came."""
+        """The number of seconds since the request arrived."""
         return self._clock() - self._start
 
     def note(self, event: Event | OfChoice) -> None:
-        """Take note of an event that goes to the client."""
+        """Record an event that is sent to the client."""
         match event:
             case OfChoice():
                 self.note(event.event)
@@ -94,30 +96,39 @@ class RequestLog:
                 self.usage = self.usage.with_choice(event.usage) if self.usage else event.usage
 
     def admitted(self) -> AbstractContextManager[None]:
-        """A context in which it counts as a request of its key. Raises `KeyLimitReached`."""
+        """Return a context manager during which the request counts towards the limits of its key.
+
+        Raises `KeyLimitReached` if a limit has been reached.
+        """
         return self.key.request()
 
     def for_key(self, order: Order) -> Order:
-        """The order as one of its key's."""
+        """Return the order with the key of this request."""
         priority = lower(order.priority, self.key.limits.priority)
         return replace(order, key=self.key.name, priority=priority)
 
     def counted(self) -> None:
-        """It counts among its key's requests in a minute, not among those at a time. Raises
-        `KeyLimitReached`."""
+        """Count the request towards the requests per minute of its key, but not towards the
+        concurrent ones.
+
+        Raises `KeyLimitReached` if the limit has been reached.
+        """
         self.key.count()
 
     def fail(self, error: AntiphonError) -> None:
-        """The request ends with an error, which goes no further; the first one counts."""
+        """Record the error with which the request ends. If this is called several times, the first
+        error is used.
+        """
         _forget_frames(error)
         self.error = self.error or error
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Let go of the frames that an error passed through, and of what lies in them.
+    """Release the frames through which an error has passed, and all objects to which they refer.
 
-    Its traceback holds them, and some of them hold the error again (the entry, the session, a
-    variable): a circle, in which a refused body would stay until a full collection.
+    The traceback of the error refers to these frames, and some of them refer to the error again,
+    for example through the entry, the session or a variable. In such a reference cycle, the body of
+    a refused request would remain in memory until a full garbage collection.
     """
     while error is not None:
         error.__traceback__ = None
@@ -125,7 +136,9 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 class AccessLog:
-    """Has a line, the metrics and perhaps a trace of every request when it is over."""
+    """Writes a log line, metrics and, if it is sampled, a trace for every request when the request
+    is over.
+    """
 
     def __init__(
         self, metrics: Metrics, tracing: Tracing, clock: Callable[[], float] = time.monotonic
@@ -136,8 +149,11 @@ class AccessLog:
 
     @contextmanager
     def entry(self, api: str, name: str, request_id: str, key: KeyUse) -> Iterator[RequestLog]:
-        """An entry that is written down at the end of the context; within it, its span is the
-        current one."""
+        """Return a context manager for the entry of a request. The entry is written at the end of
+        the context.
+
+        Within the context, the span of the entry is the current span.
+        """
         entry = RequestLog(api, name, request_id, key, self._clock)
         within, outer = enclosing_span.get(), current_span.get()
         enclosing_span.set(None)

@@ -1,4 +1,4 @@
-"""What an endpoint of conversations has, whatever its protocol."""
+"""The parts of an endpoint for conversations that do not depend on the protocol."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from antiphon_gateway.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class LoggedClient:
-    """A `ConversationClient` with an API key, which takes events by `take`."""
+    """A `ConversationClient` with an API key. It passes events to `take`."""
 
     api: str
     access_log: AccessLog
@@ -31,17 +31,17 @@ class LoggedClient:
     take: SendEvents
 
     async def send(self, events: Sequence[ConversationEvent]) -> None:
-        """Return when the client has taken the events."""
+        """Return when the client has received the events."""
         await self.take(events)
 
     def logged(self, made: Made, refuse: RefuseResponse) -> AbstractAsyncContextManager[LogEntry]:
-        """One line of the access log."""
+        """Return a context manager that writes a line to the access log."""
         return request(self.access_log, self.api, made, refuse, key=self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationEndpoint:
-    """`api` is its name in metrics and in the access log."""
+    """An endpoint for conversations. `api` is its name in metrics and in the access log."""
 
     api: str
     conversations: Conversations
@@ -50,7 +50,7 @@ class ConversationEndpoint:
     metrics: Metrics
 
     def watch(self) -> ConversationMetrics:
-        """Count the events of one conversation."""
+        """Return an object that counts the events of one conversation."""
         return ConversationMetrics(self.metrics, self.api)
 
     def begin(
@@ -63,7 +63,9 @@ class ConversationEndpoint:
         resumable: bool = False,
         resumed: SavedConversation | None = None,
     ) -> LiveConversation:
-        """A conversation that was admitted, for the key; to be entered."""
+        """Return a conversation that was admitted for the key. The caller must enter its
+        context.
+        """
         client = LoggedClient(self.api, self.access_log, key, send)
         return self.conversations.begin(
             admitted, settings, client, resumable=resumable, resumed=resumed

@@ -1,4 +1,4 @@
-"""What is counted of conversations, whatever their protocol."""
+"""The metrics of conversations, which do not depend on the protocol."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from antiphon_gateway.metrics import Metrics
 
 
 class ConversationMetrics:
-    """Measures one conversation from its events as they are sent.
+    """Measures one conversation by means of its events as they are sent.
 
-    The first audio of a turn is the next audio after its recording was complete.
+    The first audio of a turn is the next audio that is sent after the recording of the turn was
+    complete.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class ConversationMetrics:
         self._spoken_at: float | None = None
 
     def note(self, event: ConversationEvent) -> None:
-        """Count it."""
+        """Count an event."""
         metrics, api = self._metrics, self._api
         match event:
             case AudioAccepted():

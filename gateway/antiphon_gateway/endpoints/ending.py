@@ -1,7 +1,8 @@
-"""The parts that all endpoints share for a request: an id, a line in the access log, and one end.
+"""The parts of a request that all endpoints share: an ID, a line in the access log, and exactly one
+end.
 
 An endpoint only determines how events and errors are sent to its client. If the client disconnects,
-the task of the request is canceled, which frees every stage; the line is logged nevertheless.
+the task of the request is cancelled, which frees all stages. The line is still written to the log.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ async def request(
     given_id: str = "",
     key: KeyUse | None = None,
 ) -> AsyncIterator[RequestLog]:
-    """One request; an error that leaves the context goes to `refuse`, and no further.
+    """Process one request. An error that leaves the context is passed to `refuse` and is not raised
+    any further.
 
-    The id is the client's own, if it gave one; the key may be found within the context.
+    The ID is the one that the client has sent, if any. The key may be determined within the
+    context.
     """
     request_id = given_id or f"req_{uuid.uuid4().hex}"
     with access_log.entry(api, name, request_id, key or KeyUse()) as entry:
@@ -58,7 +61,8 @@ async def tell(
     tell_event: Callable[[Told], Awaitable[None]],
     tell_error: Refuse,
 ) -> None:
-    """Send every event to the client, and an error that follows the first event.
+    """Send every event to the client. An error that occurs after the first event is also sent to
+    the client.
 
     An error before the first event is raised.
     """
@@ -71,6 +75,7 @@ async def tell(
     except AntiphonError as error:
         if not entry.session_id:
             raise
-        # Before the client knows: it may cancel as soon as it does.
+        # This is done before the client receives the error, because the client may cancel the call
+        # as soon as it does.
         entry.fail(error)
         await tell_error(entry, error)

@@ -1,4 +1,6 @@
-"""Reports the fields of requests that were ignored: a metric, and a log line for each once."""
+"""Reports the fields of requests that were ignored, as a metric and as a log line that is written
+once for each field.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,18 @@ from antiphon_gateway.metrics import Metrics
 log = logging.getLogger("gateway.endpoints")
 
 MOST_LOGGED = 1024
-"""Clients choose the names, so the log has a bound."""
+"""The maximum number of fields that are logged. It is limited because clients choose the names."""
 
 
 class IgnoredFieldReport:
-    """Counts ignored fields, and logs each once for an endpoint and an API key."""
+    """Counts ignored fields, and logs each of them once for an endpoint and an API key."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._logged: set[tuple[str, str, str]] = set()
 
     def report(self, path: str, key: str, ignored: Collection[str]) -> None:
-        """Report the fields of one request at the endpoint `path`, which came with that key."""
+        """Report the ignored fields of a request to the endpoint `path` with the given key."""
         if not ignored:
             return
         self._metrics.ignored_fields.labels(path).inc(len(ignored))

@@ -1,4 +1,4 @@
-"""Sending to a client that may be slow, bounded in time."""
+"""Sends data to a client that may be slow, with a time limit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from antiphon.errors import DeadlineExceeded
 
 
 class ClientStalled(DeadlineExceeded):
-    """The client is connected and takes nothing."""
+    """The client is connected but does not read."""
 
 
 async def send_in_time(sending: Awaitable[None], timeout_s: float) -> None:
-    """Wait for a message to be taken. Raises `ClientStalled` when it is not in time."""
+    """Wait until a message has been sent. Raises `ClientStalled` if this takes too long."""
     try:
         async with asyncio.timeout(timeout_s):
             await sending

@@ -1,4 +1,4 @@
-"""How a conversation ends that its client has not ended, whatever its protocol."""
+"""Ends a conversation that its client has not ended, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ async def until_stopped(live: LiveConversation) -> AsyncIterator[None]:
     """Cancel the block when the conversation is idle during shutdown, or when it must end
     (`LiveConversation.forced_end`).
 
-    Raises `Unavailable` in the first case, and the error of the forced end in the second. The error
-    must be the last message to the client.
+    Raises `Unavailable` in the first case, and the error of the forced end in the second case. The
+    error must be the last message to the client.
     """
     limit = asyncio.timeout(None)
 
@@ -28,7 +28,8 @@ async def until_stopped(live: LiveConversation) -> AsyncIterator[None]:
         try:
             await live.stopped()
         except Cancelled:
-            return  # The client has gone; who reads what it sends notices, too.
+            # The client has disconnected. The code that reads its messages notices this as well.
+            return
         cut()
 
     async def watch_forced_end() -> None:

@@ -1,4 +1,4 @@
-"""A gRPC message of a stranger: its fields are counted before anything is made of its bytes."""
+"""Reads a gRPC message from an untrusted client. Its fields are counted before it is parsed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _THREADS = SizedThreads("grpc-fields")
 
 
 async def read_message(kind: type[M], data: bytes, most_fields: int, counted_here_bytes: int) -> M:
-    """The message; the fields of more bytes than that are counted on a thread.
+    """Parse a message. If it is larger than `counted_here_bytes`, its fields are counted on a
+    thread.
 
-    Raises `InvalidArgument` for one of too many fields, and for bytes that are none.
+    Raises `InvalidArgument` if it has too many fields or is not a valid message.
     """
     described = cast(Descriptor, kind.DESCRIPTOR)
     if len(data) <= counted_here_bytes:

@@ -1,4 +1,4 @@
-"""`antiphon.v1.SpeechService`: the endpoint of the client SDK."""
+"""`antiphon.v1.SpeechService`, which is the endpoint for the client SDK."""
 
 from __future__ import annotations
 
@@ -45,17 +45,23 @@ SERVICE = speech_pb2.DESCRIPTOR.services_by_name["SpeechService"].full_name
 REQUEST_ID_KEY = "x-request-id"
 AUTHORIZATION_KEY = "authorization"
 CHECKED_HERE_BYTES = 2 << 10
-"""As few bytes are read sooner than another thread has begun to."""
+"""Reading up to this many bytes takes less time than starting to read them on another thread."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Converse = Callable[[Context, KeyUse, ForcedEnd], Awaitable[None]]
-"""Serves one call of `Converse`, for the key. Raises what is to be the call's status."""
+"""Serves one call of `Converse` for the key. Raises the error that becomes the status of
+the call.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The answer to a `GenerateRequest`, not begun yet, and how its client wants it: with ids, and
-    without what it has `held` since another gateway began to answer."""
+    """The answer to a `GenerateRequest`, which has not started yet, and how the client wants to
+    receive it.
+
+    The client may request IDs. If another gateway started the answer, `held` is the part that the
+    client already has.
+    """
 
     answer: AbstractAsyncContextManager[FailoverSegment]
     include_ids: bool
@@ -63,10 +69,10 @@ class _Asked:
 
 
 class SpeechServicer:
-    """The service over the same calls as HTTP.
+    """The service. It uses the same calls as HTTP.
 
-    An error before the first event is the call's gRPC status; a later one is the
-    last event.
+    If an error occurs before the first event, it becomes the gRPC status of the call. A later error
+    is sent as the last event.
     """
 
     def __init__(
@@ -86,7 +92,9 @@ class SpeechServicer:
         self._config = config
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve the methods there. Requests come as bytes: see `read_message`."""
+        """Register the methods at a server. Requests arrive as bytes, as described at
+        `read_message`.
+        """
         handlers = {
             "GetServerInfo": grpc.unary_unary_rpc_method_handler(
                 self.GetServerInfo,
@@ -108,7 +116,7 @@ class SpeechServicer:
     async def GetServerInfo(
         self, _: speech_pb2.GetServerInfoRequest, context: Context
     ) -> speech_pb2.GetServerInfoResponse:
-        """Return what is served now, without a model until a stage has reported one."""
+        """Return what is currently served. No model is included until a stage has reported one."""
         try:
             await self._key_of(context)
         except (Unauthenticated, InvalidArgument) as error:
@@ -116,7 +124,7 @@ class SpeechServicer:
         return server_info(self._calls.fleet)
 
     async def Generate(self, data: bytes, context: Context) -> None:
-        """Answer once. Cancelling frees every stage."""
+        """Answer one request. Cancelling this call frees all stages."""
         _take_traceparent(context)
         refused: AntiphonError | None = None
 
@@ -133,12 +141,15 @@ class SpeechServicer:
                 await self._answer(data, context, entry)
             if entry.error is None:
                 entry.status = grpc.StatusCode.OK.name
-        # The request is over: a status may wait behind what the client does not take.
+        # The request is over at this point, because sending a status may have to wait for data that
+        # the client does not read.
         if refused is not None:
             await abort(context, refused)
 
     async def Converse(self, request_iterator: object, context: Context) -> None:
-        """A conversation. Its messages come as bytes, too; they are read from the context."""
+        """Serve a conversation. Its messages arrive as bytes as well, and are read from the
+        context.
+        """
         _take_traceparent(context)
         try:
             forced_end = ForcedEnd()
@@ -146,12 +157,14 @@ class SpeechServicer:
             with self._identities.conversation(identity, forced_end.end):
                 await self._converse(context, identity.key, forced_end)
         except AntiphonError as error:
-            # By now the key has its conversation back, however long the client takes to listen.
+            # At this point, the key can use its conversation again, no matter how long the client
+            # takes to read the status.
             await abort(context, error)
 
     async def _key_of(self, context: Context) -> KeyUse:
-        """The key in the call's metadata. Raises `Unauthenticated`, and `InvalidArgument` for
-        several."""
+        """Return the key in the metadata of the call. Raises `Unauthenticated`, or
+        `InvalidArgument` if there are several keys.
+        """
         return (await self._identities.identify(self._credentials_of(context))).key
 
     async def _answer(self, data: bytes, context: Context, entry: RequestLog) -> None:
@@ -175,7 +188,7 @@ class SpeechServicer:
             )
 
     async def _read(self, data: bytes, context: Context, entry: RequestLog) -> _Asked:
-        """What a message asks for; the message itself is not kept."""
+        """Return what a message requests. The message itself is not kept."""
         left_s = context.time_remaining()
         with self._calls.memory.lease(Holder.UPLOADS) as lease:
             lease.keep()
@@ -192,7 +205,9 @@ class SpeechServicer:
         return _Asked(self._calls.answer(entry.for_key(order)), message.include_ids, held)
 
     def _credentials_of(self, context: Context) -> Credentials:
-        """Return the caller's credentials of a call. Raises `InvalidArgument` for several keys."""
+        """Return the credentials of the caller. Raises `InvalidArgument` if there are
+        several keys.
+        """
         keys = _metadata_values(context, AUTHORIZATION_KEY)
         if len(keys) > 1:
             raise InvalidArgument(
@@ -206,19 +221,19 @@ class SpeechServicer:
 
 
 def _metadata_values(context: Context, name: str) -> list[str]:
-    """All texts that the call's metadata has by a name in lower case."""
+    """Return all texts in the metadata of the call that have this name, which is in lower case."""
     metadata = context.invocation_metadata() or ()
     return [value for each, value in metadata if each == name and isinstance(value, str)]
 
 
 def _take_traceparent(context: Context) -> None:
-    """The call's task, and those that it makes, answer for the client's trace."""
+    """Use the client's trace for the task of the call and for all tasks that it creates."""
     given = dict(context.invocation_metadata() or ()).get("traceparent", "")
     given_traceparent.set(given if isinstance(given, str) else "")
 
 
 def server_info(fleet: Fleet) -> speech_pb2.GetServerInfoResponse:
-    """What the stages that are up can do together."""
+    """Return what the stages that are up can do together."""
     info = speech_pb2.GetServerInfoResponse(version=VERSION, features=FEATURES)
     try:
         served = served_model(fleet)

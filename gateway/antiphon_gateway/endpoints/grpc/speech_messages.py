@@ -1,4 +1,6 @@
-"""A `GenerateRequest` to an order, and events to `GenerateResponse` messages. Pure."""
+"""Converts a `GenerateRequest` to an order, and events to `GenerateResponse` messages. This module
+performs no I/O.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +52,9 @@ MAX_MODALITIES = 16
 def read_generate(
     request: speech_pb2.GenerateRequest, timeout_s: float, *, max_parts: int
 ) -> Order:
-    """The order in a request. Raises `InvalidArgument` with the field.
+    """Return the order in a request. Raises `InvalidArgument` with the field that is invalid.
 
-    What there may be many of is counted before any of it is read.
+    Repeated elements are counted before any of them is read.
     """
     _check_counts(request, max_parts)
     outputs = frozenset(request.modalities)
@@ -88,7 +90,9 @@ def read_generate(
 
 
 def read_delivered(request: speech_pb2.GenerateRequest) -> HeldPart | None:
-    """What the client has of the answer already; None when it asks for the first time."""
+    """Return the part of the answer that the client already has, or None if it requests the answer
+    for the first time.
+    """
     if not request.HasField("delivered"):
         return None
     given = request.delivered
@@ -104,7 +108,9 @@ def read_delivered(request: speech_pb2.GenerateRequest) -> HeldPart | None:
 
 
 def _seed_of(request: speech_pb2.GenerateRequest) -> int:
-    """Of stages that are given none: that of the answer which is asked for again."""
+    """Return the seed for stages that have none of their own. It is the seed of the answer that is
+    requested again.
+    """
     if not request.HasField("delivered"):
         return draw_seed()
     seed = request.delivered.drawn_seed
@@ -119,7 +125,7 @@ def _seed_of(request: speech_pb2.GenerateRequest) -> int:
 def _read_functions(
     request: speech_pb2.GenerateRequest,
 ) -> tuple[tuple[str, ...], ToolChoice]:
-    """The functions, and how they may be called."""
+    """Return the functions and the rules for calling them."""
     choice = request.function_choice
     mode = "function" if choice.mode == "required" and choice.name else choice.mode
     tools = read_function_texts(request.functions, "functions[{}]")
@@ -138,7 +144,7 @@ def _check_counts(request: speech_pb2.GenerateRequest, max_parts: int) -> None:
             raise InvalidArgument(f"{name}: more than {most} of them", field=name)
     parts = 0
     for index, message in enumerate(request.messages):
-        # One without parts is refused later, and counts until then.
+        # A message without parts is refused later. Until then, it counts as one part.
         parts += max(1, len(message.parts) + len(message.calls))
         if parts > max_parts:
             field = f"messages[{index}]"
@@ -161,7 +167,7 @@ def _read_option(name: str, option: options_pb2.OptionInput) -> OptionInput:
 
 
 def write_event(event: Event, *, include_ids: bool) -> speech_pb2.GenerateResponse:
-    """The message that carries an event."""
+    """Return the message that contains an event."""
     match event:
         case SegmentStarted():
             started = speech_pb2.GenerateStarted(
@@ -240,7 +246,7 @@ def _write_finished(event: SegmentFinished) -> speech_pb2.GenerateFinished:
 def _read_messages(
     request: speech_pb2.GenerateRequest,
 ) -> tuple[tuple[ConversationMessage, ...], Attachments]:
-    """The messages, and what their parts refer to by index."""
+    """Return the messages, and the attachments to which their parts refer by index."""
     if not request.messages:
         raise InvalidArgument("messages: is empty", field="messages")
     attachments = Attachments()
@@ -266,7 +272,9 @@ def _read_messages(
 
 
 def _read_calls(message: speech_pb2.Message, path: str) -> tuple[ToolCall, ...]:
-    """The calls of an assistant's message. Raises `InvalidArgument` for those of others."""
+    """Return the calls in a message of the assistant. Raises `InvalidArgument` if any other message
+    contains calls.
+    """
     if message.calls and message.role != "assistant":
         raise InvalidArgument(
             f"{path}.calls: go only into assistant messages, not {message.role}",

@@ -1,4 +1,4 @@
-"""What an answer cost, as a message. Pure."""
+"""Converts the usage of an answer to a message. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from antiphon.values.answer import Usage
 
 
 def write_usage(usage: Usage) -> usage_pb2.Usage:
-    """The message."""
+    """Return the usage as a message."""
     return usage_pb2.Usage(
         prompt_tokens=usage.prompt_tokens,
         prompt_audio_tokens=usage.prompt_audio_tokens,

@@ -1,1 +1,1 @@
-"""The HTTP server: connections, bodies, errors, routes."""
+"""The HTTP server, which comprises connections, bodies, errors and routes."""

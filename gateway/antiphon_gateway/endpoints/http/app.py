@@ -1,4 +1,6 @@
-"""The HTTP application: what every request goes through, whatever its endpoint."""
+"""The HTTP application, with the steps that every request goes through regardless of its
+endpoint.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,18 @@ from antiphon_gateway.keys.identities import Identities
 from antiphon_gateway.metrics import CONTENT_TYPE, Metrics, Refused
 
 QUIET_PATHS = frozenset({"/health", "/metrics"})
-"""Asked every few seconds by machines; neither logged nor counted."""
+"""Paths that machines request every few seconds. They are neither logged nor counted."""
 KEYED_PATHS = "/v1/"
-"""What needs a key, where keys are needed; pages and documents are for everybody."""
+"""The prefix of paths that require a key if keys are configured. Pages and documents are available
+without one.
+"""
 
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class EveryRequest:
-    """Gives each request an id and an entry in the access log, and turns errors into responses."""
+    """Gives each request an ID and an entry in the access log, and converts errors to responses."""
 
     def __init__(self, app: ASGIApp, access_log: AccessLog, identities: Identities) -> None:
         self._app = app
@@ -47,7 +51,7 @@ class EveryRequest:
         self._identities = identities
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request on."""
+        """Process one request and pass it on."""
         if scope["type"] in ("http", "websocket"):
             given = dict(scope["headers"]).get(b"traceparent", b"")
             given_traceparent.set(given.decode("latin-1"))
@@ -56,7 +60,7 @@ class EveryRequest:
             return
 
         async def refuse(entry: RequestLog, error: AntiphonError) -> None:
-            """Send an error if no response has started; otherwise the connection breaks off."""
+            """Send an error if no response has been started. Otherwise the connection is closed."""
             if not entry.status:
                 await error_response(error)(scope, receive, send)
 
@@ -77,7 +81,7 @@ def http_app(
     config: GatewayConfig,
     metrics: Metrics,
 ) -> ASGIApp:
-    """The whole application."""
+    """Return the complete application."""
     every_request = Middleware(EveryRequest, access_log=access_log, identities=identities)
     app = Starlette(
         routes=routes,
@@ -91,7 +95,7 @@ def http_app(
 
 
 def metrics_app(metrics: Metrics) -> ASGIApp:
-    """The series alone, for an address of their own."""
+    """Return an application that only serves metrics, for use on a separate address."""
     app = Starlette(
         routes=[metrics_route(metrics)],
         middleware=[Middleware(PlainPaths)],
@@ -102,7 +106,7 @@ def metrics_app(metrics: Metrics) -> ASGIApp:
 
 
 def metrics_route(metrics: Metrics) -> Route:
-    """GET of the series."""
+    """Return the route for metrics."""
 
     async def show(_: Request) -> Response:
         return Response(metrics.expose(), headers={"content-type": CONTENT_TYPE})
@@ -111,13 +115,15 @@ def metrics_route(metrics: Metrics) -> Route:
 
 
 def _given_id(scope: Scope) -> str:
-    """The client's own id of its request where it may stand in a log, else nothing."""
+    """Return the ID that the client has given its request, or an empty string if the ID must not
+    appear in a log.
+    """
     given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
     return given if _CLIENT_ID.fullmatch(given) else ""
 
 
 async def _routing_error(asked: Request, error: Exception) -> Response:
-    """404 and 405 in OpenAI's shape."""
+    """Return 404 and 405 errors in the format of OpenAI."""
     assert isinstance(error, HTTPException)
     headers = error.headers or {}
     allowed = headers.get("Allow", "")

@@ -1,4 +1,4 @@
-"""Read the caller's credentials from an HTTP request or a WebSocket handshake."""
+"""Reads the caller's credentials from an HTTP request or a WebSocket handshake."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from antiphon_gateway.keys.credentials import Credentials, peer_address
 
 REALTIME_PROTOCOL = "realtime"
 KEY_PROTOCOL = "openai-insecure-api-key."
-"""A browser sets no headers for a WebSocket; as OpenAI has it, the key then follows this, as one of
-the protocols that the page offers."""
+"""The prefix of a key among the protocols that a page offers. Browsers cannot set headers for a
+WebSocket, so OpenAI passes the key in this way.
+"""
 
 
 def header_values(scope: Scope, name: str) -> list[str]:
-    """All values of a header, its name in lower case."""
+    """Return all values of a header. The name must be in lower case."""
     wanted = name.encode("latin-1")
     return [value.decode("latin-1") for each, value in scope["headers"] if each == wanted]
 
 
 def authorization_of(scope: Scope) -> str | None:
-    """The header `authorization`, or one made of the protocols; None where there is neither."""
+    """Return the header `authorization`, or an equivalent value from the protocols. The result is
+    None if there is neither.
+    """
     if headers := header_values(scope, "authorization"):
         return headers[-1]
     keys = offered_keys(scope)
@@ -29,7 +32,7 @@ def authorization_of(scope: Scope) -> str | None:
 
 
 def credentials_of(scope: Scope) -> Credentials:
-    """Return the caller's credentials of a request or a handshake."""
+    """Return the credentials of the caller of a request or a handshake."""
     client = scope.get("client")
     return Credentials(
         authorization_of(scope),
@@ -39,11 +42,13 @@ def credentials_of(scope: Scope) -> Credentials:
 
 
 def offered_keys(scope: Scope) -> list[str]:
-    """The API keys among the protocols that a WebSocket's handshake offers."""
+    """Return the API keys among the protocols that a WebSocket handshake offers."""
     offered = scope.get("subprotocols") or ()
     return [each.removeprefix(KEY_PROTOCOL) for each in offered if each.startswith(KEY_PROTOCOL)]
 
 
 def protocol_of(scope: Scope) -> str | None:
-    """The protocol to agree on: browsers insist on one of those that they offered."""
+    """Return the protocol to agree on. Browsers require that it is one of the protocols that they
+    have offered.
+    """
     return REALTIME_PROTOCOL if REALTIME_PROTOCOL in (scope.get("subprotocols") or ()) else None

@@ -1,4 +1,4 @@
-"""Reading a request and noticing that its client has gone."""
+"""Reads the body of a request, and detects that its client has disconnected."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from antiphon_gateway.endpoints.http.errors import BodyTooLarge, BodyTooSlow, En
 from antiphon_gateway.endpoints.http.response_send import ResponseSend
 
 FREE_BYTES = 64 << 10
-"""So much of a body takes no room: few words get through whoever fills it with large ones.
+"""The part of a body that does not count towards the memory limit. With it, small requests succeed
+even if a client uses up the limit with large ones.
 
-The bound on connections bounds them together.
+The total size of these parts is limited by the number of connections.
 """
 
 
 class TakesBody(Protocol):
-    """What a body is read into, piece by piece."""
+    """An object into which a body is read piece by piece."""
 
     def add(self, piece: bytes) -> None:
-        """Take the next piece. Raises `AntiphonError` for one that will not do."""
+        """Add the next piece. Raises `AntiphonError` if it is not acceptable."""
         ...
 
 
@@ -37,10 +38,11 @@ async def read_body(
     clock: asyncio.Timeout,
     body: TakesBody,
 ) -> None:
-    """Have `body` take all of it, which takes bytes of `holding`, before `clock` runs out.
+    """Read the whole body into `body` before `clock` expires. The memory that it uses is taken from
+    `holding`.
 
-    Raises `BodyTooLarge`, `BodyTooSlow`, `BudgetExceeded`, `EncodedBody`, `Cancelled` when the
-    client goes away, and what `body` raises.
+    Raises `BodyTooLarge`, `BodyTooSlow`, `BudgetExceeded` or `EncodedBody`, `Cancelled` if the
+    client disconnects, and the errors of `body`.
     """
     headers = dict(scope["headers"])
     if headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity"):
@@ -85,11 +87,11 @@ def _too_large(size: str, config: GatewayConfig) -> BodyTooLarge:
 async def while_connected(
     receive: Receive, send: ResponseSend, *works: Coroutine[None, None, None]
 ) -> None:
-    """Do the first work, which responds through `send`, with the others.
+    """Run the first coroutine, which responds through `send`, concurrently with the others.
 
-    The others end when the response is complete, or with an error, which is raised. When the
-    client goes away before the response is complete, cancel all and raise `Cancelled`. Cancelling
-    this cancels them and waits for them.
+    The others end when the response is complete or an error occurs, which is then raised. If the
+    client disconnects before the response is complete, all of them are cancelled and `Cancelled` is
+    raised. Cancelling this call cancels them and waits for them.
     """
     working = [asyncio.create_task(each) for each in works]
     gone = asyncio.create_task(_wait_disconnected(receive))
@@ -108,11 +110,12 @@ async def while_connected(
         for each in over:
             each.result()
     finally:
-        # The task holds its error, whose traceback holds this frame, and with it the request.
+        # The task refers to its error. The traceback of the error refers to this frame and
+        # therefore to the request.
         del working, over, each
 
 
 async def _wait_disconnected(receive: Receive) -> None:
-    """Return when the client has closed its connection, or has its whole response."""
+    """Return when the client has closed its connection or has received its whole response."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -9,14 +9,16 @@ from starlette.types import Scope
 from antiphon_gateway.orders.order import Order
 
 READ_TIMEOUT_HEADER = b"x-stainless-read-timeout"
-"""OpenAI's clients send it: seconds without a byte after which they give up."""
+"""The header in which OpenAI's clients send the number of seconds without any data after which they
+give up.
+"""
 
 
 def with_client_deadline(order: Order, scope: Scope, *, streamed: bool) -> Order:
     """Return the order with the client's timeout.
 
-    The timeout limits the time to the first event of a streamed answer, and to the end of any
-    other. An invalid number is ignored.
+    For a streamed answer, the timeout limits the time until the first event. For all other answers,
+    it limits the time until the end. An invalid number is ignored.
     """
     given = dict(scope["headers"]).get(READ_TIMEOUT_HEADER, b"").decode("latin-1")
     try:

@@ -1,20 +1,23 @@
-"""One HTTP connection, bounded: uvicorn's protocol with what it leaves open.
+"""An HTTP connection with limits. It adds the limits that uvicorn's protocol does not have.
 
-uvicorn serves as many connections as come, for as long as they stay, reads heads of any size,
-and waits for ever for a client that takes nothing of an answer. And it stops reading when a
-second request comes before the first is answered, so that it does not notice when that client
-goes. Here
+uvicorn accepts any number of connections for any length of time, reads heads of any size, and waits
+forever for a client that reads nothing of an answer. In addition, it stops reading if a second
+request arrives before the first one has been answered, so it does not notice when the client
+disconnects. In this module,
 
-- a connection without a request in progress is *idle*, and must send a head within a time,
+- a connection that has no request in progress is *idle*, and must send a head within a time limit,
 - a TLS handshake counts as an idle connection,
-- bytes that are neither body nor a complete head are bounded, trailers and chunk lines too,
-- a request that comes before its predecessor is answered is not taken, and its connection is
-  closed after that answer; reading goes on, so the client's leaving is seen,
-- a connection that is closed with something unsent has a time for it to be taken,
-- a gateway that stops keeps no connection, so that its clients find another one,
-- an offer to upgrade to anything but WebSocket is ignored (RFC 9110, 7.8). httptools ends the
-  request at its head then, and refuses what follows: a new parser gets the head without the
-  offer, and the rest. Java's HttpClient makes such an offer with every request.
+- the number of bytes that belong neither to a body nor to a complete head is limited, including
+  trailers and chunk lines,
+- a request that arrives before the previous one has been answered is not accepted, and the
+  connection is closed after that answer. Reading continues, so that a client that disconnects is
+  noticed,
+- if a connection is closed while data is unsent, the client has a limited time to read it,
+- when the gateway stops, it closes all connections, so that its clients connect to another gateway,
+- an offer to upgrade to anything other than WebSocket is ignored (RFC 9110, 7.8). In such a case,
+  httptools ends the request after its head and refuses everything that follows. Therefore a new
+  parser receives the head without the offer, followed by the remaining data. Java's HttpClient
+  makes such an offer with every request.
 """
 
 from __future__ import annotations
@@ -39,26 +42,31 @@ from antiphon_gateway.endpoints.http.websocket import BoundedWebSocket
 from antiphon_gateway.metrics import Refused
 
 _OFFER = frozenset((b"upgrade", b"http2-settings"))
-"""Headers, and tokens of `Connection`, of an offer to upgrade."""
+"""The headers, and tokens of `Connection`, that form an offer to upgrade."""
 MOST_FIELD_BYTES = 8 << 10
-"""Of a header field of a WebSocket's handshake: the library never answers longer lines."""
+"""The maximum length of a header field in a WebSocket handshake. The library never answers if a
+line is longer.
+"""
 LINGER_S = 2.0
-"""How long a refused client may go on sending before it is cut off, so that it reads why."""
+"""The time in seconds for which a refused client may continue to send before its connection is cut,
+so that it can read the reason.
+"""
 
 
 class ConnectionLimiter:
-    """The state that connections of a gateway share. `count` is called for each limit that is
-    reached."""
+    """The state that the connections of a gateway share. `count` is called for each limit that is
+    reached.
+    """
 
     def __init__(self, config: GatewayConfig, count: Callable[[Refused], None]) -> None:
         self.config = config
         self.count = count
         self.all: set[BoundedConnection] = set()
         self.idle: OrderedDict[BoundedConnection, None] = OrderedDict()
-        # TLS handshakes that have not ended, the oldest first.
+        # TLS handshakes that have not ended. The oldest one is first.
         self.handshakes: OrderedDict[BoundedConnection, asyncio.Task[None]] = OrderedDict()
         self.websockets: set[BoundedWebSocket] = set()
-        # No connection has a second request from now on.
+        # From then on, no connection accepts a second request.
         self.leaving = False
 
     def __call__(
@@ -68,18 +76,20 @@ class ConnectionLimiter:
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> BoundedConnection:
-        """A connection, as uvicorn makes one."""
+        """Create a connection. uvicorn calls this."""
         return BoundedConnection(self, config, server_state, app_state, _loop)
 
     def websocket(
         self, config: Config, server_state: ServerState, app_state: dict[str, Any]
     ) -> BoundedWebSocket:
-        """What a connection becomes when it is upgraded."""
+        """Return the protocol that replaces a connection when it is upgraded."""
         closing_s = self.config.connections.send_timeout_s
         return BoundedWebSocket(self.websockets, closing_s, config, server_state, app_state)
 
     def send_elsewhere(self) -> None:
-        """Close connections after their current requests, so that clients reconnect."""
+        """Close connections after their current requests, so that clients connect to another
+        gateway.
+        """
         self.leaving = True
         for connection in tuple(self.all):
             connection.send_elsewhere()
@@ -91,19 +101,25 @@ class ConnectionLimiter:
 
     @property
     def connections(self) -> int:
-        """All connections: upgraded, not upgraded, and those in a TLS handshake."""
+        """The number of all connections, including upgraded ones and those that are in a TLS
+        handshake.
+        """
         return len(self.all) + len(self.websockets) + len(self.handshakes)
 
     @property
     def longest_idle(self) -> BoundedConnection | None:
-        """The connection that has been idle, or in its TLS handshake, for longest."""
+        """Return the connection that has been idle, or in its TLS handshake, for the
+        longest time.
+        """
         firsts = (next(iter(each), None) for each in (self.idle, self.handshakes))
         found = [each for each in firsts if each is not None]
         return min(found, key=lambda each: each.idle_since, default=None)
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """See the head of this file. `scope["state"]["transport"]` is the connection's."""
+    """A connection with the limits that the docstring of the module describes. It is available as
+    `scope["state"]["transport"]`.
+    """
 
     def __init__(
         self,
@@ -117,15 +133,18 @@ class BoundedConnection(HttpToolsProtocol):
         self._connection_limiter = connection_limiter
         self._bounds = connection_limiter.config
         self._timer: asyncio.TimerHandle | None = None
-        # Bytes that came since the parser last had a head, a piece of body or an end.
+        # The number of bytes that have arrived since the parser last found a head, a piece of a
+        # body, or the end of a request.
         self._pending_bytes = 0
         self._heard_at = self.idle_since = self.loop.time()
-        # Nothing that still comes is taken.
+        # From then on, all data that arrives is ignored.
         self._deaf = False
         self._deaf_bytes = 0
 
     def count_handshake(self, handshake: asyncio.Task[None]) -> None:
-        """Count as a connection during a TLS handshake, which calls `connection_made`."""
+        """Count as a connection during a TLS handshake, at the end of which `connection_made` is
+        called.
+        """
         handshakes = self._connection_limiter.handshakes
         handshakes[self] = handshake
         handshake.add_done_callback(lambda _: handshakes.pop(self, None))
@@ -137,7 +156,7 @@ class BoundedConnection(HttpToolsProtocol):
             handshake.cancel()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room, or refuse."""
+        """Make space for the connection or refuse it."""
         super().connection_made(transport)
         self._connection_limiter.handshakes.pop(self, None)
         self._connection_limiter.all.add(self)
@@ -150,21 +169,21 @@ class BoundedConnection(HttpToolsProtocol):
             self._become_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Remove the connection from the shared state."""
         self._set_timer(None)
         self._connection_limiter.all.discard(self)
         self._connection_limiter.idle.pop(self, None)
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection on to a protocol of its own."""
+        """Hand the connection over to a different protocol."""
         self._set_timer(None)
         self._connection_limiter.all.discard(self)
         self._connection_limiter.idle.pop(self, None)
         super().handle_websocket_upgrade()
 
     def evict(self) -> None:
-        """Give the place to another connection."""
+        """Close this connection to make space for another one."""
         self._connection_limiter.count(Refused.IDLE_CONNECTION)
         if (handshake := self._connection_limiter.handshakes.pop(self, None)) is not None:
             handshake.cancel()
@@ -174,12 +193,14 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def send_elsewhere(self) -> None:
-        """Close it when it has been answered; one that has just come is answered first."""
+        """Close the connection after its request has been answered. A request that has just arrived
+        is answered first.
+        """
         if self.cycle is not None:
             self.shutdown()
 
     def data_received(self, data: bytes) -> None:
-        """Hand bytes to the parser, as long as they are bounded."""
+        """Pass data to the parser if it is within the limits."""
         self._heard_at = self.loop.time()
         if self._deaf:
             self._deaf_bytes += len(data)
@@ -194,7 +215,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse_head()
 
     def on_message_begin(self) -> None:
-        """A request begins; one that is early is not taken."""
+        """Start a request. A request that arrives too early is not accepted."""
         if self._answering():
             self._connection_limiter.count(Refused.PIPELINED)
             self._deaf = True
@@ -204,17 +225,17 @@ class BoundedConnection(HttpToolsProtocol):
             self.scope["state"]["transport"] = self.transport
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the target."""
+        """Add a piece of the target."""
         if not self._deaf:
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header or a trailer; trailers are not read."""
+        """Count a header or a trailer. Trailers are not read."""
         if not self._deaf and not self._answering():
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """A head is there: a request is in progress."""
+        """Start to process the request, because its head is complete."""
         if self._deaf or self._ignores_offer():
             return
         self._pending_bytes = 0
@@ -238,20 +259,22 @@ class BoundedConnection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """A piece of a body."""
+        """Add a piece of the body."""
         self._pending_bytes = 0
         if not self._deaf:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The end of a request; one that offers an upgrade has not been read yet."""
+        """Record the end of a request. If the request offers an upgrade, its body has not been read
+        yet.
+        """
         if self._deaf or self._ignores_offer():
             return
         self._pending_bytes = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """The answer is written, not yet taken: it has a time for that."""
+        """Start the timer for the client to read the answer, which has been written."""
         super().on_response_complete()
         if self.transport.is_closing():
             self._set_timer(self._bounds.connections.send_timeout_s, self._closing_is_late)
@@ -259,15 +282,15 @@ class BoundedConnection(HttpToolsProtocol):
             self._become_idle()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, and see that it ends."""
+        """Close an idle connection, and make sure that it ends."""
         super().timeout_keep_alive_handler()
         self._set_timer(self._bounds.connections.send_timeout_s, self._closing_is_late)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP; the answer under way, if there is one, is not disturbed.
+        """Respond to data that is not valid HTTP. An answer in progress is not affected.
 
-        A body that breaks off in the middle has no answer yet: its request ends as if the client
-        had gone, and the client reads why.
+        If a body is incomplete, there is no answer yet. In this case, its request ends as if the
+        client had disconnected, and the client receives the reason.
         """
         if self._deaf:
             return
@@ -281,7 +304,9 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(400, InvalidArgument("the body's chunks or trailers are no HTTP"))
 
     def _parse(self, data: bytes) -> None:
-        """Hand bytes to the parser, to a new one after each ignored offer to upgrade."""
+        """Pass data to the parser. A new parser is used after each offer to upgrade that is
+        ignored.
+        """
         self._unset_keepalive_if_required()
         while data:
             try:
@@ -310,12 +335,12 @@ class BoundedConnection(HttpToolsProtocol):
         self.handle_websocket_upgrade()
 
     def _should_upgrade(self) -> bool:
-        """Whether the request becomes a WebSocket; in HTTP/1.0 nothing does."""
+        """Return whether the request becomes a WebSocket. With HTTP/1.0, this is never the case."""
         plain_get = self.parser.get_method() == b"GET" and self.parser.get_http_version() == "1.1"
         return plain_get and super()._should_upgrade()
 
     def _ignores_offer(self) -> bool:
-        """Whether this head offers an upgrade that is not taken."""
+        """Return whether this head contains an offer to upgrade that is ignored."""
         return (
             self.parser.should_upgrade()
             and self.parser.get_method() != b"CONNECT"
@@ -323,7 +348,7 @@ class BoundedConnection(HttpToolsProtocol):
         )
 
     def _head_without_offer(self) -> bytes:
-        """The head of the request in progress, as if it offered no upgrade."""
+        """Return the head of the current request without the offer to upgrade."""
         version = self.parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         for name, value in self.headers:
@@ -346,12 +371,17 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def waits_for_body_since(self) -> float:
-        """The time of the last bytes of an incomplete body; infinite if no bytes are missing."""
+        """The time when the last bytes of an incomplete body arrived. It is infinite if no bytes
+        are missing.
+        """
         return self._heard_at if self._answering() and self.cycle.more_body else math.inf
 
     def _make_room(self) -> bool:
-        """Evict the connection that has been idle, or silent in its body, for longest; False if
-        there is none."""
+        """Close the connection that has been idle, or has not continued its body, for the longest
+        time.
+
+        Returns False if there is no such connection.
+        """
         idle = self._connection_limiter.longest_idle
         if idle is not None and idle is not self:
             idle.evict()
@@ -405,7 +435,8 @@ class BoundedConnection(HttpToolsProtocol):
             "connection: close\r\n\r\n"
         )
         self.transport.write(STATUS_LINE[status] + head.encode() + body)
-        # Closing with something unread would take the answer from the client.
+        # If the connection were closed while it contains unread data, the client would not receive
+        # the answer.
         if linger_s:
             self.transport.write_eof()
         else:
@@ -413,7 +444,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._set_timer(linger_s or LINGER_S, self.transport.abort)
 
     def _set_timer(self, after_s: float | None, then: Callable[[], None] | None = None) -> None:
-        """Have one thing done later, in place of what was to be."""
+        """Set the timer. This replaces what was scheduled before."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None

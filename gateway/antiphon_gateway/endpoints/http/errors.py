@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients expect them: status, headers and body."""
+"""Errors in the form that OpenAI's clients expect, with status, headers and body."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ DEFAULT_RETRY_AFTER_S = 1.0
 
 
 class BodyTooLarge(InvalidArgument):
-    """The request body is larger than the gateway takes."""
+    """The request body is larger than the gateway allows."""
 
 
 class TooManyValues(BodyTooLarge):
-    """The request body has more JSON values than the gateway takes."""
+    """The request body contains more JSON values than the gateway allows."""
 
 
 class EncodedBody(InvalidArgument):
-    """The request body has a content coding."""
+    """The request body uses a content coding."""
 
 
 class BodyTooSlow(DeadlineExceeded):
-    """The request body did not come in time."""
+    """The request body did not arrive in time."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """OpenAI's error; see `api_code`."""
+    """An error in OpenAI's format. See `api_code`."""
 
     message: str
     type: str
@@ -60,13 +60,13 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
-    """The body of a response that is an error."""
+    """The body of a response that contains an error."""
 
     error: ErrorBody
 
 
 def status_of(error: AntiphonError) -> int:
-    """The HTTP status of an error."""
+    """Return the HTTP status for an error."""
     if isinstance(error, BodyTooLarge):
         return 413
     if isinstance(error, EncodedBody):
@@ -75,14 +75,18 @@ def status_of(error: AntiphonError) -> int:
 
 
 def api_code(error: AntiphonError) -> str:
-    """What kind of error it is: OpenAI's word for a wrong key, the limit of a key, our code."""
+    """Return the code of an error. For an invalid key and for the limits of a key, it is OpenAI's
+    code. For all other errors, it is antiphon's code.
+    """
     if isinstance(error, KeyLimitReached):
         return f"key_{error.limit}"
     return "invalid_api_key" if isinstance(error, Unauthenticated) else error.code.value
 
 
 def error_json(error: AntiphonError) -> bytes:
-    """The body `{"error": {...}}`, also for an error in the middle of a stream."""
+    """Return the body `{"error": {...}}`. It is also used for an error in the middle of a
+    stream.
+    """
     status = status_of(error)
     kind = "invalid_request_error" if status < 429 else "server_error"
     if isinstance(error, ResourceExhausted):
@@ -92,7 +96,7 @@ def error_json(error: AntiphonError) -> bytes:
 
 
 def error_response(error: AntiphonError, status: int = 0) -> Response:
-    """The whole response; `status` overrides the error's own."""
+    """Return the complete response. If `status` is set, it replaces the status of the error."""
     headers = {"x-should-retry": "true" if error.retryable else "false"}
     if error.retryable:
         seconds = error.retry_after_s or DEFAULT_RETRY_AFTER_S

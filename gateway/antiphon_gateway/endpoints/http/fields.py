@@ -1,14 +1,15 @@
-"""Which fields of a request count: one rule for every endpoint.
+"""Determines which fields of a request are used, by one rule for all endpoints.
 
-- `null`, and an empty value that the field does not take, mean that the field is not given.
-- A field of OpenAI's or vLLM's that is not supported is refused with a remedy, unless its value
-  is a no-op (`Unsupported`).
-- Any other field is ignored and reported: in the header `x-antiphon-ignored`, in the log and in a
-  metric (`IgnoredFields`). With `gateway.unknown_fields: reject` it is refused.
+- A field counts as not given if it is `null`, or if it has an empty value that the field does not
+  accept.
+- If a field is defined by OpenAI or vLLM but not supported, the request is refused with a remedy,
+  unless the value has no effect (`Unsupported`).
+- All other fields are ignored and reported in the header `x-antiphon-ignored`, in the log and in a
+  metric (`IgnoredFields`). With `gateway.unknown_fields: reject`, the request is refused.
 
-A body that has the fields of its struct alone, as most have, is decoded once and never gets here.
-Any other one is cut down to these fields, level by level, as JSON text: values are not decoded,
-so the exact numbers and the raw values of the client stay.
+Most bodies only contain the fields of their struct. They are decoded once and are not processed
+here. All other bodies are reduced to these fields, level by level, as JSON text. The values are not
+decoded, so the client's numbers and raw values remain exact.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ UnknownFields = Literal["ignore", "reject"]
 Body = TypeVar("Body")
 
 Json = bytes | msgspec.Raw
-"""A value as text; a `Raw` is a view of the body, which is not copied."""
+"""A value as text. A `Raw` is a view of the body, so the body is not copied."""
 
 _EMPTY = (b"null", b'""', b"[]", b"{}")
 _LONGEST_EMPTY = 32
-"""With white space around it."""
+"""The maximum length of an empty value with the white space around it."""
 _NAME = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 MOST_REPORTED = 32
-"""Of one request's ignored fields."""
+"""The maximum number of ignored fields that are reported for one request."""
 
 _object_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
@@ -44,15 +45,18 @@ _list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A field that is known and not supported. `no_ops` are the values, besides null and empty
-    ones, that change nothing; with `any_value` all do."""
+    """A field that is known but not supported.
+
+    `no_ops` are values that have no effect, in addition to null and empty values. If `any_value` is
+    true, no value has an effect.
+    """
 
     no_ops: tuple[Any, ...] = ()
     remedy: str = "leave it out"
     any_value: bool = False
 
     def check(self, name: str, value: object) -> None:
-        """Raise `NotImplementedYet` with the field unless the value changes nothing."""
+        """Raise `NotImplementedYet` with the field unless the value has no effect."""
         if self.any_value or value in (None, "", [], {}, ()):
             return
         if not any(_same(value, each) for each in self.no_ops):
@@ -60,7 +64,7 @@ class Unsupported:
 
 
 class IgnoredFields(Collection[str]):
-    """The unknown fields of one request, by their paths without indices."""
+    """The unknown fields of one request, as paths without indices."""
 
     def __init__(self, unknown_fields: UnknownFields) -> None:
         self._reject = unknown_fields == "reject"
@@ -76,11 +80,12 @@ class IgnoredFields(Collection[str]):
         return len(self._names)
 
     def add(self, name: str, field: str) -> None:
-        """Ignore a field, `field` where it is. Raises `InvalidArgument` where it is to be
-        refused."""
+        """Ignore a field. `field` is its path with indices. Raises `InvalidArgument` if unknown
+        fields are to be refused.
+        """
         if self._reject:
             raise InvalidArgument(f"{field}: Object contains unknown field `{name}`", field=field)
-        # What a client wrote goes into a header and a log.
+        # The name comes from the client and is written to a header and a log.
         shown = name if _NAME.fullmatch(name) else "(unprintable)"
         if len(self._names) < MOST_REPORTED:
             self._names[shown] = None
@@ -92,9 +97,10 @@ def decode_fields(
     unsupported: Mapping[str, Unsupported],
     ignored: IgnoredFields,
 ) -> Body:
-    """Decode the body by the rule above. `unsupported` has fields by their paths, without indices.
+    """Decode the body according to the rule above. `unsupported` contains fields by their paths
+    without indices.
 
-    Raises `InvalidArgument` and `NotImplementedYet` with the field.
+    Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
     try:
         return decoder.decode(body)
@@ -105,7 +111,7 @@ def decode_fields(
 
 
 def check_unsupported(given: object, unsupported: Mapping[str, Unsupported]) -> None:
-    """Raise `NotImplementedYet` for a field of the struct that is known and not supported."""
+    """Raise `NotImplementedYet` if the struct contains a field that is known but not supported."""
     for name, each in unsupported.items():
         each.check(name, getattr(given, name, None))
 
@@ -116,8 +122,11 @@ class _Cut:
         self._ignored = ignored
 
     def value(self, raw: Json, kind: Any, path: str, field: str) -> Json:
-        """The JSON value without what does not count; the same object where all counts. `path` has
-        no indices, `field` has them."""
+        """Return the JSON value without the fields that are not used. If all fields are used, the
+        same object is returned.
+
+        `path` contains no indices, while `field` does.
+        """
         first = bytes(memoryview(raw)[:_LONGEST_EMPTY]).lstrip()[:1]
         structs, items = _shape(kind)
         try:
@@ -126,7 +135,7 @@ class _Cut:
             if first == b"[" and items:
                 return self._list(raw, items[0], path, field)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # The decoder says what is wrong with it.
+            # The decoder reports what is wrong with it.
             pass
         return raw
 
@@ -169,7 +178,7 @@ class _Cut:
         return b"[" + b",".join(cut) + b"]"
 
     def _leave_out(self, where: str, at: str, raw: Json) -> None:
-        """A field that the struct does not have."""
+        """Process a field that the struct does not have."""
         if where in self._unsupported:
             self._unsupported[where].check(where, _plain(raw))
         elif not _is_empty(raw):
@@ -177,12 +186,12 @@ class _Cut:
 
 
 def or_unset(value: int | None) -> int | None:
-    """None for -1, which vLLM's clients send for it."""
+    """Return None for -1. vLLM's clients send -1 for a value that is not set."""
     return None if value == -1 else value
 
 
 def or_all(top_k: int | None) -> int | None:
-    """Return 0 for -1: both mean all ids, the latter in vLLM."""
+    """Return 0 for -1. Both values mean all IDs. The latter is used in vLLM."""
     return 0 if top_k == -1 else top_k
 
 
@@ -190,12 +199,14 @@ def _plain(raw: Json) -> object:
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
-        # No value of a no-op.
+        # None of the values without effect is equal to it.
         return raw
 
 
 def _same(value: object, other: object) -> bool:
-    """Return whether two values are equal, with true and 1 as different values."""
+    """Return whether two values are equal. In contrast to Python's comparison, true and 1 are
+    different.
+    """
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
@@ -209,7 +220,9 @@ def _is_empty(raw: Json) -> bool:
 
 
 def _is_not_given(raw: Json, field: msgspec.structs.FieldInfo) -> bool:
-    """Whether a value is null or empty, and of no kind that the optional field takes."""
+    """Return whether a value counts as not given. This is the case if it is null or empty and the
+    optional field does not accept such values.
+    """
     if field.required or not _is_empty(raw):
         return False
     try:
@@ -226,7 +239,9 @@ def _fields(struct: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldI
 
 @lru_cache(maxsize=1024)
 def _shape(kind: Any) -> tuple[tuple[type[msgspec.Struct], ...], tuple[Any, ...]]:
-    """The structs that an object of the kind may be, and what a list of it has."""
+    """Return the structs that an object of this type may be, and the types of the elements of a
+    list of this type.
+    """
     described = inspect.type_info(kind)
     while isinstance(described, inspect.Metadata):
         described = described.type
@@ -236,7 +251,7 @@ def _shape(kind: Any) -> tuple[tuple[type[msgspec.Struct], ...], tuple[Any, ...]
 
 
 def _item_types(kind: Any) -> tuple[Any, ...]:
-    """Of the first list or tuple in an annotation."""
+    """Return the element types of the first list or tuple in an annotation."""
     origin, arguments = getattr(kind, "__origin__", None), getattr(kind, "__args__", ())
     if origin in (list, tuple):
         return arguments[:1]
@@ -247,7 +262,7 @@ def _item_types(kind: Any) -> tuple[Any, ...]:
 def _chosen(
     structs: tuple[type[msgspec.Struct], ...], members: Mapping[str, msgspec.Raw]
 ) -> type[msgspec.Struct] | None:
-    """The struct that an object is, by its tag where there are several."""
+    """Return the struct that an object represents. If there are several, the tag determines it."""
     if len(structs) == 1:
         return structs[0]
     for struct in structs:

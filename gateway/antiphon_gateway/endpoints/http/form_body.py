@@ -1,7 +1,8 @@
-"""Read a multipart form as it arrives: text fields, and files that are kept unchanged.
+"""Reads a multipart form as it arrives. It consists of text fields and of files, which are kept
+unchanged.
 
-python-multipart finds the parts. It processes each boundary in Python, which blocks the event loop,
-so that the number of boundaries is checked first.
+python-multipart finds the parts. It processes each boundary in Python, which blocks the event loop.
+Therefore the number of boundaries is validated first.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from antiphon_gateway.endpoints.http.errors import BodyTooLarge, TooManyValues
 from antiphon_gateway.endpoints.http.fields import IgnoredFields, Unsupported
 from antiphon_gateway.endpoints.http.json_body import field_error, invalid
 
-# It logs what a client sends wrong, in the client's words, besides raising it.
+# In addition to raising an error, python-multipart logs invalid data in the client's own words.
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 FORM = "multipart/form-data"
 LIST_SUFFIX = "[]"
-"""At the end of the name of a field that may come several times."""
+"""The suffix of the name of a field that may occur several times."""
 
 FormFile = Annotated[bytes, msgspec.Meta(extra_json_schema={"format": "binary"})]
-"""What a file is in a form's struct."""
+"""The type of a file in the struct of a form."""
 
 FormValue = bytes | list[str]
-"""Of a file, or of all fields of one name."""
+"""The value of a file, or the values of all fields that have the same name."""
 
 Form = TypeVar("Form", bound=msgspec.Struct)
 
 
 class FormBody:
-    """One form. Raises `InvalidArgument` for a content type that is none."""
+    """A form. Raises `InvalidArgument` if the content type is not that of a form."""
 
     def __init__(self, content_type: bytes, config: GatewayConfig) -> None:
         kind, options = parse_options_header(content_type)
@@ -78,9 +79,11 @@ class FormBody:
             raise _no_form(error) from error
 
     def add(self, piece: bytes) -> None:
-        """Take the next piece. Raises `TooManyValues`, `BodyTooLarge` and `InvalidArgument`."""
+        """Add the next piece. Raises `TooManyValues`, `BodyTooLarge` or `InvalidArgument` if it is
+        not acceptable.
+        """
         self._boundaries += piece.count(self._boundary)
-        # The last one ends the form.
+        # The last boundary ends the form.
         self._check_parts(self._boundaries - 1)
         try:
             self._parser.write(piece)
@@ -88,7 +91,9 @@ class FormBody:
             raise _no_form(error) from error
 
     def values(self) -> dict[str, FormValue]:
-        """All fields and files, once. Raises `InvalidArgument` when the form has no end."""
+        """Return all fields and files. This can be called once. Raises `InvalidArgument` if the
+        form is incomplete.
+        """
         if not self._ended:
             raise InvalidArgument("the body is no multipart form: it ends within a part")
         values, self._values = self._values, {}
@@ -164,10 +169,10 @@ def decode_form(
     unsupported: Mapping[str, Unsupported],
     ignored: IgnoredFields,
 ) -> Form:
-    """The form as a struct, by the rule of `fields.py`; texts become numbers and truth values where
-    such are wanted. A list may come with or without brackets at its name.
+    """Convert the form to a struct according to the rule in `fields.py`.
 
-    Raises `InvalidArgument` and `NotImplementedYet` with the field that is wrong.
+    Texts are converted to numbers and booleans where these are required. The name of a list may be
+    given with or without brackets. Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
     known = {each.encode_name: each for each in msgspec.structs.fields(kind)}
     given: dict[str, str | bytes | list[str]] = {}
@@ -185,7 +190,7 @@ def decode_form(
         elif len(value) > 1:
             raise invalid(name, "comes twice")
         elif known[field].type == FormFile:
-            # Or a text would be taken for base64.
+            # Otherwise a text would be interpreted as base64.
             raise invalid(name, "is a text; send a part with a filename")
         elif texts or known[field].required:
             given[field] = value[0]
@@ -201,7 +206,7 @@ def _leave_out(
     unsupported: Mapping[str, Unsupported],
     ignored: IgnoredFields,
 ) -> None:
-    """A field that the form's struct does not have."""
+    """Process a field that the struct of the form does not have."""
     if (known := unsupported.get(name.removesuffix(LIST_SUFFIX))) is None:
         if value and (isinstance(value, bytes) or any(value)):
             ignored.add(name, name)

@@ -1,4 +1,4 @@
-"""GET of `/health`."""
+"""The endpoint `/health`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from antiphon_gateway.keys.identities import Identities
 
 
 def health_route(calls: Calls, identities: Identities) -> Route:
-    """Whether the gateway can serve; details of the stages for those with an API key alone."""
+    """Return a route that reports whether the gateway can serve requests. Details about the stages
+    are only included if the request has an API key.
+    """
 
     async def knows_a_key(asked: Request) -> bool:
         try:
@@ -31,7 +33,7 @@ def health_route(calls: Calls, identities: Identities) -> Route:
             nothing = dict.fromkeys(report.outputs, False)
             reason = "the gateway is shutting down"
             report = replace(report, ready=False, reason=reason, outputs=nothing)
-        # With ?output=text the status is that of this output alone.
+        # With ?output=text, the status only takes this output into account.
         output = asked.query_params.get("output", "")
         if output and output not in report.outputs:
             reason = f"output: {output!r} is none of {', '.join(report.outputs)}"

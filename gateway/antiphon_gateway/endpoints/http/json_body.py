@@ -1,4 +1,4 @@
-"""A JSON body to a struct, and the errors that name its fields as the client wrote them."""
+"""Converts a JSON body to a struct. Errors name the fields as the client has written them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _PATH = re.compile(r" - at `(?:key` in `)?\$\.?(?P<path>.*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>.*)`$")
 
-# A JSON value comes after one of these, or is the body. Counted before anything is decoded:
-# a value of two bytes takes a hundred in memory, and nothing else runs while they are made.
+# A JSON value follows one of these characters, or it is the whole body. The values are counted
+# before anything is decoded, because a value of two bytes takes a hundred bytes in memory and
+# nothing else runs while values are being created.
 _BEFORE_VALUES = (b",", b"[", b"{")
 
-# The escape of half of a surrogate pair, without the other half.
+# An escape sequence for one half of a surrogate pair without the other half.
 _HALF = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -29,12 +30,12 @@ Body = TypeVar("Body")
 
 
 def count_values(data: bytes) -> int:
-    """How many values a piece of JSON may have."""
+    """Return the maximum number of values that a piece of JSON may contain."""
     return sum(map(data.count, _BEFORE_VALUES))
 
 
 def check_values(values: int, most: int, what: str) -> None:
-    """Raise `TooManyValues` for a count above `gateway.limits.max_body_values`."""
+    """Raise `TooManyValues` if the count exceeds `gateway.limits.max_body_values`."""
     if values > most:
         raise TooManyValues(
             f"the {what} has more than {most} values; commas and brackets count, in texts too; "
@@ -43,7 +44,9 @@ def check_values(values: int, most: int, what: str) -> None:
 
 
 class WholeBody:
-    """A body, held until all of it is there; how many values it may have is bounded."""
+    """A body that is kept until it is complete. The number of values that it may contain is
+    limited.
+    """
 
     def __init__(self, most_values: int) -> None:
         self._most_values = most_values
@@ -51,21 +54,21 @@ class WholeBody:
         self._parts: list[bytes] = []
 
     def add(self, piece: bytes) -> None:
-        """Take the next piece. Raises `TooManyValues`."""
+        """Add the next piece. Raises `TooManyValues` if there are too many values."""
         self._values += count_values(piece)
         check_values(self._values, self._most_values, "body")
         self._parts.append(piece)
 
     def whole(self) -> bytes:
-        """All of it, once."""
+        """Return the whole body. This can be called once."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
 
 def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
-    """Decode the body; a leading byte order mark is skipped.
+    """Decode the body. A byte order mark at its beginning is skipped.
 
-    Raises `InvalidArgument` with the invalid field.
+    Raises `InvalidArgument` with the field that is invalid.
     """
     try:
         return decoder.decode(body.removeprefix(_BYTE_ORDER_MARK))
@@ -84,7 +87,7 @@ def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
 
 
 def field_error(error: msgspec.ValidationError) -> InvalidArgument:
-    """The error for a body of another type than its endpoint reads."""
+    """Return the error for a body of a type that its endpoint does not accept."""
     text = str(error)
     found = _PATH.search(text)
     path = found["path"] if found else ""
@@ -95,5 +98,5 @@ def field_error(error: msgspec.ValidationError) -> InvalidArgument:
 
 
 def invalid(field: str, why: str) -> InvalidArgument:
-    """The error for a wrong field of a request."""
+    """Return the error for a field of a request that is invalid."""
     return InvalidArgument(f"{field}: {why}", field=field)

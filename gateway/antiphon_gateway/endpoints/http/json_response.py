@@ -1,4 +1,4 @@
-"""A response that is one message."""
+"""A response that consists of a single message."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from starlette.responses import Response
 
 
 def json_response(answer: msgspec.Struct, status: int = 200) -> Response:
-    """The message as JSON."""
+    """Return the message as JSON."""
     return Response(msgspec.json.encode(answer), status, media_type="application/json")

@@ -1,4 +1,4 @@
-"""How a language is named in a request."""
+"""The names of languages in requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 Language = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_ -]*$")]
-"""A code such as `en`, or a name; the model reads it."""
+"""A code such as `en`, or a name. The model interprets it."""
 
 _NAMES = {
     "ar": "arabic",
@@ -23,12 +23,15 @@ _NAMES = {
     "ru": "russian",
     "zh": "chinese",
 }
-"""English names, by ISO 639's codes."""
+"""Maps ISO 639 codes to English names."""
 
 
 def language_choice(given: str, choices: Collection[str]) -> str:
-    """The name of the language among a model's choices where a client gave its code, `en` or
-    `en-US`; else what it gave."""
+    """Return the name of the language among the choices of a model. If there is none, the given
+    text is returned.
+
+    The client may use a code, such as `en` or `en-US`.
+    """
     code = given.replace("_", "-").partition("-")[0].casefold()
     name = _NAMES.get(code, "")
     return name if name in map(str.casefold, choices) else given

@@ -1,4 +1,4 @@
-"""Options in a JSON body: text, a number, or a recording as base64."""
+"""The options in a JSON body. Each of them is a text, a number, or a recording in base64."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from antiphon_gateway.media.options_in import MAX_OPTIONS, OptionInput
 from antiphon_gateway.media.remote import RemoteUrl
 
 _OTHER_NAMES = {"wave": "wav", "vnd.wave": "wav", "mpeg": "mp3", "mpga": "mp3", "oga": "ogg"}
-"""Of formats, by media types and the endings of files."""
+"""Names of formats by media types and file extensions."""
 
 
 class RecordingOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A recording as base64."""
+    """A recording in base64."""
 
     data: str
     format: str | None = None
@@ -34,7 +34,9 @@ _decoder: msgspec.json.Decoder[str | float | RecordingOption] = msgspec.json.Dec
 def options_from_json(
     given: Mapping[str, msgspec.Raw], where: str = "options"
 ) -> dict[str, OptionInput]:
-    """The options in the field `where`. Raises `InvalidArgument` with `<where>.<name>`."""
+    """Return the options in the field `where`. Raises `InvalidArgument` with `<where>.<name>` if
+    one is invalid.
+    """
     if len(given) > MAX_OPTIONS:
         raise invalid(where, f"more than {MAX_OPTIONS} of them")
     return {name: _option(f"{where}.{name}", value) for name, value in given.items()}
@@ -59,7 +61,9 @@ def _option(field: str, json: msgspec.Raw) -> OptionInput:
 
 
 def options_outside(options: Collection[Option]) -> dict[str, Unsupported]:
-    """Return fields for option names outside of `options`: each is refused with the remedy."""
+    """Return fields for all option names that are not in `options`. Each of them is refused with a
+    remedy.
+    """
     return {
         each.name: Unsupported(remedy=f"send options.{each.name}, an option of this model")
         for each in options
@@ -67,10 +71,10 @@ def options_outside(options: Collection[Option]) -> dict[str, Unsupported]:
 
 
 def check_recording_format(given: str | None, field: str) -> None:
-    """Raise `InvalidArgument` for the name of a format that is not read.
+    """Raise `InvalidArgument` if the format with this name cannot be read.
 
-    It may be left out, in capitals, or the media type that goes with it. What the file is shows at
-    its beginning.
+    The name may be missing, in upper case, or a media type. The actual format is determined from
+    the beginning of the file.
     """
     name = (given or "").strip().lower().removeprefix("audio/").removeprefix("x-")
     if name and _OTHER_NAMES.get(name, name) not in FORMATS_IN:

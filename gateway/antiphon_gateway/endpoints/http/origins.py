@@ -1,4 +1,6 @@
-"""Which pages may call this gateway: one rule for CORS and for the WebSocket's handshake."""
+"""Determines which pages may call this gateway. The same rule applies to CORS and to WebSocket
+handshakes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ _ANY_PORT = r"(:[0-9]{1,5})?"
 
 
 class AllowedOrigins:
-    """The origins of `gateway.cors_origins`."""
+    """The origins in `gateway.cors_origins`."""
 
     def __init__(self, configured: Sequence[str]) -> None:
         self._any = ANY in configured
@@ -23,11 +25,13 @@ class AllowedOrigins:
         self._allowed = re.compile(self._pattern)
 
     def allows(self, origin: str) -> bool:
-        """Whether a page of this origin may call."""
+        """Return whether a page with this origin may call the gateway."""
         return self._any or (not self._none and self._allowed.fullmatch(origin) is not None)
 
     def middleware(self) -> list[Middleware]:
-        """CORS for the allowed origins; nothing without any."""
+        """Return the middleware for CORS with the allowed origins. It is empty if there are
+        none.
+        """
         if self._none:
             return []
         return [
@@ -49,7 +53,7 @@ class AllowedOrigins:
 
 
 def _pattern_of(origin: str) -> str:
-    """The regular expression of one configured origin."""
+    """Return the regular expression for one of the configured origins."""
     scheme, separator, authority = origin.partition("://")
     host, any_port = authority.removesuffix(":*"), authority.endswith(":*")
     if host == ANY:

@@ -1,4 +1,6 @@
-"""The page at `/`: talk to what is served, in a browser. Static files, nothing from elsewhere."""
+"""The page at `/`, on which users can talk to the model in a browser. It consists of static files
+and loads nothing from other servers.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,22 @@ HEADERS = {
     # Generated images are data URLs.
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
-    # Its microphone and nothing else.
+    # The page may use the microphone but no other devices.
     "permissions-policy": "microphone=(self), camera=(), geolocation=()",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
-    # A newer gateway's files must not meet those of an older one in a browser's cache.
+    # Files of a newer gateway must not be combined with older files in a browser's cache.
     "cache-control": "no-cache",
 }
 
 
 class PageFiles(StaticFiles):
-    """The page's files, with what a browser may do with them."""
+    """The files of the page, with headers that specify what a browser may do with them."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """One file, or 304 where the browser has it. The access log has it for debugging alone."""
+        """Return a file, or 304 if the browser already has it. The access log contains it at level
+        DEBUG.
+        """
         response = await super().get_response(path, scope)
         entry: RequestLog = scope["state"]["entry"]
         entry.routine = True
@@ -41,7 +45,7 @@ class PageFiles(StaticFiles):
 
 
 def page_routes() -> list[BaseRoute]:
-    """`/` and the files that it names."""
+    """Return the routes for `/` and for the files that the page uses."""
     files = PageFiles(directory=FILES)
 
     async def index(asked: Request) -> Response:

@@ -1,7 +1,7 @@
-"""Serve paths with surplus slashes without a redirect.
+"""Serves paths that contain additional slashes, without a redirect.
 
-A redirect would lose the body of some clients' POST requests. Behind a proxy that terminates TLS,
-it would also name an http:// address.
+With a redirect, some clients would lose the body of POST requests. If there is a proxy that
+terminates TLS, the redirect would also contain an http:// address.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class PlainPaths:
-    """Removes slashes at the end of a path, and surplus ones at its beginning."""
+    """Removes slashes from the end of a path, and additional slashes from its beginning."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request or handshake on."""
+        """Process one request or handshake and pass it on."""
         if scope["type"] in ("http", "websocket"):
             scope = {**scope, "path": "/" + scope["path"].strip("/")}
         await self._app(scope, receive, send)

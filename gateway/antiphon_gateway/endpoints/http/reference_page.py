@@ -1,4 +1,6 @@
-"""The OpenAPI document as one page for people: no script, nothing from elsewhere."""
+"""The OpenAPI document as a single human-readable page. It contains no script and loads nothing
+from other servers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ summary { cursor: pointer; padding: .25rem 0; }
 
 
 def reference_page(document: bytes) -> bytes:
-    """The page, in HTML."""
+    """Return the page as HTML."""
     api = msgspec.json.decode(document)
     title = escape(api["info"]["title"])
     parts = [
@@ -81,7 +83,7 @@ def _default(described: Mapping[str, Any]) -> str:
 
 
 def _type(schema: Mapping[str, Any]) -> str:
-    """A type in a few words, with links to messages."""
+    """Return a short description of a type, with links to messages."""
     if reference := schema.get("$ref"):
         name = escape(reference.rsplit("/", 1)[1])
         return f'<a href="#{name}"><code>{name}</code></a>'

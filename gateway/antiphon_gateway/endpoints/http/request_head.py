@@ -1,8 +1,9 @@
-"""Reject request heads that are not meant for this gateway, or that are ambiguous.
+"""Rejects request heads that are not meant for this gateway or that are ambiguous.
 
-A web page whose host name resolves to this gateway's address (DNS rebinding) may send requests that
-the browser treats as same-origin. Their `Host` is the name of the page. If no API key is required,
-only addresses, localhost and configured names are accepted as `Host`, for HTTP and WebSocket.
+A web page whose host name resolves to the address of this gateway (DNS rebinding) may send requests
+that the browser treats as same-origin. The `Host` of such a request is the name of the page. If no
+API key is required, only addresses, localhost and configured names are accepted as `Host`, for both
+HTTP and WebSocket.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _PORTS = {b"http": "80", b"https": "443"}
 
 
 class MisdirectedRequest(InvalidArgument):
-    """The request names a host that is not this gateway."""
+    """The request is for a host that is not this gateway."""
 
 
 class CheckedHeads:
-    """Passes on what has one `Host` that is accepted, and at most one API key."""
+    """Passes on requests that have a single `Host` that is accepted, and at most one API key."""
 
     def __init__(
         self, app: ASGIApp, config: GatewayConfig, refused: Callable[[Refused], None]
@@ -45,7 +46,7 @@ class CheckedHeads:
         self._domains = (f".{LOCALHOST}", *sorted(domains))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request or handshake on, or answer it with 400 or 421."""
+        """Pass a request or a handshake on, or respond with 400 or 421."""
         if scope["type"] in ("http", "websocket"):
             try:
                 self._check(scope)
@@ -63,8 +64,9 @@ class CheckedHeads:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        """Raise `InvalidArgument` for a head that can be read in two ways, and
-        `MisdirectedRequest`."""
+        """Raise `InvalidArgument` if a head is ambiguous, and `MisdirectedRequest` if it is for
+        another host.
+        """
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         keys = sum(name == b"authorization" for name, _ in scope["headers"])
         if keys + len(offered_keys(scope)) > 1:
@@ -72,7 +74,7 @@ class CheckedHeads:
                 "authorization: more than one API key was sent", field="authorization"
             )
         if not hosts and scope.get("http_version") == "1.0":
-            # No browser speaks it, and it need not name a host.
+            # Browsers do not use this version of HTTP, and it does not require a host.
             return
         if len(hosts) != 1:
             raise InvalidArgument(
@@ -97,11 +99,13 @@ class CheckedHeads:
 
 
 def origin_form(target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The path and query of a target that may name a host, too (RFC 9112, section 3.2.2).
+    """Return the path and the query of a target that may also contain a host (RFC 9112, section
+    3.2.2).
 
-    Raises `InvalidArgument` for a target that names another host than `Host`. A server must believe
-    the target, and proxies and caches may believe the field. Names are compared without case and a
-    last dot, and a missing port is the scheme's. `CheckedHeads` rejects none or two `Host` fields.
+    Raises `InvalidArgument` if the target contains a different host than `Host`. A server must use
+    the target, but proxies and caches may use the field. When names are compared, case and a
+    trailing dot are ignored, and a missing port stands for the default port of the scheme.
+    `CheckedHeads` rejects requests that have no `Host` field or two of them.
     """
     scheme, separator, rest = target.partition(b"://")
     if target.startswith(b"/") or not separator:
@@ -122,7 +126,7 @@ def origin_form(target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def _host_and_port(authority: bytes, default_port: str) -> tuple[str, str]:
-    """A comparable form of what a target or a `Host` names."""
+    """Return the host in a target or a `Host` field in a form that can be compared."""
     text = authority.decode("latin-1")
     host = _without_port(text)
     port = text[len(host) + 1 :] or default_port
@@ -130,6 +134,6 @@ def _host_and_port(authority: bytes, default_port: str) -> tuple[str, str]:
 
 
 def _without_port(host: str) -> str:
-    """The name or address of a `Host`; an IPv6 address has its brackets."""
+    """Return the name or the address in a `Host` field. An IPv6 address includes its brackets."""
     name, colon, port = host.rpartition(":")
     return name if colon and (port.isdigit() or not port) and not host.endswith("]") else host

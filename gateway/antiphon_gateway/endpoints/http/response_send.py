@@ -1,4 +1,6 @@
-"""What every response goes through on its way to the client, whatever its endpoint."""
+"""The steps that every response goes through on its way to the client, regardless of its
+endpoint.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,19 @@ from antiphon_gateway.endpoints.access_log import RequestLog
 from antiphon_gateway.endpoints.sending import ClientStalled, send_in_time
 
 PIECE_BYTES = 64 << 10
-"""As much goes to a connection at once; so the clock sees a client that takes a little."""
+"""The maximum number of bytes that are passed to a connection at once. With it, the timer notices
+that a client reads slowly but steadily.
+"""
 
 
 class ResponseSend:
-    """The ASGI `send` of one request or WebSocket; its endpoint has it at `scope["state"]["send"]`.
+    """The ASGI `send` of one request or WebSocket. Its endpoint can access it as
+    `scope["state"]["send"]`.
 
-    Sends in bounded time: a client that takes nothing for `timeout_s` has its connection cut, with
-    what lies in it unsent, and the endpoint gets `ClientStalled`. A response has the request's id
-    and its ignored fields as headers if the request has an `entry` in the access log.
+    Sending has a time limit. If a client reads nothing for `timeout_s` seconds, its connection is
+    cut, unsent data is dropped, and the endpoint receives `ClientStalled`. If the request has an
+    `entry` in the access log, the headers of the response include the ID of the request and its
+    ignored fields.
     """
 
     def __init__(
@@ -38,7 +44,9 @@ class ResponseSend:
         self._stalled = stalled
 
     async def __call__(self, message: Message) -> None:
-        """Send a message, a large body in pieces. Raises `ClientStalled`."""
+        """Send a message. A large body is divided into pieces. Raises `ClientStalled` if the client
+        does not read.
+        """
         kind = message["type"]
         if kind == "http.response.start" and self.entry is not None:
             message = _marked(message, self.entry)
@@ -54,7 +62,9 @@ class ResponseSend:
 
 
 class BoundedSending:
-    """Gives each request a `ResponseSend`; `scope["state"]["transport"]` is the connection's."""
+    """Gives each request a `ResponseSend`. The connection is available as
+    `scope["state"]["transport"]`.
+    """
 
     def __init__(self, app: ASGIApp, timeout_s: float, stalled: Callable[[], None]) -> None:
         self._app = app
@@ -62,7 +72,7 @@ class BoundedSending:
         self._stalled = stalled
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request on."""
+        """Process one request and pass it on."""
         state = scope["state"]
         own = ResponseSend(send, state["transport"], self._timeout_s, self._stalled)
         state["send"] = own
@@ -70,7 +80,7 @@ class BoundedSending:
 
 
 def pieces(message: Message) -> Iterator[Message]:
-    """The message; a large body in pieces."""
+    """Yield the message. A large body is divided into pieces."""
     body = message.get("body", b"")
     if len(body) <= PIECE_BYTES:
         yield message
@@ -82,7 +92,9 @@ def pieces(message: Message) -> Iterator[Message]:
 
 
 def _marked(message: Message, entry: RequestLog) -> Message:
-    """The beginning of a response, noted in the request's entry, with its headers."""
+    """Record the start of a response in the entry of the request, and return it with additional
+    headers.
+    """
     entry.status = str(message["status"])
     marks = [(b"x-request-id", entry.request_id.encode())]
     if ignored := entry.ignored_fields:

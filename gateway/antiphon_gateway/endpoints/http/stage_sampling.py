@@ -1,4 +1,6 @@
-"""Fields of a JSON body that are named after stages: the sampling of each that has its own."""
+"""The fields of a JSON body that have the names of stages. They contain the sampling settings of
+each stage that has its own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class StageSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sampling of one stage; where it does not read the input, an addition to OpenAI's fields."""
+    """The sampling settings of one stage. For stages that do not read the input, these are an
+    addition to OpenAI's fields.
+    """
 
     temperature: float | None = None
     top_k: int | None = None
@@ -28,8 +32,9 @@ class StageSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=16)
 def body_type(kind: type[Body], stages: tuple[str, ...]) -> type[Body]:
-    """A kind of body in which each of the stages has a field for its sampling, unless the kind
-    has one of that name."""
+    """Return a type of body that has a field for the sampling settings of each stage, unless there
+    already is a field with that name.
+    """
     taken = set(kind.__struct_encode_fields__)
     names = {_attribute(at): stage for at, stage in enumerate(stages) if stage not in taken}
     with_stages = msgspec.defstruct(
@@ -46,18 +51,20 @@ def body_type(kind: type[Body], stages: tuple[str, ...]) -> type[Body]:
 
 @lru_cache(maxsize=16)
 def body_decoder(kind: type[Body], stages: tuple[str, ...]) -> msgspec.json.Decoder[Body]:
-    """Of a body of that type."""
+    """Return a decoder for a body of this type."""
     return msgspec.json.Decoder(body_type(kind, stages))
 
 
 def without_sampling(stages: Sequence[str]) -> dict[str, Unsupported]:
-    """What to do with fields of these stages that a body does not have."""
+    """Return how to process the fields of these stages, for a body that does not have them."""
     remedy = "this stage takes no sampling of its own; GET /v1/models lists those that do"
     return {stage: Unsupported(remedy=remedy) for stage in stages}
 
 
 def sampling_request(given: StageSampling) -> SamplingRequest:
-    """What these fields ask for. Raises `InvalidArgument` with the field."""
+    """Return the sampling settings in these fields. Raises `InvalidArgument` with the field that is
+    invalid.
+    """
     return SamplingRequest(
         temperature=given.temperature,
         top_k=or_all(given.top_k),
@@ -69,7 +76,9 @@ def sampling_request(given: StageSampling) -> SamplingRequest:
 
 
 def stage_sampling(body: msgspec.Struct, stages: Sequence[str]) -> dict[str, SamplingRequest]:
-    """Return the sampling in these fields. Raises `InvalidArgument` with the field."""
+    """Return the sampling settings of the stages. Raises `InvalidArgument` with the field that is
+    invalid.
+    """
     found = {}
     for at, stage in enumerate(stages):
         given = getattr(body, _attribute(at), None)

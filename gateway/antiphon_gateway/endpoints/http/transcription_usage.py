@@ -8,7 +8,7 @@ from antiphon.values.answer import Usage
 
 
 class InputTokenDetails(msgspec.Struct, frozen=True):
-    """Of the tokens that were read."""
+    """Details of the input tokens."""
 
     audio_tokens: int
     text_tokens: int
@@ -19,7 +19,7 @@ def _kind(name: str) -> str:
 
 
 class TokensUsage(msgspec.Struct, frozen=True, tag_field="type", tag=_kind):
-    """What it cost, in tokens."""
+    """The usage in tokens."""
 
     input_tokens: int
     input_token_details: InputTokenDetails
@@ -28,13 +28,13 @@ class TokensUsage(msgspec.Struct, frozen=True, tag_field="type", tag=_kind):
 
 
 class DurationUsage(msgspec.Struct, frozen=True, tag_field="type", tag=_kind):
-    """What it cost, as seconds of the recording."""
+    """The usage as the length of the recording in seconds."""
 
     seconds: float
 
 
 def transcription_usage(usage: Usage) -> TokensUsage:
-    """Tokens that were read and written."""
+    """Return the number of tokens that were read and written."""
     read, heard = usage.prompt_tokens, usage.prompt_audio_tokens
     return TokensUsage(
         input_tokens=read,

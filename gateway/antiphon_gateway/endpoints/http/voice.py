@@ -1,4 +1,4 @@
-"""How a JSON body names a voice: plainly, or as an object."""
+"""The voice in a JSON body, which is given as a name or as an object."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class VoiceId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A voice by id."""
+    """A voice, given by its ID."""
 
     id: str
 
 
 def voice_name(given: str | VoiceId) -> str:
-    """The voice's name; empty if the default is wanted."""
+    """Return the name of the voice, or an empty string for the default voice."""
     return given if isinstance(given, str) else given.id

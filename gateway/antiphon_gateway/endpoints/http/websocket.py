@@ -1,10 +1,11 @@
-"""A connection that was upgraded to a WebSocket: uvicorn's protocol with bounds that it lacks.
+"""A connection that was upgraded to a WebSocket. It adds limits that uvicorn's protocol does not
+have.
 
-uvicorn answers pings of a client that reads nothing, takes any number of empty fragments, and
-waits for ever for a client to take what is unsent when it closes. It logs a traceback for text
-that is not UTF-8. Here a client that does not read has its pings unanswered and its connection cut,
-fragments have a number, and a connection that is closing has a time for it. Text that is not UTF-8
-closes the connection and logs nothing.
+uvicorn answers the pings of a client that reads nothing, accepts any number of empty fragments, and
+waits forever for a client to read unsent data when it closes a connection. If a text is not UTF-8,
+it logs a traceback. In this module, the pings of a client that does not read are not answered and
+its connection is cut, the number of fragments is limited, and closing a connection has a time
+limit. Text that is not UTF-8 closes the connection, and nothing is logged.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
 
 MOST_FRAGMENTS = 1024
-"""Of one message. Its bytes are bounded, but fragments may be empty."""
+"""The maximum number of fragments in a message. The number of bytes is limited as well, but
+fragments may be empty.
+"""
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """Is in `every` while it is open. `scope["state"]["transport"]` is the connection's.
+    """A WebSocket with limits. It is contained in `every` while it is open, and is available as
+    `scope["state"]["transport"]`.
 
-    A connection that is closing is cut after `closing_s`.
+    A connection that is closing is cut after `closing_s` seconds.
     """
 
     def __init__(
@@ -43,36 +47,36 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._cut: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count it in."""
+        """Add the connection to those that are open."""
         self._every.add(self)
         self.app_state = {**self.app_state, "transport": transport}
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Remove the connection from those that are open."""
         self._every.discard(self)
         if self._cut is not None:
             self._cut.cancel()
         super().connection_lost(exc)
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Send the application's message.
+        """Send a message of the application.
 
-        uvicorn treats a handshake that was refused with a response as one without a response, and
+        If a handshake was refused with a response, uvicorn treats it as one without a response and
         logs an error.
         """
         await super().send(message)
         self.handshake_complete = self.handshake_complete or self.close_sent
 
     def handle_ping(self) -> None:
-        """Answer, unless the client takes nothing."""
+        """Answer a ping, unless the client does not read."""
         if self.writable.is_set():
             super().handle_ping()
         else:
             self.transport.abort()
 
     def handle_cont(self, event: Frame) -> None:
-        """A further fragment of a message."""
+        """Add a further fragment to a message."""
         if len(self.frames) < MOST_FRAGMENTS:
             super().handle_cont(event)
             return
@@ -80,7 +84,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.handle_parser_exception()
 
     def send_receive_event_to_app(self) -> None:
-        """A whole message. For a text that is not UTF-8 uvicorn logs a traceback."""
+        """Pass a complete message to the application. For a text that is not UTF-8, uvicorn would
+        log a traceback.
+        """
         if self.curr_msg_data_type == "bytes" or _is_utf8(self.frames):
             super().send_receive_event_to_app()
             return
@@ -88,27 +94,27 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.handle_parser_exception()
 
     def handle_close(self, event: Frame) -> None:
-        """The client closes."""
+        """Process a close frame from the client."""
         super().handle_close(event)
         self._end_in_time()
 
     def handle_parser_exception(self) -> None:
-        """What came is no WebSocket, or too large."""
+        """Close the connection, because the data is not valid or is too large."""
         super().handle_parser_exception()
         self._end_in_time()
 
     def keepalive_timeout(self) -> None:
-        """A ping was not answered."""
+        """Close the connection, because a ping was not answered."""
         super().keepalive_timeout()
         self._end_in_time()
 
     def eof_received(self) -> None:
-        """The client sends no more."""
+        """Process the end of the data from the client."""
         super().eof_received()
         self._end_in_time()
 
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
-        """The application is done with it."""
+        """Clean up after the application has finished."""
         super().on_task_complete(task)
         self._end_in_time()
 
@@ -118,7 +124,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
 
 def _is_utf8(frames: Sequence[bytes]) -> bool:
-    """Whether fragments together are UTF-8; ASCII, such as audio in base64, is found fast."""
+    """Return whether the fragments together are UTF-8. ASCII, such as audio in base64, is
+    recognized quickly.
+    """
     if all(map(bytes.isascii, frames)):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Responses to requests for a path or a method that is not served."""
+"""Responses to requests for a path or a method that does not exist."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Iterable
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 LONGEST_COMPARED = 100
-"""Characters of a path for which a similar one is looked for."""
+"""The maximum length of a path for which a similar one is searched, in characters."""
 
 
 def wrong_request(method: str, path: str, routes: Iterable[BaseRoute], allowed: str) -> str:
-    """The error's text, with the remedy; `allowed` are the methods of a path that is served."""
+    """Return the text of the error, which includes a remedy. `allowed` contains the methods of a
+    path that exists.
+    """
     refused = f"there is no {method} {path}"
     if allowed:
         methods = [each for each in allowed.split(", ") if each != "HEAD"]
@@ -26,7 +28,9 @@ def wrong_request(method: str, path: str, routes: Iterable[BaseRoute], allowed: 
 
 
 def _similar(path: str, known: Iterable[str]) -> str:
-    """The path that was meant, with another prefix or with a typo; empty if none is similar."""
+    """Return the path that was probably intended, which differs by its prefix or by a typo. The
+    result is empty if there is none.
+    """
     if not 1 < len(path) <= LONGEST_COMPARED:
         return ""
     candidates = [each for each in known if each != "/" and "{" not in each]

@@ -1,4 +1,4 @@
-"""The audio of an HTTP answer: events in, with bytes of the wanted format in place of samples."""
+"""The audio in an HTTP answer. Samples in events are replaced by bytes in the requested format."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from antiphon_gateway.sessions.events import AudioProduced, Event, SegmentFinish
 
 @dataclass(frozen=True, slots=True)
 class AudioEncoded:
-    """Some bytes of the answer's audio file."""
+    """A piece of the audio file in the answer."""
 
     data: bytes
 
 
 AnswerEvent = Event | AudioEncoded
-"""What an HTTP answer is made of: `AudioEncoded` instead of `AudioProduced`."""
+"""An event of an HTTP answer. It uses `AudioEncoded` instead of `AudioProduced`."""
 
 
 class AnswerAudio:
-    """Encodes the audio of an answer, of each choice by itself; without an `encoding` it is left
-    out."""
+    """Encodes the audio of an answer, separately for each choice. If there is no `encoding`, audio
+    is left out.
+    """
 
     def __init__(self, encoding: AudioEncoding | None, threads: EncoderThreads) -> None:
         self._encoding = encoding
@@ -29,7 +30,7 @@ class AnswerAudio:
         self._encoders: dict[int, AnswerEncoder] = {}
 
     async def encoded(self, event: Event, choice: int = 0) -> tuple[AnswerEvent, ...]:
-        """What an event is for the answer."""
+        """Convert an event of a segment to events of the answer."""
         encoder = self._encoders.get(choice)
         match event:
             case SegmentStarted() if self._encoding is not None and event.sample_rate_hz:

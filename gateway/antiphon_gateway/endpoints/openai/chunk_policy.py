@@ -1,4 +1,4 @@
-"""The JSON form of the grouping of codec frames into chunks."""
+"""The JSON form of the setting that determines how codec frames are grouped into chunks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from antiphon.wire.convert import checked_policy
 
 
 class ChunkPolicyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Codec frames per audio chunk; an addition to OpenAI's fields."""
+    """The number of codec frames per audio chunk. This is an addition to OpenAI's fields."""
 
     first: int
     ramp: tuple[int, ...]
@@ -17,7 +17,9 @@ class ChunkPolicyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 def read_chunk_policy(given: ChunkPolicyOptions | None) -> ChunkPolicy | None:
-    """The policy; None when none is given. Raises `InvalidArgument` for a size out of range."""
+    """Return the policy, or None if none is given. Raises `InvalidArgument` if a size is out of
+    range.
+    """
     if given is None:
         return None
     return checked_policy(ChunkPolicy(given.first, given.ramp, given.steady))

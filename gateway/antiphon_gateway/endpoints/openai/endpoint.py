@@ -1,4 +1,6 @@
-"""What an HTTP endpoint is: a path, and how a body becomes an order and events become an answer."""
+"""Defines an HTTP endpoint. It consists of a path and the functions that convert a body to an order
+and events to an answer.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,11 @@ JSON, EVENTS = "application/json", "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class EndpointMessages:
-    """The messages of an endpoint for its description: the type of its body, its answers by media
-    type (None without a schema), and the media type of the body."""
+    """The messages of an endpoint, which are used for its description.
+
+    They are the type and the media type of the body, and the answers by media type. An answer
+    without a schema is None.
+    """
 
     summary: str
     body: type[msgspec.Struct]
@@ -37,13 +42,14 @@ class EndpointMessages:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """The context of a request for an endpoint, besides the body.
+    """The context of a request for an endpoint. It contains everything except for the body.
 
-    `answer_id` is unique. `delivery` is the deployment's, by edge. `sampling_stages` are the
-    `stages` with their own sampling, except the one that reads the messages. `voices` and `options`
-    are those of the model; `spoken` has the texts of earlier answers. `max_choices` limits the
-    answers to one order, and `transcribe_instruction` asks for a transcript of a recording.
-    `ignored` collects unknown fields.
+    `answer_id` is unique. `delivery` is the delivery of the deployment, by edge. `sampling_stages`
+    are those of the `stages` that have separate sampling settings, except for the stage that reads
+    the messages. `voices` and `options` are those of the model. `spoken` contains the texts of
+    earlier answers. `max_choices` limits the number of answers to one order, and
+    `transcribe_instruction` is the instruction that requests a transcript of a recording. `ignored`
+    collects unknown fields.
     """
 
     answer_id: str
@@ -59,48 +65,56 @@ class RequestContext:
 
 
 class Answer(Protocol):
-    """Writes the events of one segment, `Started` first and `Finished` last, or those of each
-    choice of an order for several.
+    """Writes the events of one segment, beginning with `Started` and ending with `Finished`. If an
+    order has several choices, it writes the events of each of them.
 
-    Audio comes in its `encoding`; without one it is left out. A `streamed` answer begins with
-    the first event, and what each event adds is sent at once; any other is sent when it is whole.
+    Audio is passed in its `encoding`. If there is no encoding, audio is left out. A `streamed`
+    answer begins with the first event, and the output for each event is sent immediately. All other
+    answers are sent when they are complete.
     """
 
     @property
     def streamed(self) -> bool:
-        """Whether it is sent as it comes."""
+        """Whether the answer is sent as it is generated."""
         ...
 
     @property
     def content_type(self) -> str:
-        """The type of what it writes."""
+        """The content type of the answer."""
         ...
 
     @property
     def encoding(self) -> AudioEncoding | None:
-        """How it wants the audio."""
+        """The encoding in which the answer needs the audio."""
         ...
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """What to send for an event; b"" when there is nothing yet."""
+        """Return what to send for an event, or b"" if there is nothing to send yet."""
         ...
 
     def fail(self, error: AntiphonError) -> bytes | None:
-        """The end of a streamed answer that fails after it has begun; None: the format has no
-        place for it, and the connection is cut, so that the client sees that more was to come."""
+        """Return the end of a streamed answer that fails after it has begun.
+
+        The result is None if the format cannot represent an error. In this case, the connection is
+        cut, so that the client notices that the answer is incomplete.
+        """
         ...
 
 
 class Receiving(TakesBody, Protocol):
-    """The body of one request as it comes."""
+    """The body of a request while it is being received."""
 
     def read(self, visit: RequestContext) -> tuple[Order, Answer]:
-        """What it asks for, once it is whole. Raises `AntiphonError` for one that will not do."""
+        """Return what the complete body requests. Raises `AntiphonError` if it is not
+        acceptable.
+        """
         ...
 
 
 class HttpEndpoint(Protocol):
-    """One row: POST to `path`; `messages` are for the OpenAPI document."""
+    """One row of the list of endpoints, which accepts POST requests for `path`. `messages` are used
+    for the OpenAPI document.
+    """
 
     @property
     def path(self) -> str:
@@ -109,24 +123,26 @@ class HttpEndpoint(Protocol):
 
     @property
     def messages(self) -> EndpointMessages | None:
-        """What it reads and writes."""
+        """The messages that the endpoint reads and writes."""
         ...
 
     def receive(self, content_type: bytes, config: GatewayConfig) -> Receiving:
-        """Begin with a request. Raises `InvalidArgument` for a type that is not taken."""
+        """Start to receive a request. Raises `InvalidArgument` if the content type is not
+        accepted.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class JsonEndpoint:
-    """An endpoint whose body is one JSON message, regardless of its content type."""
+    """An endpoint whose body is a single JSON message, regardless of its content type."""
 
     path: str
     read: Callable[[bytes, RequestContext], tuple[Order, Answer]]
     messages: EndpointMessages | None = None
 
     def receive(self, content_type: bytes, config: GatewayConfig) -> Receiving:
-        """Begin with a request."""
+        """Start to receive a request."""
         return _ReceivingWhole(self, config)
 
 
@@ -135,8 +151,9 @@ Form = TypeVar("Form", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class FormEndpoint(Generic[Form]):
-    """An endpoint whose body is a multipart form, read as a `kind`; `unsupported` are fields that
-    the kind does not have, and that are known."""
+    """An endpoint whose body is a multipart form that is converted to `kind`. `unsupported`
+    contains fields that are known but not part of `kind`.
+    """
 
     path: str
     kind: type[Form]
@@ -145,7 +162,7 @@ class FormEndpoint(Generic[Form]):
     unsupported: Mapping[str, Unsupported] = field(default_factory=dict)
 
     def receive(self, content_type: bytes, config: GatewayConfig) -> Receiving:
-        """Begin with a request. Raises `InvalidArgument` when it has no form."""
+        """Start to receive a request. Raises `InvalidArgument` if it does not contain a form."""
         return _ReceivingForm(self, content_type, config)
 
 

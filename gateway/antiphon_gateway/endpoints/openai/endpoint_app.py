@@ -1,4 +1,6 @@
-"""Answering at an HTTP endpoint: the body bounded, the client watched, the answer sent in time."""
+"""Answers requests to an HTTP endpoint. The size of the body is limited, the client is monitored,
+and sending has a time limit.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +50,15 @@ Preparing = Coroutine[Any, Any, PreparedRequest]
 
 
 def _wait() -> None:
-    """Nothing is sent before a whole answer."""
+    """Do nothing, because nothing is sent before the answer is complete."""
 
 
 class SharedByEndpoints:
-    """The state that all HTTP endpoints share: the gateway's memory budget, encoder threads, spoken
-    answers, and ignored fields. Close it when no endpoint uses it."""
+    """The state that all HTTP endpoints share: the memory budget of the gateway, the encoder
+    threads, spoken answers, and ignored fields.
+
+    Close it when no endpoint uses it any longer.
+    """
 
     def __init__(self, config: GatewayConfig, metrics: Metrics, memory: ByteBudget) -> None:
         self.ignored = IgnoredFieldReport(metrics)
@@ -62,12 +67,12 @@ class SharedByEndpoints:
         self.memory = memory
 
     def close(self) -> None:
-        """Encode nothing more."""
+        """Stop encoding."""
         self.encoders.close()
 
 
 class EndpointApp:
-    """One endpoint as an ASGI application. Errors before the response are raised."""
+    """An endpoint as an ASGI application. Errors that occur before the response are raised."""
 
     def __init__(
         self,
@@ -84,14 +89,14 @@ class EndpointApp:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; its entry in the access log is `scope["state"]["entry"]`."""
+        """Answer one request. Its entry in the access log is `scope["state"]["entry"]`."""
         self._calls.check_open()
         entry: RequestLog = scope["state"]["entry"]
         transport: asyncio.Transport = scope["state"]["transport"]
         response_send: ResponseSend = scope["state"]["send"]
         with entry.admitted(), ExitStack() as upload:
             preparing, answer = await self._begin(scope, receive, entry, upload)
-            # A client that disconnects at once leaves the coroutine without a start.
+            # If the client disconnects immediately, the coroutine is never started.
             with closing(preparing):
                 audio = AnswerAudio(answer.encoding, self._shared.encoders)
                 if not answer.streamed:
@@ -113,8 +118,11 @@ class EndpointApp:
         upload: ExitStack,
         on_queued: Callable[[], None] = _wait,
     ) -> AsyncIterator[FailoverSegment | Choices]:
-        """The segments that answer a request once it is prepared; see `Calls.choices`. What is left
-        of the body counts with the request from then on."""
+        """Return the segments that answer a request after it has been prepared. See
+        `Calls.choices`.
+
+        From then on, the remaining memory of the body counts towards the request.
+        """
         upload.close()
         async with self._calls.choices(await preparing, lambda _: on_queued()) as segments:
             yield segments
@@ -122,14 +130,18 @@ class EndpointApp:
     async def _begin(
         self, scope: Scope, receive: Receive, entry: RequestLog, upload: ExitStack
     ) -> tuple[Preparing, Answer]:
-        """Read the body; what prepares the request, and has the body alone, and the answer."""
+        """Read the body. Returns the object that prepares the request, which is the only one that
+        keeps the body, and the answer.
+        """
         body = await self._receive(scope, receive, upload)
         order, answer = self._read(body, entry)
         order = entry.for_key(with_client_deadline(order, scope, streamed=answer.streamed))
         return self._calls.prepare(order), answer
 
     def _read(self, body: Receiving, entry: RequestLog) -> tuple[Order, Answer]:
-        """What the body asks for. Fields that are ignored are reported even if it will not do."""
+        """Return what the body requests. Fields that are ignored are reported even if the body is
+        not acceptable.
+        """
         entry.ignored_fields = ignored = IgnoredFields(self._config.unknown_fields)
         try:
             return body.read(self._visit(entry, ignored))
@@ -153,7 +165,7 @@ class EndpointApp:
         )
 
     async def _receive(self, scope: Scope, receive: Receive, upload: ExitStack) -> Receiving:
-        """The body, which counts until `upload` is closed."""
+        """Return the body. Its memory is accounted for until `upload` is closed."""
         loop, config = asyncio.get_running_loop(), self._config
         clock = asyncio.timeout(config.limits.body_timeout_s)
 
@@ -188,7 +200,9 @@ class EndpointApp:
     async def _send_whole(
         self, answer: Answer, body: bytes, transport: asyncio.Transport, send: Send
     ) -> None:
-        """Send what no stage works on any more. Who takes nothing of it may have to give way."""
+        """Send an answer on which no stage is working any longer. If the client does not read it,
+        its connection may have to be closed for others.
+        """
         headers = [_content_type(answer), (b"content-length", str(len(body)).encode())]
         with self._shared.memory.lease(Holder.UNREAD, transport.abort) as holding:
             holding.moved(len(body))
@@ -205,7 +219,7 @@ def endpoint_routes(
     config: GatewayConfig,
     metrics: Metrics,
 ) -> list[BaseRoute]:
-    """POST to each endpoint's path."""
+    """Return the routes for POST requests to the path of each endpoint."""
     return [
         Route(each.path, EndpointApp(each, calls, shared, config, metrics), methods=["POST"])
         for each in endpoints

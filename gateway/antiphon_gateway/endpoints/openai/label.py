@@ -1,4 +1,4 @@
-"""Words of the client's own that have no effect."""
+"""Texts that the client chooses and that have no effect."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Annotated
 from msgspec import Meta
 
 Label = Annotated[str, Meta(max_length=512)]
-"""As long as OpenAI allows it, or longer."""
+"""The limit is at least as high as OpenAI's."""

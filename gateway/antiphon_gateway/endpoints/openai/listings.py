@@ -1,4 +1,4 @@
-"""What is served, as GET requests list it: models, voices, the version."""
+"""GET requests that list what is served: models, voices and the version."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from antiphon_gateway.media.encoding import available_formats
 
 
 class OptionCard(msgspec.Struct, frozen=True, kw_only=True):
-    """An option with the bounds that its kind has. The one that `instructs` says how to speak."""
+    """An option with the limits of its type. If `instructs` is true, the option describes how to
+    speak.
+    """
 
     name: str
     kind: str
@@ -36,11 +38,12 @@ class OptionCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """OpenAI's model object, and what a request may ask of the model.
+    """OpenAI's model object, with additional information about what requests may use.
 
-    `root` is the served model's name, which is the `id` but for aliases, and `voice_aliases` are
-    other names of voices. `created` is a Unix time in seconds, when the gateway started.
-    `max_model_len` is `context_limit` under the name that vLLM's clients know.
+    `root` is the name of the model that is served. It differs from `id` only for aliases.
+    `voice_aliases` contains additional names for voices. `created` is a Unix time in seconds and
+    refers to the start of the gateway. `max_model_len` has the same value as `context_limit`, under
+    the name that vLLM's clients use.
     """
 
     id: str
@@ -62,35 +65,38 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """The one model, under each of its names; its own is the first."""
+    """The model under each of its names, beginning with its own name."""
 
     object: str = "list"
     data: tuple[ModelCard, ...]
 
 
 class VoiceCard(msgspec.Struct, frozen=True):
-    """A voice. Both are what a request has as its `voice`."""
+    """A voice. Both fields are valid values for `voice` in a request."""
 
     id: str
     name: str
 
 
 class VoiceList(msgspec.Struct, frozen=True, kw_only=True):
-    """The voices of the model. A request without one uses the model's default: the first, or, of a
-    model that can speak without, none."""
+    """The voices of the model.
+
+    If a request does not specify a voice, the default of the model is used. This is the first
+    voice, or no voice if the model can speak without one.
+    """
 
     object: str = "list"
     voices: tuple[VoiceCard, ...]
 
 
 class VersionCard(msgspec.Struct, frozen=True):
-    """Of antiphon."""
+    """The version of antiphon."""
 
     version: str
 
 
 def listing_routes(calls: Calls) -> list[BaseRoute]:
-    """GET of each list."""
+    """Return the routes for GET requests for each list."""
     fleet, created = calls.fleet, int(time.time())
 
     async def models(_: Request) -> Response:
@@ -117,14 +123,18 @@ def listing_routes(calls: Calls) -> list[BaseRoute]:
 
 
 def model_list(fleet: Fleet, created: int) -> ModelList:
-    """Return the model as it is served now. Raises `Unavailable` until a stage has reported it."""
+    """Return the model as it is currently served. Raises `Unavailable` until a stage has reported
+    it.
+    """
     card = model_card(fleet, created)
     aliases = served_model(fleet).aliases
     return ModelList(data=(card, *(replace(card, id=alias) for alias in aliases)))
 
 
 def model_card(fleet: Fleet, created: int, name: str = "") -> ModelCard:
-    """The model under one of its names; its own for "". Raises what `model_list` raises."""
+    """Return the model under the given name. If the name is empty, its own name is used. Raises the
+    same errors as `model_list`.
+    """
     served = served_model(fleet)
     return ModelCard(
         id=name or served.name,
@@ -145,8 +155,9 @@ def model_card(fleet: Fleet, created: int, name: str = "") -> ModelCard:
 
 
 def voice_list(fleet: Fleet) -> VoiceList:
-    """Return the voices that requests may name now. Raises `Unavailable` until a stage has
-    reported."""
+    """Return the voices that requests may currently use. Raises `Unavailable` until a stage has
+    reported them.
+    """
     return VoiceList(voices=tuple(VoiceCard(each, each) for each in served_model(fleet).voices))
 
 

@@ -1,11 +1,11 @@
-"""Log probabilities as JSON has them."""
+"""Log probabilities in JSON."""
 
 from __future__ import annotations
 
 LEAST_LOGPROB = -9999.0
-"""OpenAI's number for what cannot come: JSON has no infinity."""
+"""OpenAI's value for tokens that cannot occur, because JSON cannot represent infinity."""
 
 
 def finite(logprob: float) -> float:
-    """The log probability, at least `LEAST_LOGPROB`."""
+    """Return the log probability, but at least `LEAST_LOGPROB`."""
     return max(logprob, LEAST_LOGPROB)

@@ -1,4 +1,6 @@
-"""The OpenAPI document of the HTTP endpoints, made from the messages that they read and write."""
+"""The OpenAPI document of the HTTP endpoints. It is generated from the messages that they read and
+write.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class _Listing:
     path: str
     summary: str
     answers: Mapping[str, type[msgspec.Struct] | None]
-    # Parameters in the query, all optional, and the values that each may have; none: any.
+    # The parameters in the query, which are all optional, and the allowed values of each. If there
+    # are none, any value is allowed.
     query: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     in_path: tuple[str, ...] = ()
 
@@ -58,7 +61,7 @@ _UNKNOWN: Mapping[UnknownFields, str] = {
 
 
 class OpenApi:
-    """The document of these endpoints; made when it is asked for."""
+    """The OpenAPI document for these endpoints. It is generated when it is requested."""
 
     def __init__(self, endpoints: Iterable[HttpEndpoint], unknown_fields: UnknownFields) -> None:
         self._endpoints = {
@@ -69,7 +72,7 @@ class OpenApi:
         self._made = b""
 
     def document(self, sampling_stages: tuple[str, ...]) -> bytes:
-        """It as JSON, with a field for each stage that samples in the bodies."""
+        """Return the document as JSON. The bodies contain a field for each stage that samples."""
         if self._made_for != sampling_stages:
             self._made = _document(self._endpoints, sampling_stages, self._unknown_fields)
             self._made_for = sampling_stages
@@ -79,7 +82,7 @@ class OpenApi:
 def document_routes(
     endpoints: Iterable[HttpEndpoint], fleet: Fleet, unknown_fields: UnknownFields
 ) -> list[BaseRoute]:
-    """GET of the document, and of a page that shows it."""
+    """Return the routes for GET requests for the document and for a page that displays it."""
     open_api = OpenApi(endpoints, unknown_fields)
 
     def document() -> bytes:
@@ -139,14 +142,14 @@ def _document(
 
 
 def _body(endpoint: EndpointMessages, sampling_stages: tuple[str, ...]) -> type[msgspec.Struct]:
-    """A form has no field for each stage."""
+    """Return the type of the body. In contrast to JSON, a form has no fields for stages."""
     return (
         body_type(endpoint.body, sampling_stages) if endpoint.body_type == JSON else endpoint.body
     )
 
 
 def _send_files_as_they_are(kind: dict[str, Any]) -> None:
-    """Replace msgspec's base64 encoding of bytes: a file in a form has no encoding."""
+    """Replace msgspec's base64 encoding of bytes, because a file in a form is not encoded."""
     for described in kind.get("properties", {}).values():
         if described.get("format") == "binary":
             described.pop("contentEncoding", None)

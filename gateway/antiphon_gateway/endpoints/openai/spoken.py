@@ -1,4 +1,6 @@
-"""The texts of spoken answers, for later turns that refer to them by id: OpenAI's `audio: {id}`."""
+"""The texts of spoken answers, for later turns that refer to them by ID (OpenAI's `audio:
+{id}`).
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 OVERHEAD_BYTES = 256
-"""What an entry takes beside its transcript."""
+"""The size that an entry accounts for in addition to its transcript."""
 
 
 class SpokenAnswers:
-    """Transcripts by the id of their audio.
+    """The transcripts of spoken answers by the ID of their audio.
 
-    What `keep` promises holds: an answer for which there is no room is not kept at all, instead
-    of one that was promised. They are this process's own, and end with it.
+    If there is no space for an answer, it is not stored at all, and no other answer is removed
+    before the time that `keep` has returned for it. The transcripts belong to this process and end
+    with it.
     """
 
     def __init__(
@@ -24,11 +27,13 @@ class SpokenAnswers:
         self._limit_bytes = limit_bytes
         self._clock = clock
         self._held_bytes = 0
-        # All are kept equally long, so the first expires first.
+        # All transcripts are kept for the same time, so the first one expires first.
         self._kept: OrderedDict[str, tuple[int, str]] = OrderedDict()
 
     def keep(self, audio_id: str, transcript: str) -> int:
-        """Until when the answer is known, a Unix time in seconds: now, when it is not kept."""
+        """Store the transcript of an answer. Returns the Unix time in seconds until which it is
+        kept. If it is not kept, this is the current time.
+        """
         now = int(self._clock())
         self._forget_expired(now)
         size = _size_bytes(transcript)
@@ -39,7 +44,7 @@ class SpokenAnswers:
         return now + self._keep_s
 
     def transcript(self, audio_id: str) -> str:
-        """Return the text of the answer; "" if it has expired or is unknown."""
+        """Return the text of the answer, or an empty string if it has expired or is unknown."""
         self._forget_expired(int(self._clock()))
         _, transcript = self._kept.get(audio_id, (0, ""))
         return transcript

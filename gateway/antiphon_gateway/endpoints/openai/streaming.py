@@ -1,9 +1,10 @@
-"""Sends a streamed answer: its headers, its events as they come, comments while none comes.
+"""Sends a streamed answer: its headers, its events as they arrive, and comments if there are no
+events.
 
-Server-sent events have a place for comments and for an error after the headers, so their response
-begins as soon as the request is queued: proxies close a connection that brings no byte for a
-minute. Audio has neither, so its response begins with the first of it, and a request that fails
-before that has a status code of its own.
+Server-sent events can contain comments, and errors after the headers. Therefore their response
+begins as soon as the request is queued, because proxies close a connection that delivers no data
+for a minute. Audio can contain neither, so its response begins with the first piece of audio. If
+the request fails before that, the response has an error status.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
 class StreamedResponse:
-    """The response of one streamed answer.
+    """The response for a streamed answer.
 
-    Of server-sent events, a comment is sent when nothing has been sent for `keepalive_s`.
+    If the response consists of server-sent events, a comment is sent when nothing has been sent for
+    `keepalive_s` seconds.
     """
 
     def __init__(
@@ -47,17 +49,19 @@ class StreamedResponse:
         self._send = send
         self._keepalive_s = keepalive_s
         self._queued = asyncio.Event()
-        self._sending = asyncio.Lock()  # an event may take several messages
+        self._sending = asyncio.Lock()  # An event may consist of several messages.
         self._begun = self._ended = False
         self._sent_at = asyncio.get_running_loop().time()
 
     @property
     def takes_comments(self) -> bool:
-        """Whether `keep_alive` is to run with `respond`."""
+        """Whether `keep_alive` should run concurrently with `respond`."""
         return is_server_sent(self._answer.content_type)
 
     def queued(self) -> None:
-        """The request waits; server-sent events begin now."""
+        """Start the response if it consists of server-sent events, because the request has
+        to wait.
+        """
         self._queued.set()
 
     async def respond(
@@ -67,7 +71,8 @@ class StreamedResponse:
     ) -> None:
         """Send the events of the segments, or the error that ends them.
 
-        Raises `AntiphonError` when the response has not begun, and `ClientStalled`.
+        Raises `AntiphonError` if the response has not begun yet, and `ClientStalled` if the client
+        does not read.
         """
         try:
             async with segments as events:
@@ -83,9 +88,10 @@ class StreamedResponse:
             await self._end()
 
     async def keep_alive(self) -> None:
-        """Begin when the request is queued, or after a first silence; comment on each silence.
+        """Begin the response when the request is queued or nothing has been sent for some time.
+        After that, send a comment whenever nothing has been sent for some time.
 
-        Returns when the response is complete. Raises `ClientStalled`.
+        Returns when the response is complete. Raises `ClientStalled` if the client does not read.
         """
         now = asyncio.get_running_loop().time
         with suppress(TimeoutError):
@@ -114,7 +120,7 @@ class StreamedResponse:
             await self._send_piece(told)
 
     async def _begin(self) -> None:
-        """Send the headers, once."""
+        """Send the headers, unless they have already been sent."""
         async with self._sending:
             if self._begun:
                 return
@@ -141,5 +147,5 @@ def _body(data: bytes, *, more: bool = True) -> Message:
 
 
 def of_choice(told: Event | OfChoice) -> tuple[int, Event]:
-    """An event and the number of its choice; 0 where there is one."""
+    """Return an event and the number of its choice. The number is 0 if there is only one choice."""
     return (told.choice, told.event) if isinstance(told, OfChoice) else (0, told)

@@ -1,7 +1,7 @@
-"""The flat fields of the API's beta, as the ones of today.
+"""Converts the flat fields of the beta API to the fields of the current API.
 
-Twilio's samples, older releases of Pipecat and LiveKit and others still send them. A field of today
-takes precedence over the one that it replaced.
+They are still sent by Twilio's samples, older releases of Pipecat and LiveKit, and other clients.
+If both are present, the current field takes precedence over the one that it replaced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/
 
 
 def session_of_today(asked: SessionSettings) -> SessionSettings:
-    """The session's settings without the beta's fields. Raises `InvalidArgument`."""
+    """Return the settings of the session without the fields of the beta. Raises `InvalidArgument`
+    if they are invalid.
+    """
     changed = replace(
         asked,
         output_modalities=asked.output_modalities or _modalities(asked.modalities, "session"),
@@ -43,7 +45,9 @@ def session_of_today(asked: SessionSettings) -> SessionSettings:
 
 
 def response_of_today(asked: ResponseSettings) -> ResponseSettings:
-    """A response's settings without the beta's fields. Raises `InvalidArgument`."""
+    """Return the settings of a response without the fields of the beta. Raises `InvalidArgument` if
+    they are invalid.
+    """
     return replace(
         asked,
         output_modalities=asked.output_modalities or _modalities(asked.modalities, "response"),
@@ -53,7 +57,9 @@ def response_of_today(asked: ResponseSettings) -> ResponseSettings:
 
 
 def _audio(beta: BetaFields, today: AudioSettings | None, where: str) -> AudioSettings:
-    """The audio settings of today, filled up with the beta's."""
+    """Return the current audio settings. Values that are missing are taken from the beta's
+    fields.
+    """
     audio = today or AudioSettings()
     given, made = audio.input or InputSettings(), audio.output or OutputSettings()
     if given.format is None:
@@ -76,7 +82,9 @@ def _format(name: str | None, way: str, where: str) -> SampleFormat | None:
 
 
 def _modalities(asked: Sequence[str] | None, where: str) -> tuple[str, ...] | None:
-    """The beta's text and audio is the audio of today, whose transcript comes with it."""
+    """Convert modalities. Text and audio in the beta correspond to audio in the current API, which
+    includes a transcript.
+    """
     if asked is None:
         return None
     if not asked or not set(asked) <= {"text", "audio"}:

@@ -1,5 +1,6 @@
-"""One realtime connection: translates client events to commands, and conversation events to server
-events."""
+"""A realtime connection. It converts client events to commands, and conversation events to server
+events.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +29,16 @@ log = logging.getLogger("gateway.realtime")
 _THREADS = SizedThreads("events")
 
 LARGE_CHARS = 256 << 10
-"""An event of more is parsed on a thread."""
+"""An event that is larger than this is parsed on a thread."""
 
 SendJson = Callable[[Json], Awaitable[None]]
-"""Hands an event to the client, in time. Raises `Cancelled` when it has gone."""
+"""Sends an event to the client within the time limit. Raises `Cancelled` if the client has
+disconnected.
+"""
 
 
 class RealtimeCall:
-    """See the head of this file."""
+    """A realtime connection for one conversation."""
 
     def __init__(
         self,
@@ -63,9 +66,10 @@ class RealtimeCall:
         )
 
     async def run(self, incoming: AsyncIterator[str]) -> None:
-        """Serve until the client disconnects, and cancel what is still running.
+        """Serve the connection until the client disconnects, and then cancel everything that is
+        still running.
 
-        Raises the errors of `until_stopped`, after they were sent to the client.
+        Raises the errors of `until_stopped` after they have been sent to the client.
         """
         async with self._conversation:
             try:
@@ -73,8 +77,8 @@ class RealtimeCall:
                     async for data in incoming:
                         async with self._conversation.command():
                             await self._take(data)
-                        # Thousands of events may have arrived in one piece, and handling one
-                        # need not wait for anything.
+                        # Thousands of events may have arrived at once, and processing an event need
+                        # not wait for anything.
                         await asyncio.sleep(0)
             except Cancelled:
                 raise

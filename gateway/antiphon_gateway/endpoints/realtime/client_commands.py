@@ -1,4 +1,6 @@
-"""A client's event as a command for the conversation: a row for each event in `COMMANDS`."""
+"""Converts a client event to a command for the conversation. `COMMANDS` has a row for each
+event.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,9 @@ from antiphon_gateway.media.live_audio import AppendedFiles, LiveFormat
 
 
 class AppendedBytes:
-    """Turns appended audio into whole samples: half of one waits for the next piece.
+    """Converts appended audio to complete samples. An incomplete sample waits for the next piece.
 
-    Clients cut their audio where their network does. Files in a container are rejected.
+    Clients divide their audio at arbitrary positions. Files in a container format are rejected.
     """
 
     def __init__(self) -> None:
@@ -40,8 +42,11 @@ class AppendedBytes:
         self._format: LiveFormat | None = None
 
     def take(self, audio: str, sent: LiveFormat) -> bytes:
-        """16-bit samples. Raises `InvalidArgument` for what is not base64, and for a piece of a
-        file in a container; nothing is taken then."""
+        """Return 16-bit samples.
+
+        Raises `InvalidArgument` if the audio is not base64 or is a piece of a file in a container
+        format. In this case, nothing has changed.
+        """
         data = self._files.bare(decoded_base64(audio, "audio"), sent, "audio")
         self._files.begin(data)
         if sent == self._format:
@@ -51,7 +56,7 @@ class AppendedBytes:
         return sent.pcm16(data[:whole])
 
     def forget(self) -> None:
-        """The buffer begins again."""
+        """Reset the state, because the buffer is empty again."""
         self._rest = b""
         self._files.forget()
 
@@ -59,9 +64,10 @@ class AppendedBytes:
 def read_command(
     event: ClientEvent, settings: ConversationSettings, appended: AppendedBytes
 ) -> Command | None:
-    """Return the command of the event, given the current settings; None if it has no effect.
+    """Return the command for the event, given the current settings, or None if the event has no
+    effect.
 
-    Raises `InvalidArgument` and `NotImplementedYet` with the field.
+    Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
     kind = type(event)
     return None if kind in WITHOUT_EFFECT else COMMANDS[kind].read(event, settings, appended)
@@ -137,10 +143,10 @@ def _create_response(
 
 
 class CommandRow(NamedTuple):
-    """The command of an event, and the function that reads it.
+    """The command for an event, and the function that reads it.
 
-    The function takes the event, the current settings and the audio so far. It returns None for a
-    piece of audio without a whole sample.
+    The arguments of the function are the event, the current settings and the audio so far. It
+    returns None if a piece of audio does not contain a complete sample.
     """
 
     command: type[Command]
@@ -161,9 +167,9 @@ COMMANDS: Mapping[type[ClientEvent], CommandRow] = {
         CancelResponse, lambda event, *_: CancelResponse(event.response_id or "")
     ),
 }
-"""The command of each client event."""
+"""The command for each client event."""
 
 WITHOUT_EFFECT: Mapping[type[ClientEvent], str] = {
     client.OutputClear: "over a WebSocket the client has the audio, and the gateway no buffer of it"
 }
-"""Client events that are no command, and why."""
+"""Client events that are not commands, and the reason."""

@@ -1,4 +1,6 @@
-"""What a realtime client sends, as far as it is read; see `no_effect.py` for other fields."""
+"""The events of a realtime client that this gateway reads. Other fields are listed in
+`no_effect.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ MOST_METADATA = 16
 
 
 class SampleFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A format of audio, in or out."""
+    """A format for input or output audio."""
 
     type: str = "audio/pcm"
     rate: int | None = None
@@ -38,7 +40,9 @@ class TurnSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TranscriptionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How what the user says is written down. Whatever `model` is named, the served one does it."""
+    """How the user's speech is transcribed. The model that is served is always used, regardless of
+    `model`.
+    """
 
     model: str | None = None
     language: Language | None = None
@@ -46,7 +50,7 @@ class TranscriptionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 class InputSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How audio comes in."""
+    """Settings for input audio."""
 
     format: SampleFormat | None = None
     turn_detection: TurnSettings | UnsetType | None = UNSET
@@ -54,14 +58,14 @@ class InputSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OutputSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How audio goes out."""
+    """Settings for output audio."""
 
     format: SampleFormat | None = None
     voice: str | VoiceId | None = None
 
 
 class AudioSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Both ways."""
+    """Settings for input and output audio."""
 
     input: InputSettings | None = None
     output: OutputSettings | None = None
@@ -75,17 +79,23 @@ class ToolNamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OwnResponseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What antiphon offers besides: options of the model (null: the option is removed), and
-    sampling by stage, "" being the one that reads the messages."""
+    """Settings that only antiphon has.
+
+    These are options of the model, where null removes an option, and sampling settings by stage. ""
+    stands for the stage that reads the messages.
+    """
 
     options: dict[str, msgspec.Raw] = {}
     sampling: dict[str, StageSampling] = {}
 
 
 class OwnSettings(OwnResponseSettings, frozen=True, forbid_unknown_fields=True):
-    """For the session also `antiphon.response.timeline` and `antiphon.stopping`, events
-    that strict clients of OpenAI's API do not know, each for those who ask for it; and answers by
-    the clock (null: none)."""
+    """Settings of the session that only antiphon has.
+
+    They include whether to send `antiphon.response.timeline` and `antiphon.stopping`. Strict
+    clients of OpenAI's API do not know these events, so each must be requested. They also include
+    timed answers, which null disables.
+    """
 
     timeline: bool | None = None
     stopping: bool | None = None
@@ -93,7 +103,7 @@ class OwnSettings(OwnResponseSettings, frozen=True, forbid_unknown_fields=True):
 
 
 class BetaFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Fields of the API's beta; see `antiphon_gateway.endpoints.realtime.beta_fields`."""
+    """The fields of the beta API. See `antiphon_gateway.endpoints.realtime.beta_fields`."""
 
     modalities: tuple[str, ...] | None = None
     voice: str | VoiceId | None = None
@@ -103,7 +113,7 @@ class BetaFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class SessionSettings(BetaFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`session` of `session.update`: what is absent stays as it was."""
+    """The field `session` in `session.update`. Settings that are missing remain unchanged."""
 
     type: str = "realtime"
     turn_detection: TurnSettings | UnsetType | None = UNSET
@@ -128,7 +138,7 @@ class ContentPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ItemGiven(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An item that the client writes, or a reference to one that is there."""
+    """An item that the client sends, or a reference to an existing item."""
 
     type: str
     id: str | None = None
@@ -141,7 +151,9 @@ class ItemGiven(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResponseSettings(BetaFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`response` of `response.create`: what is absent is the session's."""
+    """The field `response` in `response.create`. For settings that are missing, those of the
+    session apply.
+    """
 
     conversation: str | None = None
     input: tuple[ItemGiven, ...] | None = None
@@ -161,7 +173,7 @@ class _ClientEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
 
 
 class SessionUpdate(_ClientEvent, frozen=True, forbid_unknown_fields=True, tag="session.update"):
-    """New settings."""
+    """Changes settings."""
 
     session: SessionSettings = SessionSettings()
 
@@ -173,7 +185,7 @@ class AudioAppend(
     tag="input_audio_buffer.append",
     kw_only=True,
 ):
-    """A piece of audio, in base64."""
+    """Appends a piece of audio in base64."""
 
     audio: str
 
@@ -181,13 +193,13 @@ class AudioAppend(
 class AudioCommit(
     _ClientEvent, frozen=True, forbid_unknown_fields=True, tag="input_audio_buffer.commit"
 ):
-    """The audio so far is an item."""
+    """Turns the audio so far into an item."""
 
 
 class AudioClear(
     _ClientEvent, frozen=True, forbid_unknown_fields=True, tag="input_audio_buffer.clear"
 ):
-    """The audio so far is dropped."""
+    """Drops the audio so far."""
 
 
 class ItemCreate(
@@ -197,7 +209,7 @@ class ItemCreate(
     tag="conversation.item.create",
     kw_only=True,
 ):
-    """An item."""
+    """Creates an item."""
 
     item: ItemGiven
     previous_item_id: str | None = None
@@ -210,7 +222,7 @@ class ItemRetrieve(
     tag="conversation.item.retrieve",
     kw_only=True,
 ):
-    """Asks for an item."""
+    """Requests an item."""
 
     item_id: str
 
@@ -222,7 +234,7 @@ class ItemDelete(
     tag="conversation.item.delete",
     kw_only=True,
 ):
-    """Takes an item out."""
+    """Deletes an item."""
 
     item_id: str
 
@@ -234,7 +246,7 @@ class ItemTruncate(
     tag="conversation.item.truncate",
     kw_only=True,
 ):
-    """What was heard of a spoken item."""
+    """Reports how much of a spoken item the user has heard."""
 
     item_id: str
     content_index: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
@@ -242,13 +254,13 @@ class ItemTruncate(
 
 
 class ResponseCreate(_ClientEvent, frozen=True, forbid_unknown_fields=True, tag="response.create"):
-    """Asks for an answer."""
+    """Requests an answer."""
 
     response: ResponseSettings | None = None
 
 
 class ResponseCancel(_ClientEvent, frozen=True, forbid_unknown_fields=True, tag="response.cancel"):
-    """Ends the answer that is being made."""
+    """Cancels the answer that is in progress."""
 
     response_id: str | None = None
 
@@ -256,7 +268,7 @@ class ResponseCancel(_ClientEvent, frozen=True, forbid_unknown_fields=True, tag=
 class OutputClear(
     _ClientEvent, frozen=True, forbid_unknown_fields=True, tag="output_audio_buffer.clear"
 ):
-    """WebRTC's; over a WebSocket it says nothing."""
+    """An event for WebRTC. It has no effect over a WebSocket."""
 
 
 ClientEvent = (
@@ -284,7 +296,9 @@ _ID = msgspec.json.Decoder(_OfAnyKind)
 
 
 def read_event(data: str, ignored: IgnoredFields) -> ClientEvent:
-    """Decode an event; unknown fields go to `ignored`. Raises `InvalidArgument` with the reason."""
+    """Decode an event. Unknown fields are added to `ignored`. Raises `InvalidArgument` with the
+    reason if the event is invalid.
+    """
     try:
         return decode_fields(_EVENTS, data, NO_EFFECT, ignored)
     except InvalidArgument as wrong:
@@ -294,7 +308,9 @@ def read_event(data: str, ignored: IgnoredFields) -> ClientEvent:
 
 
 def event_id_of(data: str) -> str | None:
-    """The client's id of an event that cannot be read, if it has one."""
+    """Return the ID that the client has given an event that cannot be read, or None if there is
+    none.
+    """
     try:
         event_id = _ID.decode(data).event_id
     except (msgspec.MsgspecError, RecursionError):

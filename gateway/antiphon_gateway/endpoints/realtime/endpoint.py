@@ -1,4 +1,6 @@
-"""The WebSocket at `/v1/realtime`: who may come in, and how events reach the client."""
+"""The WebSocket at `/v1/realtime`. This module determines who may connect, and sends events to the
+client.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,17 @@ from antiphon_gateway.keys.key_use import KeyUse
 
 PATH = "/v1/realtime"
 POLICY_VIOLATED = 1008
-"""WebSocket's code of a close for what a client has sent, here in the place of its conversation."""
+"""The WebSocket close code that is used if the data of the client is the reason. Here, it is used
+if the client's conversation has to end.
+"""
 
 MOST_REASON_BYTES = 123
 SERVICE_RESTARTS = 1012
-"""WebSocket's code of a close after which the client may come again at once, elsewhere."""
+"""The WebSocket close code after which the client may immediately connect again, to another
+gateway.
+"""
 TRY_AGAIN_LATER = 1013
-"""WebSocket's code of a close for what others need."""
+"""The WebSocket close code that is used if the connection has to end for the benefit of others."""
 _CLOSE_CODES: dict[type[AntiphonError], int] = {
     Unavailable: SERVICE_RESTARTS,
     Unauthenticated: POLICY_VIOLATED,
@@ -56,7 +62,7 @@ _CLOSE_CODES: dict[type[AntiphonError], int] = {
 
 
 class RealtimeEndpoint:
-    """Serves connections, each with a conversation."""
+    """Serves connections, each of which has a conversation."""
 
     def __init__(
         self, endpoint: ConversationEndpoint, identities: Identities, origins: AllowedOrigins
@@ -67,11 +73,11 @@ class RealtimeEndpoint:
         self._ignored = IgnoredFieldReport(endpoint.metrics)
 
     def route(self) -> BaseRoute:
-        """The route of the WebSocket."""
+        """Return the route of the WebSocket."""
         return WebSocketRoute(PATH, self.serve)
 
     async def serve(self, websocket: WebSocket) -> None:
-        """One connection, from the handshake to its end."""
+        """Serve a connection from the handshake until its end."""
         with ExitStack() as admitted:
             try:
                 self._check_origin(websocket)
@@ -86,7 +92,7 @@ class RealtimeEndpoint:
                 resumable = flag("resumable", websocket.query_params.get("resumable"))
                 resumed = flag("resumed", websocket.query_params.get("resumed"))
             except AntiphonError as error:
-                # An origin has no field.
+                # An error because of the origin has no field.
                 status = 403 if isinstance(error, InvalidArgument) and not error.field else 0
                 await websocket.send_denial_response(error_response(error, status))
                 return
@@ -99,13 +105,14 @@ class RealtimeEndpoint:
                 with suppress(WebSocketDisconnect, RuntimeError):
                     await websocket.close(_CLOSE_CODES[type(ended)], ended.message)
             except (WebSocketDisconnect, Cancelled):
-                # The client has gone, or its connection was cut; both are nobody's fault here.
+                # The client has disconnected or its connection was cut. Neither is an error of the
+                # gateway.
                 return
 
     def _check_origin(self, websocket: WebSocket) -> None:
-        """Raise `InvalidArgument` for a page of an origin that may not ask.
+        """Raise `InvalidArgument` if pages of this origin are not allowed.
 
-        No browser asks on behalf of a WebSocket whether its page may open it.
+        Browsers do not ask in advance whether a page may open a WebSocket.
         """
         origin, host = websocket.headers.get("origin"), websocket.headers.get("host", "")
         own = origin in (f"http://{host}", f"https://{host}")
@@ -130,7 +137,8 @@ class RealtimeEndpoint:
             try:
                 await websocket.send_text(msgspec.json.encode(event).decode())
             except (WebSocketDisconnect, RuntimeError, ClientStalled):
-                # The second when the server has closed it: a ping that nobody answered.
+                # The second error occurs if the server has closed the connection because a ping was
+                # not answered.
                 raise Cancelled("the client has left") from None
 
         async def incoming() -> AsyncIterator[str]:
@@ -165,8 +173,10 @@ class RealtimeEndpoint:
     async def _resumed(
         self, came: AsyncIterator[str], key: KeyUse, first: ConversationSettings
     ) -> SavedConversation:
-        """The conversation that the first event asks for. Raises what `resumed_of` does, and
-        `DeadlineExceeded` when none comes."""
+        """Return the conversation that the first event requests.
+
+        Raises the errors of `resumed_of`, and `DeadlineExceeded` if no event arrives in time.
+        """
         most_s = self._endpoint.config.limits.body_timeout_s
         try:
             async with asyncio.timeout(most_s):

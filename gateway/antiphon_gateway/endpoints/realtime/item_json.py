@@ -1,4 +1,4 @@
-"""Items as the realtime API writes them."""
+"""Items in the format of the realtime API."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ from antiphon_gateway.orders.tools import read_arguments
 
 MOST_ID_CHARS = 128
 MOST_CONTENTS = 256
-"""Parts of one item."""
+"""The maximum number of parts in an item."""
 
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 
 
 def read_item(given: ItemGiven, settings: ConversationSettings) -> Item:
-    """An item that a client writes where these settings hold; its id is empty if it brings none.
+    """Return an item that a client has sent while these settings apply. Its ID is empty if the
+    client has not sent one.
 
-    Raises `InvalidArgument` and `NotImplementedYet` with the field.
+    Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
     if given.type in ("function_call", "function_call_output"):
         return _read_call(given)
@@ -71,7 +72,7 @@ def _check_id(given: ItemGiven) -> None:
 
 
 def _read_call(given: ItemGiven) -> Item:
-    """A call that an earlier answer made, or what came of one."""
+    """Return a function call from an earlier answer, or the result of a call."""
     _check_id(given)
     if given.call_id is None or not 1 <= len(given.call_id) <= MOST_ID_CHARS:
         raise InvalidArgument(
@@ -108,18 +109,19 @@ def _content(part: ContentPart, role: Role, settings: ConversationSettings, fiel
 
 
 def pcm16_from_base64(audio: str, sent: LiveFormat, field: str) -> bytes:
-    """16-bit samples of audio in that format, without the part of a sample at its end, as of audio
-    that is appended.
+    """Convert audio in this format to 16-bit samples. An incomplete sample at the end is dropped,
+    as it is for audio that is appended.
 
-    Raises `InvalidArgument` for what is not base64, and for a file in a container.
+    Raises `InvalidArgument` if it is not base64 or is a file in a container format.
     """
     data = bare_samples(decoded_base64(audio, field), sent, field)
     return sent.pcm16(data[: len(data) - len(data) % sent.sample_bytes])
 
 
 def item_json(item: Item, *, status: str = "", audio: LiveFormat | None = None) -> dict[str, Any]:
-    """Return an item as in events; its recordings are included if their format is given, in
-    `audio`."""
+    """Return an item as it appears in events. If `audio` is set, its recordings are included in
+    this format.
+    """
     head = {
         "id": item.id,
         "object": "realtime.item",
@@ -139,7 +141,7 @@ def item_json(item: Item, *, status: str = "", audio: LiveFormat | None = None) 
 
 
 def part_json(item: Item) -> dict[str, Any]:
-    """Return the part of a response's item as in `content_part` events."""
+    """Return the part of a response's item as it appears in `content_part` events."""
     (content,) = item.parts
     if isinstance(content, SpokenPart):
         return {"type": "audio", "transcript": content.transcript}

@@ -1,7 +1,9 @@
-"""OpenAI's fields without effect here, of today's API and of the beta, by their paths in events.
+"""OpenAI's fields that have no effect here, from the current API and from the beta, by their paths
+in events.
 
-They are accepted: an `error` ends the loop of some clients. `session.updated` has null in their
-place, or what holds. Any other field that `client_events.py` does not have is ignored and reported.
+They are accepted, because an `error` would end the event loop of some clients. In
+`session.updated`, they are null or have the value that applies. All other fields that are not in
+`client_events.py` are ignored and reported.
 """
 
 from __future__ import annotations
@@ -62,4 +64,4 @@ NO_EFFECT: Mapping[str, Unsupported] = {
 }
 
 NULL_IN_SESSION = ("session.include", "session.prompt", "session.tracing")
-"""Those that are null in `session.created` and `session.updated`."""
+"""The fields that are null in `session.created` and `session.updated`."""

@@ -1,4 +1,6 @@
-"""`session.antiphon` and `response.antiphon`: options of the model and sampling by stage."""
+"""The fields `session.antiphon` and `response.antiphon`, which contain options of the model and
+sampling settings by stage.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ from antiphon_gateway.media.data_url import decoded_base64
 def with_own(
     holds: ConversationSettings, asked: OwnResponseSettings, where: str
 ) -> ConversationSettings:
-    """With the options and the sampling that a client asks for. Raises `InvalidArgument` with the
-    field, below `where`."""
+    """Return settings with the options and the sampling settings that a client requests.
+
+    Raises `InvalidArgument` with the field that is invalid. Its path begins with `where`.
+    """
     sampling = {}
     for stage, given in asked.sampling.items():
         try:
@@ -34,8 +38,9 @@ def with_own(
 
 
 def _options(given: Mapping[str, msgspec.Raw], where: str) -> dict[str, str | float | bytes | None]:
-    """The options by name. A recording without data, as `session.updated` reports one, changes
-    nothing."""
+    """Return the options by name. A recording without data, as in `session.updated`, does not
+    change anything.
+    """
     removed: dict[str, None] = {name: None for name, raw in given.items() if bytes(raw) == b"null"}
     rest = {name: raw for name, raw in given.items() if name not in removed}
     options: dict[str, str | float | bytes | None] = {**removed}
@@ -49,7 +54,7 @@ def _options(given: Mapping[str, msgspec.Raw], where: str) -> dict[str, str | fl
 
 
 def own_json(holds: ConversationSettings) -> dict[str, Any]:
-    """What holds of antiphon's settings, as far as the client has set them."""
+    """Return those of antiphon's settings that the client has set."""
     every_s = holds.answer_every_s
     sampling = {stage: each.given() for stage, each in holds.sampling.items()}
     options = {

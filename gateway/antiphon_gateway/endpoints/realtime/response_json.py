@@ -1,4 +1,4 @@
-"""A response as the realtime API writes it."""
+"""Responses in the format of the realtime API."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon_gateway.endpoints.realtime.settings import (
 
 
 def response_json(response: Response, conversation_id: str) -> dict[str, Any]:
-    """The object `realtime.response`."""
+    """Return the object `realtime.response`."""
     settings = response.settings
     return {
         "object": "realtime.response",
@@ -37,7 +37,7 @@ def response_json(response: Response, conversation_id: str) -> dict[str, Any]:
 
 
 def _details(response: Response) -> dict[str, Any] | None:
-    """Why it is not whole."""
+    """Return the reason why the response is incomplete."""
     if response.error is not None:
         return {"type": response.status, "error": _error(response.error)}
     if response.reason:
@@ -54,7 +54,9 @@ def _error(error: AntiphonError) -> dict[str, Any]:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Tokens as the API counts them: a codec frame is an audio token."""
+    """Return the tokens in the way in which the API counts them. A codec frame counts as an audio
+    token.
+    """
     output = usage.completion_tokens + usage.completion_audio_frames
     return {
         "total_tokens": usage.prompt_tokens + output,

@@ -1,5 +1,6 @@
-"""How a conversation goes on over another connection: the first event of the client, which OpenAI's
-API does not have."""
+"""Continues a conversation over another connection. The client's first event requests this.
+OpenAI's API does not have this event.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _THREADS = SizedThreads("resuming")
 
 
 class HeardItem(msgspec.Struct, frozen=True):
-    """What a client has of an item of an answer that was being made."""
+    """The part of an item that a client has received while the answer was in progress."""
 
     item_id: str
     text: str = ""
@@ -29,7 +30,9 @@ class HeardItem(msgspec.Struct, frozen=True):
 
 
 class ConversationResume(msgspec.Struct, frozen=True):
-    """`antiphon.conversation.resume`: the latest token, and what came of answers after it."""
+    """The event `antiphon.conversation.resume`, which contains the latest token and the parts of
+    answers that the client received after it.
+    """
 
     type: Literal["antiphon.conversation.resume"]
     token: str
@@ -37,7 +40,9 @@ class ConversationResume(msgspec.Struct, frozen=True):
 
 
 def flag(name: str, value: str | None) -> bool:
-    """A parameter of the address that is true or false. Raises `InvalidArgument`."""
+    """Return a boolean parameter of the address. Raises `InvalidArgument` if its value is neither
+    true nor false.
+    """
     if value not in (None, "true", "false"):
         raise InvalidArgument(f"{name}: must be true or false", field=name)
     return value == "true"
@@ -46,10 +51,12 @@ def flag(name: str, value: str | None) -> bool:
 async def resumed_of(
     data: str, conversations: Conversations, owner: str, first: ConversationSettings
 ) -> SavedConversation:
-    """The conversation that a client's first event asks for, as far as the client has it.
+    """Return the conversation that a client's first event requests, up to the point that the client
+    has received.
 
-    Raises `InvalidArgument` for another event, a token that is forged, foreign or too large, and
-    `FailedPrecondition` for one that is too old or of another model.
+    Raises `InvalidArgument` if this is a different event, or if the token is forged, too large or
+    was created for someone else. Raises `FailedPrecondition` if the token has expired or belongs to
+    a different model.
     """
     asked, token = await _THREADS.run(len(data), _read, data)
     try:

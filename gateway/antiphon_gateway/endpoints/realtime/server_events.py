@@ -1,5 +1,7 @@
-"""The events of a conversation in the format of the realtime API: a table of simple events, and the
-events of items and responses."""
+"""Converts the events of a conversation to the format of the realtime API.
+
+There is a table for simple events, and there are functions for the events of items and responses.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ _THREADS = SizedThreads("items")
 _ARGUMENTS = "response.function_call_arguments"
 _TRANSCRIPTION = "conversation.item.input_audio_transcription"
 _WHOLE = frozenset({"completed", "incomplete"})
-"""How a response ends of which no audio is held back: after a cancellation none may follow."""
+"""The statuses of a response whose audio is complete. After a cancellation, no further audio may be
+sent.
+"""
 
 _ITEM = {"item_id": "item_id"}
 _RECORDING = _ITEM | {"index": "content_index"}
@@ -96,7 +100,7 @@ _PLAIN: Mapping[type[Any], tuple[str, Mapping[str, str]]] = {
         {"token": "token", "commands": "commands", "audio_commands": "audio_commands"},
     ),
 }
-"""Events whose type here, and whose fields by their names here, are all that differs."""
+"""Events for which only the type and the names of the fields differ."""
 
 
 def _usage(usage: Usage) -> Json:
@@ -116,14 +120,14 @@ _FORMS: Mapping[str, Callable[[Any], Any]] = {
     "error": error_details,
     "token": lambda token: pybase64.b64encode(token).decode() or None,
 }
-"""Fields that are written in another form."""
+"""Fields whose values are written in a different form."""
 
 
 class ServerEvents:
-    """Translates; it knows what the API calls the session and the conversation, and encodes audio.
+    """Converts events. It knows the IDs of the session and the conversation, and encodes audio.
 
-    An item that is retrieved comes without its recordings where these are above
-    `max_retrieved_bytes`.
+    If the recordings of an item that is retrieved are larger than `max_retrieved_bytes`, the item
+    is sent without them.
     """
 
     def __init__(self, settings: ConversationSettings, max_retrieved_bytes: int) -> None:
@@ -131,11 +135,13 @@ class ServerEvents:
         self._conversation_id = f"conv_{uuid.uuid4().hex}"
         self._max_retrieved_bytes = max_retrieved_bytes
         self._holds = settings
-        # Of the items that are being spoken.
+        # The encoders for the items that are being spoken.
         self._encoders: dict[str, LiveEncoder] = {}
 
     async def of(self, event: ConversationEvent) -> list[Json]:
-        """The API's events for one of the conversation's; recordings are encoded on a thread."""
+        """Return the events of the API for an event of the conversation. Recordings are encoded on
+        a thread.
+        """
         if (row := _PLAIN.get(type(event))) is not None:
             kind, named = row
             written = {
@@ -214,7 +220,7 @@ def _audio(at_part: Json, data: bytes) -> list[Json]:
 
 
 def _begun(event: ItemStarted) -> list[Json]:
-    """The item is there, and its one part."""
+    """Return the events that report an item and its only part."""
     calls = isinstance(event.item.parts[0], FunctionCall)
     nothing: Json = {"arguments": ""} if calls else {"content": []}
     empty = item_json(event.item, status="in_progress") | nothing
@@ -231,7 +237,7 @@ def _begun(event: ItemStarted) -> list[Json]:
 
 
 def _ended(event: ItemDone) -> list[Json]:
-    """The ends of the part and of the item."""
+    """Return the events that end the part and the item."""
     item = event.item
     at_output = _at_output(event)
     events = [] if isinstance(item.parts[0], FunctionCall) else _part_ended(event)
@@ -243,7 +249,7 @@ def _ended(event: ItemDone) -> list[Json]:
 
 
 def _part_ended(event: ItemDone) -> list[Json]:
-    """The ends of the part of a message."""
+    """Return the events that end the part of a message."""
     part = part_json(event.item)
     at_output = _at_output(event)
     at_part = {**at_output, "item_id": event.item.id, "content_index": 0}

@@ -1,4 +1,6 @@
-"""Settings as the realtime API writes them: what a client changes, and what holds."""
+"""Settings in the format of the realtime API: the changes that a client requests, and the current
+settings.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from antiphon_gateway.media.live_audio import LIVE_FORMATS, LiveFormat
 
 
 def updated(holds: ConversationSettings, asked: SessionSettings) -> ConversationSettings:
-    """With what a client asks for. Raises `InvalidArgument` for what cannot be."""
+    """Return the settings with the changes that a client requests. Raises `InvalidArgument` if they
+    are invalid.
+    """
     if asked.type != "realtime":
         raise InvalidArgument(
             f"session.type: {asked.type!r} is not served; there is 'realtime'",
@@ -62,7 +66,9 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
 
 
 def for_response(holds: ConversationSettings, asked: ResponseSettings) -> ConversationSettings:
-    """With what one response asks for. Raises `InvalidArgument` for what cannot be."""
+    """Return the settings with the changes for one response. Raises `InvalidArgument` if they are
+    invalid.
+    """
     asked = response_of_today(asked)
     changed = _with(holds, asked.output_modalities, asked.max_output_tokens, "response")
     if asked.audio is not None:
@@ -78,7 +84,7 @@ def for_response(holds: ConversationSettings, asked: ResponseSettings) -> Conver
 
 
 def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]:
-    """Return the session as in `session.created` and `session.updated`."""
+    """Return the session as it appears in `session.created` and `session.updated`."""
     own = own_json(holds)
     return {
         "type": "realtime",
@@ -104,13 +110,13 @@ def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]
         "max_output_tokens": max_tokens_json(holds),
         **{path.removeprefix("session."): None for path in NULL_IN_SESSION},
         "truncation": "disabled",
-        # Strict clients of OpenAI's API do not ask for it.
+        # Strict clients of OpenAI's API do not request these settings.
         **({"antiphon": own} if own else {}),
     }
 
 
 def modalities_json(holds: ConversationSettings) -> list[str]:
-    """`output_modalities`: exactly one."""
+    """Return `output_modalities`, which contains exactly one value."""
     return ["audio" if holds.spoken else "text"]
 
 
@@ -161,13 +167,13 @@ def _with_audio(
 
 
 def format_json(holds: LiveFormat) -> dict[str, Any]:
-    """Return a format of audio; telephone formats have one rate, which is left out."""
+    """Return an audio format. Formats for telephony have a single rate, which is left out."""
     rate = {"rate": holds.rate_hz} if holds.companding is None else {}
     return {"type": holds.name, **rate}
 
 
 def _transcription_json(holds: ConversationSettings) -> dict[str, Any] | None:
-    """What holds, which is the served model's."""
+    """Return the current transcription settings. They are those of the model that is served."""
     wish = holds.transcripts
     if wish is None:
         return None

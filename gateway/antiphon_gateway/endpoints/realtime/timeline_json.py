@@ -1,4 +1,6 @@
-"""When each stage worked on a response: an event of antiphon's own, for those who ask for it."""
+"""The times at which each stage worked on a response. This is an event that only antiphon has, for
+clients that request it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,11 @@ from antiphon_gateway.conversations.events import Response
 
 
 def timeline_json(response: Response) -> list[dict[str, Any]]:
-    """The event of a response that is over, if its conversation wants it and it has reached the
-    stages. Times are seconds since a stage was given the turn; 0 where the thing did not happen."""
+    """Return the event for a response that is over. The list is empty if the conversation does not
+    request it or the response has not reached the stages.
+
+    Times are in seconds since a stage received the turn. A time is 0 if the event did not occur.
+    """
     if not response.settings.timeline or not response.reports:
         return []
     by_output = sorted(response.reports.items(), key=lambda each: each[1].first_output_s)

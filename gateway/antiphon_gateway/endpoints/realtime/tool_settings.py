@@ -1,4 +1,4 @@
-"""Functions as the realtime API writes them: what a client offers, and what holds."""
+"""Functions in the format of the realtime API: those that a client offers, and the current ones."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ CHOICES = ("none", "auto", "required")
 def with_tools(
     holds: ConversationSettings, asked: SessionSettings | ResponseSettings, where: str
 ) -> ConversationSettings:
-    """With the functions that a client offers. Raises `InvalidArgument` for what is none.
+    """Return settings with the functions that a client offers. Raises `InvalidArgument` if a
+    function is invalid.
 
-    A choice of a function that there is not is refused when an answer is asked for: clients may
-    change one before the other.
+    If the function that must be called does not exist, this is reported when an answer is
+    requested, because clients may change one setting before the other.
     """
     changed = holds
     if asked.tools is not None:

@@ -1,10 +1,10 @@
-"""The `Converse` method: admission, reading of commands, sending of events, and the end of a call.
+"""The `Converse` method. It admits a call, reads commands, sends events and ends the call.
 
-Every wait has a limit. The first message has `body_timeout_s`, the delivery of each event
-`send_timeout_s`, and the whole conversation `max_conversation_s`. gRPC's keepalive pings detect a
-client that has disconnected. gRPC's flow control slows down a client that sends faster than
-commands are processed. A client that closes its sending side receives the events of all requested
-work.
+Every wait has a limit. It is `body_timeout_s` for the first message, `send_timeout_s` for sending
+each event, and `max_conversation_s` for the whole conversation. gRPC's keepalive pings detect a
+client that has disconnected. gRPC's flow control slows down a client that sends commands faster
+than they are processed. If a client closes its sending side, it still receives the events of all
+work that it has requested.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ log = logging.getLogger("gateway.converse")
 _THREADS = SizedThreads("commands")
 
 LARGE_BYTES = 256 << 10
-"""A message of more is read on a thread."""
+"""A message that is larger than this is read on a thread."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -66,8 +66,8 @@ class ConverseEndpoint:
     async def serve(self, context: Context, key: KeyUse, forced_end: ForcedEnd) -> None:
         """Serve one call for the API key. Raises the error that becomes the status of the call.
 
-        The caller sends the status after this has returned. A status may wait for the client, and
-        the resources of the conversation must be free by then.
+        The caller sends the status after this method has returned. Sending a status may have to
+        wait for the client, and the resources of the conversation must be free by then.
         """
         first = await self._first(context)
         with self._endpoint.conversations.admit(first.open.model, key.name, forced_end) as admitted:
@@ -76,7 +76,7 @@ class ConverseEndpoint:
                 resumed = self._resumed(first.open.resumed, key, admitted.settings)
                 settings = resumed.settings
             else:
-                # A client that wants turns to be detected says so.
+                # A client that wants turns to be detected requests this explicitly.
                 manual = replace(admitted.settings, turns=None)
                 settings = with_settings(manual, first.open.settings)
             resumable = first.open.resumable
@@ -94,7 +94,7 @@ class ConverseEndpoint:
         key: KeyUse,
         first: ConversationSettings,
     ) -> SavedConversation:
-        """The conversation of a token, as far as the client has it."""
+        """Return the conversation in a token, up to the point that the client has received."""
         delivered = read_delivered(asked.delivered)
         try:
             saved = self._endpoint.conversations.resume(asked.token, key.name, first)
@@ -103,7 +103,9 @@ class ConverseEndpoint:
         return with_delivered(saved, delivered)
 
     async def _first(self, context: Context) -> converse_pb2.ConverseRequest:
-        """The first message. Raises `InvalidArgument` and `DeadlineExceeded`."""
+        """Return the first message. Raises `InvalidArgument` if it is invalid, and
+        `DeadlineExceeded` if it does not arrive in time.
+        """
         most_s = self._endpoint.config.limits.body_timeout_s
         try:
             async with asyncio.timeout(most_s):
@@ -117,7 +119,7 @@ class ConverseEndpoint:
 
 
 class _Served:
-    """One call that was let in."""
+    """A call that has been admitted."""
 
     def __init__(
         self,
@@ -142,10 +144,11 @@ class _Served:
         )
 
     async def run(self) -> None:
-        """Serve until the client sends no more commands and has received all events.
+        """Serve the call until the client sends no more commands and has received all events.
 
-        Raises `Cancelled` if the client has disconnected, `ClientStalled` if it does not receive,
-        `DeadlineExceeded` after the limit of the conversation, and the errors of `until_stopped`.
+        Raises `Cancelled` if the client has disconnected, `ClientStalled` if it does not read,
+        `DeadlineExceeded` if the conversation has reached its maximum duration, and the errors of
+        `until_stopped`.
         """
         self._task = asyncio.current_task()
         try:
@@ -205,7 +208,7 @@ class _Served:
                     self._limit.reschedule(asyncio.get_running_loop().time())
                 raise Cancelled("the client takes nothing") from None
             except grpc.aio.BaseError:
-                # gRPC's, of a call that is over.
+                # gRPC raises this error if the call is over.
                 raise Cancelled("the client has left") from None
 
 

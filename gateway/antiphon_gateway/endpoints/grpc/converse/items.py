@@ -1,4 +1,4 @@
-"""Items of a conversation that a client writes over gRPC. Pure."""
+"""Reads the items that a client sends over gRPC. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from antiphon_gateway.media.pcm_recording import PcmRecording
 from antiphon_gateway.orders.tools import read_arguments
 
 MOST_NAME_BYTES = 128
-"""Of an item's id, and of the client's name of a command."""
+"""The maximum length of an item's ID, and of the name that the client gives a command."""
 MOST_CONTENTS = 256
-"""Parts of one item."""
+"""The maximum number of parts in an item."""
 USUAL_RATE_HZ = 24_000
 LEAST_RATE_HZ, MOST_RATE_HZ = 8_000, 48_000
 
@@ -25,9 +25,9 @@ LEAST_RATE_HZ, MOST_RATE_HZ = 8_000, 48_000
 def read_item(
     item: converse_pb2.ConversationItem, settings: ConversationSettings, field: str
 ) -> Item:
-    """An item that a client writes where these settings hold; its id may be empty.
+    """Return an item that a client has sent while these settings apply. Its ID may be empty.
 
-    Raises `InvalidArgument`.
+    Raises `InvalidArgument` if the item is invalid.
     """
     role = ROLES.get(item.role)
     if role is None:
@@ -52,7 +52,7 @@ def read_item(
 
 
 def checked_name(name: str, field: str) -> str:
-    """The name. Raises `InvalidArgument` for one that is too long."""
+    """Return the name. Raises `InvalidArgument` if it is too long."""
     if len(name.encode()) > MOST_NAME_BYTES:
         raise InvalidArgument(
             f"{field}: must have at most {MOST_NAME_BYTES} bytes of UTF-8", field=field
@@ -61,7 +61,7 @@ def checked_name(name: str, field: str) -> str:
 
 
 def read_samples(pcm16: bytes, rate_hz: int, field: str) -> PcmRecording:
-    """Samples and their rate. Raises `InvalidArgument` for what cannot be."""
+    """Return samples with their rate. Raises `InvalidArgument` if they are invalid."""
     rate_hz = rate_hz or USUAL_RATE_HZ
     if not LEAST_RATE_HZ <= rate_hz <= MOST_RATE_HZ:
         raise InvalidArgument(
@@ -77,9 +77,9 @@ def read_samples(pcm16: bytes, rate_hz: int, field: str) -> PcmRecording:
 
 
 def read_whole(data: bytes, rate_hz: int, field: str) -> PcmRecording:
-    """The samples of a recording from its first byte on, bare or in a WAV file of that rate.
+    """Return the samples of a complete recording. It is either raw or a WAV file with this rate.
 
-    Raises `InvalidArgument` for what cannot be, and for every other file in a container.
+    Raises `InvalidArgument` if it is invalid or a file in a different container format.
     """
     sent = LiveFormat(PCM16.name, rate_hz or USUAL_RATE_HZ)
     return read_samples(bare_samples(data, sent, f"{field}.pcm16"), rate_hz, field)

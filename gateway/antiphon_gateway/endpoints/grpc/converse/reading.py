@@ -1,4 +1,6 @@
-"""A `ConverseRequest` as a command for the conversation: a row for each in `COMMANDS`. Pure."""
+"""Converts a `ConverseRequest` to a command for the conversation. `COMMANDS` has a row for each of
+them. This module performs no I/O.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,15 @@ MOST_KEY_BYTES, MOST_VALUE_BYTES = 64, 512
 
 
 class AppendedSamples:
-    """Reads appended audio. Files in a container are rejected."""
+    """Reads audio that is appended. Files in a container format are rejected."""
 
     def __init__(self) -> None:
         self._files = AppendedFiles("clear_audio")
 
     def take(self, more: converse_pb2.AppendAudio) -> PcmRecording:
-        """The next samples. Raises `InvalidArgument`; nothing is taken then."""
+        """Return the next samples. Raises `InvalidArgument` if they are invalid. In this case,
+        nothing has changed.
+        """
         sent = LiveFormat(PCM16.name, more.rate_hz or USUAL_RATE_HZ)
         data = self._files.bare(more.pcm16, sent, "append_audio.pcm16")
         recorded = read_samples(data, more.rate_hz, "append_audio")
@@ -53,14 +57,16 @@ class AppendedSamples:
         return recorded
 
     def forget(self) -> None:
-        """The buffer begins again."""
+        """Reset the state, because the buffer is empty again."""
         self._files.forget()
 
 
 def read_command(
     request: converse_pb2.ConverseRequest, holds: ConversationSettings, appended: AppendedSamples
 ) -> Command:
-    """Return the command of a message, given the current settings. Raises `InvalidArgument`."""
+    """Return the command that a message contains, given the current settings. Raises
+    `InvalidArgument` if it is invalid.
+    """
     field = request.WhichOneof("command")
     if field == "open":
         raise InvalidArgument("open: the conversation is open already", field="open")
@@ -151,9 +157,10 @@ def _checked_metadata(metadata: dict[str, str]) -> dict[str, str]:
 
 
 class CommandField(NamedTuple):
-    """The command of a field of `ConverseRequest`, and the function that reads it.
+    """The command for a field of `ConverseRequest`, and the function that reads it.
 
-    The function takes the field's message, the current settings and the audio so far.
+    The arguments of the function are the message in the field, the current settings and the audio
+    so far.
     """
 
     command: type[Command]
@@ -176,13 +183,15 @@ COMMANDS: Mapping[str, CommandField] = {
         CancelResponse, lambda asked, *_: CancelResponse(asked.response_id)
     ),
 }
-"""Commands by their field in `ConverseRequest`; `open` is only the first message."""
+"""Maps fields of `ConverseRequest` to commands. `open` is only allowed in the first message."""
 
 
 def read_delivered(
     items: Sequence[converse_pb2.DeliveredItem],
 ) -> dict[str, tuple[str, float]]:
-    """Text and seconds of audio, by item, that a client has of answers that were being made."""
+    """Return, by item, the text and the seconds of audio that a client has received of answers that
+    were in progress.
+    """
     field = "open.resumed.delivered"
     if len(items) > MOST_DELIVERED:
         raise InvalidArgument(f"{field}: at most {MOST_DELIVERED} items", field=field)

@@ -1,4 +1,6 @@
-"""Settings that a client asks for over gRPC, and the functions that hold. Pure."""
+"""Settings that a client requests over gRPC, and the functions that are currently offered. This
+module performs no I/O.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _RANGES = {
 def with_settings(
     holds: ConversationSettings, asked: converse_pb2.ConversationSettings
 ) -> ConversationSettings:
-    """What holds, with what a client asks for. Raises `InvalidArgument` with the field."""
+    """Return the current settings with the changes that a client requests. Raises `InvalidArgument`
+    with the field that is invalid.
+    """
     if len(asked.sampling) > MOST_STAGES:
         raise InvalidArgument(
             f"settings.sampling: more than {MOST_STAGES} of them", field="settings.sampling"
@@ -91,7 +95,7 @@ def _with_functions(
 def write_functions(
     holds: ConversationSettings, settings: converse_pb2.ConversationSettings
 ) -> None:
-    """Add the functions that are offered to a message of settings."""
+    """Add the functions that are offered to a settings message."""
     if not holds.tools:
         return
     named = holds.tool_choice.startswith(FUNCTION)
@@ -107,7 +111,7 @@ def _read_turns(asked: converse_pb2.VoiceTurns) -> VoiceTurns:
     given = {field.name: value for field, value in asked.ListFields()}
     for name, value in given.items():
         least, most = _RANGES.get(name, (0.0, 1.0))
-        # Written so that what is no number is refused.
+        # The condition is written in this way so that NaN is refused.
         if not least <= value <= most:
             field = f"settings.voice_turns.{name}"
             raise InvalidArgument(

@@ -1,4 +1,6 @@
-"""The events of a conversation as `ConverseResponse` messages. Pure."""
+"""Converts the events of a conversation to `ConverseResponse` messages. This module performs no
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from antiphon_gateway.media.audio_out import to_pcm16
 def write_event(
     event: ConversationEvent, max_retrieved_bytes: int
 ) -> converse_pb2.ConverseResponse:
-    """The message of an event; an item that was asked for has its samples if they are no more."""
+    """Return the message for an event. An item that was requested includes its samples if their
+    size does not exceed the limit.
+    """
     match event:
         case ResponseSamples(response_id, item_id, samples, index):
             return event_to_proto(

@@ -1,4 +1,6 @@
-"""Events of an order's segments to OpenAI's chat response, whole or streamed."""
+"""Converts the events of an order's segments to OpenAI's chat response, which is either complete or
+streamed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ChatAnswer:
-    """All choices of an answer; the last one to finish ends it."""
+    """All choices of an answer. The answer ends when the last of them has finished."""
 
     def __init__(self, head: AnswerHead, *, streamed: bool) -> None:
         self.streamed = streamed
@@ -37,7 +39,7 @@ class ChatAnswer:
         self._usage: SegmentUsage | None = None
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """What to send for an event of a choice; b"" when there is nothing yet."""
+        """Return what to send for an event, or b"" if there is nothing to send yet."""
         written = self._choices[choice].add(event)
         match event:
             case SegmentStarted():
@@ -51,7 +53,9 @@ class ChatAnswer:
         return written
 
     def fail(self, error: AntiphonError) -> bytes:
-        """The last event of a stream that fails; nothing else is sent before it is whole."""
+        """Return the last event of a stream that fails. An answer that is not streamed is only sent
+        when it is complete.
+        """
         return server_sent(error_json(error))
 
     def _end(self, usage: UsageAnswer) -> bytes:

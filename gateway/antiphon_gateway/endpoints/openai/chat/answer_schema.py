@@ -1,4 +1,6 @@
-"""OpenAI's chat completions and the chunks of streamed ones, as far as they are written here."""
+"""The parts of OpenAI's chat completions, and of the chunks of a stream, that this gateway
+writes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 
 class AudioAnswer(msgspec.Struct, frozen=True):
-    """`message.audio`, or a piece of it in `delta.audio`."""
+    """The field `message.audio`, or a piece of it in `delta.audio`."""
 
     id: str | UnsetType = UNSET
     data: str | UnsetType = UNSET
@@ -19,13 +21,13 @@ class AudioAnswer(msgspec.Struct, frozen=True):
 
 
 class DataUrl(msgspec.Struct, frozen=True):
-    """A whole file."""
+    """A complete file."""
 
     url: str
 
 
 class ImageAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An image, in the form that others who extend OpenAI's chat give it."""
+    """An image, in the form that is commonly used by extensions of OpenAI's chat API."""
 
     type: str = "image_url"
     image_url: DataUrl
@@ -39,7 +41,7 @@ class AnswerFunction(msgspec.Struct, frozen=True):
 
 
 class AnswerToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call."""
+    """A function call."""
 
     id: str
     type: Literal["function"] = "function"
@@ -47,15 +49,18 @@ class AnswerToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """More of the arguments; the name comes with the first of them."""
+    """The next piece of the arguments. The first piece also contains the name."""
 
     name: str | UnsetType = UNSET
     arguments: str
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a call, which `index` says the number of in the answer. The first has the id, the
-    type and the name. It is a call if the stream ends without an error."""
+    """A piece of a function call. `index` is the number of the call within the answer.
+
+    The first piece contains the ID, the type and the name. The call is only valid if the stream
+    ends without an error.
+    """
 
     index: int
     id: str | UnsetType = UNSET
@@ -64,7 +69,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The assistant's message."""
+    """The message of the assistant."""
 
     role: str = "assistant"
     content: str | None
@@ -85,7 +90,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A token that might have come. `bytes` is null for one that has none."""
+    """A token that was a possible alternative. `bytes` is null if it has none."""
 
     token: str
     logprob: float
@@ -93,20 +98,22 @@ class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContentLogprob(TopLogprob, frozen=True, kw_only=True):
-    """A token of the answer's text, and the likeliest ones in its place."""
+    """A token in the text of the answer, and the most likely tokens at its position."""
 
     top_logprobs: tuple[TopLogprob, ...]
 
 
 class Logprobs(msgspec.Struct, frozen=True):
-    """How likely the tokens were of the text that comes with it."""
+    """The log probabilities of the tokens in the text that is part of the same message."""
 
     content: Sequence[ContentLogprob | msgspec.Raw]
     refusal: None = None
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """The one answer; `message` in a whole response, `delta` in a stream."""
+    """One choice of the answer. It contains `message` in a complete response and `delta` in a
+    stream.
+    """
 
     index: int = 0
     message: AnswerMessage | UnsetType = UNSET
@@ -116,7 +123,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
-    """Of the prompt tokens."""
+    """Details of the prompt tokens."""
 
     audio_tokens: int
     image_tokens: int
@@ -125,7 +132,7 @@ class PromptDetails(msgspec.Struct, frozen=True):
 
 
 class CompletionDetails(msgspec.Struct, frozen=True):
-    """Of the completion tokens; an audio token is a codec frame."""
+    """Details of the completion tokens. A codec frame counts as one audio token."""
 
     audio_tokens: int
     text_tokens: int
@@ -134,7 +141,7 @@ class CompletionDetails(msgspec.Struct, frozen=True):
 
 
 class UsageAnswer(msgspec.Struct, frozen=True):
-    """What the request cost."""
+    """The usage of the request."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -144,7 +151,7 @@ class UsageAnswer(msgspec.Struct, frozen=True):
 
 
 class StepsAnswer(msgspec.Struct, frozen=True):
-    """Steps of a stage's generation: `done` of `due`."""
+    """The progress of a stage, which has completed `done` of `due` steps."""
 
     stage: str
     done: int
@@ -152,13 +159,13 @@ class StepsAnswer(msgspec.Struct, frozen=True):
 
 
 class ChunkExtension(msgspec.Struct, frozen=True):
-    """What a chunk has beyond OpenAI's fields."""
+    """Fields of a chunk that are not part of OpenAI's API."""
 
     progress: StepsAnswer
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole response, or one chunk of a stream."""
+    """A complete response, or one chunk of a stream."""
 
     id: str
     object: Literal["chat.completion", "chat.completion.chunk"]

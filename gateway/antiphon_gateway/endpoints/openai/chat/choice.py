@@ -1,4 +1,4 @@
-"""One choice of a chat answer: whole, or as the chunks of a stream."""
+"""One choice of a chat answer, either complete or as the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -53,17 +53,19 @@ _REASONS = {
 
 
 def _reason(finished: SegmentFinished, *, called: bool) -> str:
-    """Why the answer ended: a whole one that calls functions waits for what comes of them."""
+    """Return the finish reason. An answer that ended normally and calls functions ends with a
+    reason that asks for their results.
+    """
     called = called and finished.finish_reason is FinishReason.STOP
     return "tool_calls" if called else _REASONS[finished.finish_reason]
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What all parts of an answer share. `created` is a Unix time in seconds.
+    """The data that all parts of an answer share. `created` is a Unix time in seconds.
 
-    `audio_id` is empty when no audio is wanted; each choice has one of its own. What was said is
-    kept in `spoken`, which knows when it expires.
+    `audio_id` is empty if no audio is requested. Each choice has a separate ID. The transcript is
+    stored in `spoken`, which determines when it expires.
     """
 
     id: str
@@ -76,7 +78,7 @@ class AnswerHead:
     choices: int = 1
 
     def audio_id_of(self, choice: int) -> str:
-        """The id of a choice's audio."""
+        """Return the ID of the audio of a choice."""
         return f"{self.audio_id}_{choice}" if self.audio_id and choice else self.audio_id
 
     def chunk(
@@ -86,7 +88,7 @@ class AnswerHead:
         usage: UsageAnswer | None = None,
         antiphon: ChunkExtension | UnsetType = UNSET,
     ) -> bytes:
-        """One chunk of a stream."""
+        """Return one chunk of a stream."""
         chunk = Completion(
             id=self.id,
             object="chat.completion.chunk",
@@ -113,11 +115,12 @@ class WholeChoice:
         self.choice = Choice(index=index)
 
     def add(self, event: AnswerEvent) -> bytes:
-        """Take an event; nothing is to be sent yet."""
+        """Add an event. Nothing is sent yet."""
         match event:
             case TextProduced():
                 self._text.append(event.text)
-                # Written at once: all together would keep the event loop from others.
+                # Each log probability is written immediately, because writing all of them at once
+                # would block the event loop.
                 for each in map(_content_logprob, event.logprobs):
                     self._logprobs.append(msgspec.Raw(msgspec.json.encode(each)))
             case AudioEncoded():
@@ -152,7 +155,7 @@ class WholeChoice:
 
 
 class StreamedChoice:
-    """Turns each event into server-sent events."""
+    """Converts each event to server-sent events."""
 
     def __init__(self, head: AnswerHead, index: int) -> None:
         self._head = head
@@ -164,7 +167,7 @@ class StreamedChoice:
         self._called = False
 
     def add(self, event: AnswerEvent) -> bytes:
-        """What to send for an event; b"" when there is nothing yet."""
+        """Return what to send for an event, or b"" if there is nothing to send yet."""
         match event:
             case SegmentStarted():
                 self._model = event.model
@@ -180,7 +183,8 @@ class StreamedChoice:
                 pieces = [_call_piece(p) for p in event.pieces if p.begins or p.arguments]
                 return self._delta(Delta(tool_calls=pieces)) if pieces else b""
             case StepsAdvanced(stage, done, due):
-                # An empty delta, since clients expect a choice in each chunk and may read it.
+                # The delta is empty, because clients expect every chunk to contain a choice and may
+                # read it.
                 steps = ChunkExtension(StepsAnswer(stage, done, due))
                 empty = Choice(index=self._index, delta=Delta())
                 return self._head.chunk(self._model, (empty,), antiphon=steps)
@@ -195,7 +199,9 @@ class StreamedChoice:
         return self._delta(Delta(role="assistant", audio=audio))
 
     def _text(self, event: TextProduced) -> bytes:
-        """The text, with log probabilities if tokens begin in it; those never come alone."""
+        """Return the text. It includes log probabilities if tokens begin in it, because these are
+        never sent alone.
+        """
         if not event.text:
             return b""
         delta = Delta(content=event.text)
@@ -210,7 +216,7 @@ class StreamedChoice:
         return self._delta(Delta(audio=AudioAnswer(data=data))) if data else b""
 
     def _closing(self, finished: SegmentFinished) -> bytes:
-        """The rest of the audio, why it ended, when the audio expires."""
+        """Return the remaining audio, the finish reason, and the time when the audio expires."""
         parts = [self._audio(self._base64.flush())]
         parts.append(self._delta(Delta(), _reason(finished, called=self._called)))
         if self._audio_id:

@@ -1,4 +1,4 @@
-"""The messages of an OpenAI chat request as a conversation."""
+"""Converts the messages of an OpenAI chat request to a conversation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PART_NAMES: Mapping[type, str] = {
 def read_messages(
     chat_messages: tuple[ChatMessage, ...], spoken: SpokenAnswers
 ) -> tuple[tuple[ConversationMessage, ...], Attachments]:
-    """The messages, and what their parts refer to by index.
+    """Return the messages, and the attachments to which their parts refer by index.
 
     Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
@@ -56,7 +56,7 @@ def read_messages(
         if not parts and message.audio is not None:
             parts = (TextPart(_said(message.audio, path, spoken)),)
         if not parts and not calls and role != "tool":
-            # A turn in which nothing was said, such as an answer that was interrupted at once.
+            # A turn without any content, such as an answer that was interrupted immediately.
             parts = (TextPart(""),)
         answered = message.tool_call_id or ""
         messages.append(
@@ -66,7 +66,7 @@ def read_messages(
 
 
 def _check_message(message: ChatMessage, path: str) -> None:
-    """Raise for a message that is more than a role and its content."""
+    """Raise an error if a message contains more than a role and its content."""
     if message.role not in _ROLES:
         raise NotImplementedYet(
             f"{path}.role: {message.role!r} is not supported yet", field=f"{path}.role"
@@ -88,7 +88,7 @@ def _check_message(message: ChatMessage, path: str) -> None:
 
 
 def _calls(message: ChatMessage, path: str) -> tuple[ToolCall, ...]:
-    """The calls of an assistant's message."""
+    """Return the calls in a message of the assistant."""
     calls = []
     for index, call in enumerate(message.tool_calls or ()):
         function, at = call.function, f"{path}.tool_calls[{index}].function"
@@ -100,7 +100,9 @@ def _calls(message: ChatMessage, path: str) -> tuple[ToolCall, ...]:
 
 
 def _said(audio: schema.AssistantAudio, path: str, spoken: SpokenAnswers) -> str:
-    """The transcript of a message's audio: the client's own, or what is known by its id."""
+    """Return the transcript of the audio in a message. It is the one that the client has sent, or
+    the one that is stored under the ID.
+    """
     said = audio.transcript or (spoken.transcript(audio.id) if audio.id else "")
     if not said and audio.transcript is None:
         raise invalid(
@@ -111,7 +113,9 @@ def _said(audio: schema.AssistantAudio, path: str, spoken: SpokenAnswers) -> str
 
 
 def _parts(message: ChatMessage, path: str, attachments: Attachments) -> tuple[Part, ...]:
-    """The content as parts; what they refer to is appended to the attachments."""
+    """Return the content as parts. The media to which they refer are appended to the
+    attachments.
+    """
     content = message.content
     if isinstance(content, str):
         return (TextPart(content),) if content else ()
@@ -150,6 +154,8 @@ def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> 
 
 
 def _check_user(role: str, path: str, what: str) -> None:
-    """Raise unless the message is the user's: other roles may not add media to a prompt."""
+    """Raise an error unless the message is from the user. Other roles must not add media to a
+    prompt.
+    """
     if role != "user":
         raise invalid(path, f"{what} goes only into user messages, not {role}")

@@ -1,4 +1,6 @@
-"""An OpenAI chat request to an order: every check that needs no stage."""
+"""Converts an OpenAI chat request to an order. All checks that do not need a stage are made
+here.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +58,10 @@ from antiphon_gateway.orders.tools import choose_tools, read_functions
 from antiphon_gateway.outputs import AUDIO, KNOWN, OUTPUTS, TEXT
 
 FLEX = "flex"
-"""OpenAI's name of a tier for what may be served last."""
+"""OpenAI's name for a service tier whose requests may be served last."""
 _SOUND = "leave it out; the sound of a video is heard as a recording of its own (input_audio)"
 _SCHEMA = "use response_format"
-# OpenAI's fields first, then vLLM's.
+# OpenAI's fields come first, followed by those of vLLM.
 UNSUPPORTED: Mapping[str, Unsupported] = {
     "frequency_penalty": Unsupported((0,)),
     "presence_penalty": Unsupported((0,)),
@@ -107,20 +109,22 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "return_token_ids": Unsupported((False,)),
     "return_tokens_as_token_ids": Unsupported((False,)),
     "thinking_token_budget": Unsupported(),
-    # They change no answer.
+    # These fields do not change an answer.
     "include_reasoning": Unsupported(any_value=True),
     "priority": Unsupported(any_value=True),
     "request_id": Unsupported(any_value=True),
     "cache_salt": Unsupported(any_value=True),
 }
-"""Fields that are known and not supported."""
+"""Fields that are known but not supported."""
 ANY_OBJECT = '{"type": "object"}'
 _FORMATS = {"pcm16": "pcm", **{name: name for name in FORMATS if name != "pcm"}}
-"""OpenAI's names of formats here."""
+"""OpenAI's names for formats in this endpoint."""
 
 
 def read_chat(body: bytes, visit: RequestContext) -> tuple[Order, ChatAnswer]:
-    """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
+    """Read the body of a request. Raises `InvalidArgument` or `NotImplementedYet` with the
+    field.
+    """
     decoder = body_decoder(ChatRequest, visit.sampling_stages)
     unsupported = {
         **options_outside(visit.options),
@@ -204,7 +208,7 @@ def _voice(chat: ChatRequest, voices: tuple[str, ...]) -> str:
     if chat.audio is None:
         return ""
     voice = voice_name(chat.audio.voice)
-    # A recording, which alone is an object among options, is a voice, too.
+    # A recording, which is the only type of option that is an object, also counts as a voice.
     recorded = any(bytes(each).lstrip().startswith(b"{") for each in chat.options.values())
     if voices and not voice and not recorded:
         raise invalid("audio.voice", f"is missing or empty; there are: {', '.join(voices)}")
@@ -255,7 +259,7 @@ def _json_schema(form: ResponseForm | None) -> str | None:
 
 
 def _max_tokens(chat: ChatRequest) -> tuple[str, int | None]:
-    """The limit and the name of the field that sets it."""
+    """Return the limit and the name of the field that sets it."""
     old, new = or_unset(chat.max_tokens), or_unset(chat.max_completion_tokens)
     if old is not None and new is not None and old != new:
         raise invalid("max_tokens", "differs from max_completion_tokens; give one of them")
@@ -263,7 +267,7 @@ def _max_tokens(chat: ChatRequest) -> tuple[str, int | None]:
 
 
 def _top_logprobs(chat: ChatRequest) -> int | None:
-    """Return the number of top tokens per token; None without `logprobs`."""
+    """Return the number of most likely tokens per position, or None if `logprobs` is not set."""
     if chat.logprobs:
         return chat.top_logprobs or 0
     if chat.top_logprobs:

@@ -1,9 +1,9 @@
-"""OpenAI's request for a chat completion, as far as it is read here.
+"""The parts of OpenAI's request for a chat completion that this gateway reads.
 
-A request may carry every field that OpenAI or vLLM knows; which values are taken is
-decided in request.py, and what becomes of other fields in fields.py. `options`,
-`delivery`, `chunk_policy` and a field for each further stage that samples, under its
-role, are additions.
+A request may contain all fields that OpenAI or vLLM defines. request.py determines which values are
+supported, and fields.py determines how all other fields are processed. `options`, `delivery`,
+`chunk_policy` and a field for each further stage that samples, which has the name of its role, are
+additions.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from antiphon_gateway.endpoints.http.voice import VoiceId
 from antiphon_gateway.endpoints.openai.chunk_policy import ChunkPolicyOptions
 from antiphon_gateway.endpoints.openai.label import Label
 
-# Of fields that are taken without effect, as long as OpenAI allows them or longer.
+# For fields that are accepted without effect. The limit is at least as high as OpenAI's.
 MetadataKey = Annotated[str, Meta(max_length=64)]
 Metadata = Annotated[dict[MetadataKey, Label], Meta(max_length=16)]
 
 
 class ChatTextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
-    """Words, or none."""
+    """A text, which may be empty."""
 
     text: str | None
 
 
 class InputAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A recording as base64, as a data URL, or where it is; what it is shows without `format`."""
+    """A recording in base64, as a data URL, or as an address. If `format` is missing, the format is
+    determined from the content.
+    """
 
     data: str
     format: str | None = None
@@ -43,7 +45,9 @@ class ChatAudioPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 
 
 class ImageUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where an image is. `detail` of OpenAI's: images are always seen as they are."""
+    """The location of an image. OpenAI's `detail` has no effect, because images are always used at
+    their actual size.
+    """
 
     url: str
     detail: Literal["auto", "high", "low", "original"] | None = None
@@ -56,35 +60,35 @@ class ChatImagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
 
 
 class VideoUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a video is."""
+    """The location of a video."""
 
     url: str
 
 
 class ChatVideoPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="video_url"):
-    """A video; an addition to OpenAI's parts, that others have too."""
+    """A video. This is an addition to OpenAI's parts that other servers support as well."""
 
     video_url: VideoUrl
 
 
 class AudioUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a recording is."""
+    """The location of a recording."""
 
     url: str
 
 
 class ChatAudioUrlPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="audio_url"):
-    """A recording; an addition to OpenAI's parts, that others have too."""
+    """A recording. This is an addition to OpenAI's parts that other servers support as well."""
 
     audio_url: AudioUrl
 
 
 class FilePart(msgspec.Struct, frozen=True, tag="file"):
-    """Known, not supported yet."""
+    """This part is known but not supported yet."""
 
 
 class RefusalPart(msgspec.Struct, frozen=True, tag="refusal"):
-    """Known, not supported yet."""
+    """This part is known but not supported yet."""
 
 
 Part = (
@@ -99,7 +103,7 @@ Part = (
 
 
 class AssistantAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A spoken answer as the client has it. `data` and `expires_at` have no effect."""
+    """A spoken answer that the client sends back. `data` and `expires_at` have no effect."""
 
     id: str | None = None
     transcript: str | None = None
@@ -108,7 +112,9 @@ class AssistantAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AssistantImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A generated image as the client has it. Without effect: the model does not see it again."""
+    """A generated image that the client sends back. It has no effect, because the model does not
+    receive it again.
+    """
 
     image_url: ImageUrl
     type: Literal["image_url"] = "image_url"
@@ -123,7 +129,7 @@ class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChatToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A call that an earlier answer made. `index`, from a stream, has no effect."""
+    """A function call from an earlier answer. `index`, which is part of streams, has no effect."""
 
     id: str
     type: Literal["function"] = "function"
@@ -132,7 +138,7 @@ class ChatToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One message. `name` and `annotations` have no effect."""
+    """A message. `name` and `annotations` have no effect."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | tuple[Part, ...] | None = None
@@ -147,14 +153,14 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class ChatTool(msgspec.Struct, frozen=True):
-    """A function that the model may call, as its JSON is."""
+    """A function that the model may call. Its JSON is kept unchanged."""
 
     function: dict[str, Any]
     type: Literal["function"] = "function"
 
 
 class NamedFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A function by its name."""
+    """A function, given by its name."""
 
     name: str
 
@@ -167,21 +173,21 @@ class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AudioOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What kind of audio the client wants."""
+    """The format of the audio that the client requests."""
 
     format: str
     voice: str | VoiceId = ""
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`include_obfuscation` has no effect."""
+    """Options for a stream. `include_obfuscation` has no effect."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
 class PromptCacheOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Without effect: which prefixes are kept is the stage's choice."""
+    """These options have no effect, because the stage decides which prefixes are kept."""
 
     mode: Label | None = None
     ttl: Label | None = None
@@ -196,8 +202,9 @@ class ObjectForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="j
 
 
 class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A JSON schema; without one any object. The text always keeps to it: `strict` has no effect,
-    and neither have `name` and `description`."""
+    """A JSON schema. If it is missing, any object is valid. The text always conforms to the schema,
+    so `strict` has no effect. `name` and `description` have no effect either.
+    """
 
     name: Label
     schema: dict[str, msgspec.Raw] | None = None
@@ -206,7 +213,7 @@ class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class SchemaForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="json_schema"):
-    """A value of a JSON schema."""
+    """A value that conforms to a JSON schema."""
 
     json_schema: NamedSchema
 
@@ -233,7 +240,7 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     logprobs: bool | None = None
     top_logprobs: int | None = None
     response_format: ResponseForm | None = None
-    # Additions; the first three are vLLM's.
+    # These fields are additions. The first three are those of vLLM.
     top_k: int | None = None
     repetition_penalty: float | None = None
     chat_template_kwargs: dict[str, TemplateValue] | None = None
@@ -243,7 +250,7 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     tools: tuple[ChatTool, ...] | None = None
     tool_choice: str | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    # Accepted with harmless values only: see request.UNSUPPORTED.
+    # Only values that have no effect are accepted. See request.UNSUPPORTED.
     frequency_penalty: Any = None
     presence_penalty: Any = None
     logit_bias: Any = None
@@ -258,7 +265,7 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     store: Any = None
     use_audio_in_video: Any = None
     mm_processor_kwargs: Any = None
-    # Accepted without effect; the README lists them.
+    # These fields are accepted but have no effect. The README lists them.
     user: Label | None = None
     metadata: Metadata | None = None
     prompt_cache_key: Label | None = None

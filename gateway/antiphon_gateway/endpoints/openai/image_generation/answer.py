@@ -1,4 +1,4 @@
-"""Events of a prompt's segments to its images."""
+"""Converts the events of a prompt's segments to images."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ class ImageAnswers:
         self._usage: SegmentUsage | None = None
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """The whole answer with the last event; b"" before. Raises `UnusableOutput` for a choice
-        without an image."""
+        """Return the whole answer with the last event, and b"" before that.
+
+        Raises `UnusableOutput` if a choice has no image.
+        """
         match event:
             case ImageProduced():
                 self._images[choice] += event.images
@@ -59,7 +61,7 @@ class ImageAnswers:
         return b""
 
     def fail(self, error: AntiphonError) -> None:
-        """Do nothing: the answer is never streamed."""
+        """Do nothing, because the answer is never streamed."""
 
     def _whole(self, usage: SegmentUsage) -> bytes:
         images = [each for choice in self._images for each in choice]

@@ -1,4 +1,6 @@
-"""A request of `/v1/images/generations` to an order: every check that needs no stage."""
+"""Converts a request to `/v1/images/generations` to an order. All checks that do not need a stage
+are made here.
+"""
 
 from __future__ import annotations
 
@@ -41,28 +43,30 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "background": Unsupported((AUTO, "opaque"), "images are opaque; leave it out"),
     "output_compression": Unsupported((100,), "PNG loses nothing; leave it out"),
     "partial_images": Unsupported((0,), _WHOLE),
-    # The defaults of OpenAI's models ask for nothing.
+    # The defaults of OpenAI's models have no effect.
     "quality": Unsupported((AUTO, "standard"), _OPTION),
     "style": Unsupported(("vivid",), "describe the style in the prompt"),
     "stream": Unsupported(
         (False,),
         "leave it out; /v1/chat/completions with modalities: ['image'] streams, and reports steps",
     ),
-    # Editing is another endpoint of OpenAI's.
+    # OpenAI has a separate endpoint for editing.
     "image": Unsupported(remedy="images are made from the prompt alone; leave it out"),
     "mask": Unsupported(remedy="images are made from the prompt alone; leave it out"),
-    # vllm-omni's and other servers'.
+    # These are fields of vllm-omni and other servers.
     "negative_prompt": Unsupported(remedy=_OPTION),
     "num_inference_steps": Unsupported(remedy=_OPTION),
     "guidance_scale": Unsupported(remedy=_OPTION),
     "true_cfg_scale": Unsupported(remedy=_OPTION),
 }
-"""Fields that are known and not supported."""
+"""Fields that are known but not supported."""
 _FORMAT, _FILE = "b64_json", "png"
 
 
 def read_image_request(body: bytes, visit: RequestContext) -> tuple[Order, ImageAnswers]:
-    """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
+    """Read the body of a request. Raises `InvalidArgument` or `NotImplementedYet` with the
+    field.
+    """
     decoder = body_decoder(ImagesBody, visit.sampling_stages)
     unsupported = {
         **UNSUPPORTED,
@@ -116,8 +120,9 @@ def _check_formats(asked: ImagesBody) -> None:
 def _options(
     asked: ImagesBody, visit: RequestContext
 ) -> tuple[dict[str, OptionInput], dict[str, str]]:
-    """The model's options, with the size among them; and the names of fields by what errors call
-    them."""
+    """Return the options of the model, including the size, and a mapping from options to the names
+    of fields that error messages use.
+    """
     options = options_from_json(asked.options)
     size = (asked.size or "").strip()
     if not size or size.lower() == AUTO:

@@ -1,6 +1,7 @@
-"""OpenAI's messages of `/v1/images/generations`, as far as they are read or written here.
+"""The parts of OpenAI's messages for `/v1/images/generations` that this gateway reads or writes.
 
-The sampling fields, those of further stages under their roles, and `options` are additions.
+The sampling fields, those of further stages under the names of their roles, and `options` are
+additions.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from antiphon_gateway.endpoints.openai.label import Label
 
 
 class ImagesBody(StageSampling, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A request. `size` is one of the choices of the model's option `size`, or "auto"."""
+    """A request. `size` is "auto" or one of the choices of the model's option `size`."""
 
     prompt: str
     model: str = ""
@@ -24,44 +25,44 @@ class ImagesBody(StageSampling, frozen=True, forbid_unknown_fields=True, kw_only
     response_format: str | None = None
     output_format: str | None = None
     options: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
-    # Accepted with harmless values only: see request.UNSUPPORTED.
+    # Only values that have no effect are accepted. See request.UNSUPPORTED.
     background: Any = None
     output_compression: Any = None
     partial_images: Any = None
     quality: Any = None
     stream: Any = None
     style: Any = None
-    # Without effect.
+    # These fields have no effect.
     moderation: Label | None = None
     user: Label | None = None
 
 
 (TEXT_FIELD,) = (each.name for each in msgspec.structs.fields(ImagesBody) if each.required)
-"""The name of the only required field, the text that is drawn."""
+"""The name of the only required field, which contains the prompt."""
 
 
 class GeneratedImage(msgspec.Struct, frozen=True):
-    """A file as base64."""
+    """A file in base64."""
 
     b64_json: str
 
 
 class ImageInputDetails(msgspec.Struct, frozen=True):
-    """Of the input tokens."""
+    """Details of the input tokens."""
 
     text_tokens: int
     image_tokens: int = 0
 
 
 class ImageOutputDetails(msgspec.Struct, frozen=True):
-    """Of the output tokens."""
+    """Details of the output tokens."""
 
     image_tokens: int
     text_tokens: int
 
 
 class ImagesUsage(msgspec.Struct, frozen=True):
-    """What all images cost. The prompt counts once."""
+    """The usage of all images. The prompt counts once."""
 
     input_tokens: int
     output_tokens: int
@@ -71,7 +72,7 @@ class ImagesUsage(msgspec.Struct, frozen=True):
 
 
 class ImagesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The images. `size`, "WIDTHxHEIGHT", is that of the first file."""
+    """The images. `size` is the size of the first file, in the form "WIDTHxHEIGHT"."""
 
     created: int
     data: tuple[GeneratedImage, ...]

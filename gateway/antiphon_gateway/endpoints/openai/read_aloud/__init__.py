@@ -1,1 +1,1 @@
-"""`/v1/audio/speech`: a text, spoken as it is."""
+"""`/v1/audio/speech`, which speaks a text verbatim."""

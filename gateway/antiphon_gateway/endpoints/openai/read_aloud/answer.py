@@ -1,4 +1,6 @@
-"""Events of a segment to audio, as it comes: the bare bytes, or server-sent events."""
+"""Converts the events of a segment to audio as it is generated, either as raw bytes or as
+server-sent events.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from antiphon_gateway.sessions.events import SegmentFinished, SegmentUsage
 
 
 class AudioBytes:
-    """The file as it is generated, or as a whole if its `encoding` requires it.
+    """The audio file. It is sent as it is generated, or as a whole if its `encoding` requires this.
 
-    An error after the first byte cannot be reported; the connection is closed.
+    An error after the first byte cannot be reported. In this case, the connection is closed.
     """
 
     def __init__(self, encoding: AudioEncoding) -> None:
@@ -27,15 +29,15 @@ class AudioBytes:
         self.content_type = encoding.media_type
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """What to send for an event."""
+        """Return what to send for an event."""
         return event.data if isinstance(event, AudioEncoded) else b""
 
     def fail(self, error: AntiphonError) -> None:
-        """Do nothing: a file cannot contain an error."""
+        """Do nothing, because a file cannot contain an error."""
 
 
 class AudioEvents:
-    """OpenAI's events, whose base64 pieces join up."""
+    """OpenAI's events. Their base64 pieces can be concatenated."""
 
     streamed = True
     content_type = SERVER_SENT
@@ -45,7 +47,7 @@ class AudioEvents:
         self._base64 = Base64Stream()
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """What to send for an event; b"" when there is nothing yet."""
+        """Return what to send for an event, or b"" if there is nothing to send yet."""
         match event:
             case AudioEncoded():
                 return self._delta(self._base64.add(event.data))
@@ -55,7 +57,7 @@ class AudioEvents:
         return b""
 
     def fail(self, error: AntiphonError) -> bytes:
-        """The last event of an answer that fails."""
+        """Return the last event of an answer that fails."""
         return server_sent(error_json(error))
 
     def _delta(self, data: str) -> bytes:

@@ -1,4 +1,6 @@
-"""A request of `/v1/audio/speech` to an order: every check that needs no stage."""
+"""Converts a request to `/v1/audio/speech` to an order. All checks that do not need a stage are
+made here.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ from antiphon_gateway.orders.order import Order
 from antiphon_gateway.outputs import AUDIO
 
 UNSUPPORTED: Mapping[str, Unsupported] = {
-    # The checkpoint decides what it can do.
+    # The checkpoint determines what it can do.
     "task_type": Unsupported(any_value=True),
     "max_new_tokens": Unsupported(remedy="use max_tokens"),
     "x_vector_only_mode": Unsupported((False,)),
@@ -53,11 +55,13 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "reference_text": Unsupported(remedy="send ref_text"),
     "sample_rate": Unsupported(remedy="the model's own is used; convert what comes"),
 }
-"""Fields of vllm-omni and others that are known and not supported."""
+"""Fields of vllm-omni and other servers that are known but not supported."""
 
 
 def read_speech(body: bytes, visit: RequestContext) -> tuple[Order, AudioBytes | AudioEvents]:
-    """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
+    """Read the body of a request. Raises `InvalidArgument` or `NotImplementedYet` with the
+    field.
+    """
     decoder = body_decoder(SpeechBody, visit.sampling_stages)
     unsupported = {
         **options_outside(visit.options),
@@ -98,11 +102,12 @@ def read_speech(body: bytes, visit: RequestContext) -> tuple[Order, AudioBytes |
 def _options(
     speech: SpeechBody, visit: RequestContext
 ) -> tuple[dict[str, OptionInput], dict[str, str]]:
-    """The model's options, from `options` and from the fields that other servers have for them;
-    and the names of these fields by what errors call them.
+    """Return the options of the model, and a mapping from options to the names of fields that error
+    messages use.
 
-    Raises `NotImplementedYet` for a recording of a voice that the model cannot speak with, and
-    `InvalidArgument` for a field that differs from its option; other options that the model lacks
+    Options come from `options` and from fields that other servers use for them. Raises
+    `NotImplementedYet` if there is a recording of a voice but the model cannot use it, and
+    `InvalidArgument` if a field differs from its option. Other options that the model does not have
     are ignored and reported.
     """
     options = options_from_json(speech.options)

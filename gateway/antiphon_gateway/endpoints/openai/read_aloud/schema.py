@@ -1,7 +1,8 @@
-"""OpenAI's messages of `/v1/audio/speech`, as far as they are read or written here.
+"""The parts of OpenAI's messages for `/v1/audio/speech` that this gateway reads or writes.
 
-The sampling fields, those of further stages under their roles, `options`, `delivery` and
-`chunk_policy` are additions; so are the fields after them, which other servers have.
+The sampling fields, those of further stages under the names of their roles, `options`, `delivery`
+and `chunk_policy` are additions. The fields after them are additions as well and are used by other
+servers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ DEFAULT_FORMAT = "mp3"
 
 
 class SpeechBody(StageSampling, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A request. `input` is what is spoken, `instructions` say how."""
+    """A request. `input` is the text that is spoken, and `instructions` describe how."""
 
     model: str
     input: str
@@ -31,18 +32,19 @@ class SpeechBody(StageSampling, frozen=True, forbid_unknown_fields=True, kw_only
     options: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
     delivery: Literal["stream", "whole"] | None = None
     chunk_policy: ChunkPolicyOptions | None = None
-    # Of vllm-omni and others, each an option of the model under another name.
+    # These are fields of vllm-omni and other servers. Each of them is an option of the model under
+    # a different name.
     language: str | None = None
     ref_audio: str | None = None
     ref_text: str | None = None
     non_streaming_mode: bool | None = None
-    # Without effect: a file is sent as it is made, whatever `stream` says.
+    # This field has no effect. A file is always sent as it is generated, regardless of `stream`.
     stream: bool | None = None
     user: Label | None = None
 
 
 class SpeechUsage(msgspec.Struct, frozen=True):
-    """What it cost: tokens of the text, and codec frames."""
+    """The usage: the tokens of the text, and codec frames."""
 
     input_tokens: int
     output_tokens: int
@@ -50,12 +52,12 @@ class SpeechUsage(msgspec.Struct, frozen=True):
 
 
 class SpeechDelta(msgspec.Struct, frozen=True, tag_field="type", tag="speech.audio.delta"):
-    """A piece of audio as base64."""
+    """A piece of audio in base64."""
 
     audio: str
 
 
 class SpeechDone(msgspec.Struct, frozen=True, tag_field="type", tag="speech.audio.done"):
-    """The end."""
+    """The end of the audio."""
 
     usage: SpeechUsage

@@ -1,1 +1,1 @@
-"""`/v1/audio/transcriptions`: transcribe a recording with a model that answers audio."""
+"""`/v1/audio/transcriptions`, which transcribes a recording with a model that accepts audio."""

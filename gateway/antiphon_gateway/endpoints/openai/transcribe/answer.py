@@ -1,4 +1,4 @@
-"""Events of a segment to a transcript: whole, or as server-sent events."""
+"""Converts the events of a segment to a transcript, either complete or as server-sent events."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ FORMATS: Mapping[str, str] = {
     "srt": _PLAIN,
     "vtt": "text/vtt; charset=utf-8",
 }
-"""The formats of a whole transcript, with their media types."""
+"""The formats of a complete transcript, with their media types."""
 _STREAMED = ("json", "text")
 UNDETERMINED = "und"
-"""ISO 639's code for a language that nobody has told."""
+"""The ISO 639 code for an unknown language."""
 
 
 def checked_format(wanted: str, *, streamed: bool) -> str:
-    """The name of one of `FORMATS`. Raises `InvalidArgument` for another, or if a `streamed` answer
-    cannot have it."""
+    """Return the name of one of the `FORMATS`. Raises `InvalidArgument` if it is unknown or a
+    `streamed` answer does not support it.
+    """
     name = wanted.strip().lower()
     if name not in FORMATS:
         known = ", ".join(FORMATS)
@@ -55,8 +56,9 @@ def checked_format(wanted: str, *, streamed: bool) -> str:
 
 
 class WholeTranscript:
-    """The transcript in one of `FORMATS`. `language` and `temperature` are the client's values, and
-    `task` is OpenAI's name of the task."""
+    """The transcript in one of the `FORMATS`. `language` and `temperature` are the values of the
+    client, and `task` is OpenAI's name for the task.
+    """
 
     streamed = False
     encoding = None
@@ -80,7 +82,7 @@ class WholeTranscript:
         self._logprobs: list[float] = []
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """What to send for an event; b"" when there is nothing yet."""
+        """Return what to send for an event, or b"" if there is nothing to send yet."""
         match event:
             case SegmentStarted():
                 self._seconds = event.input_audio_s
@@ -94,7 +96,7 @@ class WholeTranscript:
         return b""
 
     def fail(self, error: AntiphonError) -> None:
-        """Nothing is sent before it is whole."""
+        """Do nothing, because nothing is sent before the answer is complete."""
 
     def _whole(self, text: str, usage: SegmentUsage) -> bytes:
         match self._wanted:
@@ -131,7 +133,7 @@ class TranscriptEvents:
         self._text: list[str] = []
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """What to send for an event; b"" when there is nothing yet."""
+        """Return what to send for an event, or b"" if there is nothing to send yet."""
         match event:
             case TextProduced() if event.text:
                 self._text.append(event.text)
@@ -142,7 +144,7 @@ class TranscriptEvents:
         return b""
 
     def fail(self, error: AntiphonError) -> bytes:
-        """The last event of an answer that fails."""
+        """Return the last event of an answer that fails."""
         return server_sent(error_json(error))
 
 

@@ -1,4 +1,6 @@
-"""A form of `/v1/audio/transcriptions` to an order: every check that needs no stage."""
+"""Converts a form for `/v1/audio/transcriptions` to an order. All checks that do not need a stage
+are made here.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ _DIARIZED = "diarized_json"
 _NO_SPEAKERS = "the model does not tell speakers apart"
 _GRANULARITIES = ("segment", "word")
 UNSUPPORTED: Mapping[str, Unsupported] = {
-    # OpenAI's, for what no model says here.
+    # These are fields of OpenAI for which no model here provides data.
     "include": Unsupported(remedy="only the text is told; leave it out"),
     "chunking_strategy": Unsupported(
         ("auto",), "a recording is always heard as a whole; leave it out"
@@ -39,7 +41,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "languages": Unsupported(remedy="name one as the language, or several in the prompt"),
     "known_speaker_names": Unsupported(remedy=f"{_NO_SPEAKERS}; leave it out"),
     "known_speaker_references": Unsupported(remedy=f"{_NO_SPEAKERS}; leave it out"),
-    # vLLM's and other servers'.
+    # These are fields of vLLM and other servers.
     "to_language": Unsupported(remedy="ask /v1/audio/translations, or a chat, to translate"),
     "task": Unsupported(("transcribe",), "ask /v1/audio/translations to translate"),
     "frequency_penalty": Unsupported(("0", "0.0")),
@@ -48,7 +50,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "stream_include_usage": Unsupported(any_value=True),
     "stream_continuous_usage_stats": Unsupported(any_value=True),
 }
-"""Fields that are known and not supported."""
+"""Fields that are known but not supported."""
 
 
 def read_transcription(
@@ -82,7 +84,9 @@ def read_transcription(
 
 
 def _check_granularities(granularities: Iterable[str]) -> None:
-    """Raise for times that there are none of, and for what are no times."""
+    """Raise an error if timestamps are requested that are not available, or if the value is
+    invalid.
+    """
     for each in granularities:
         if each == "word":
             raise NotImplementedYet(

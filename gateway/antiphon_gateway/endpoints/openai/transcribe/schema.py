@@ -1,4 +1,6 @@
-"""OpenAI's messages of `/v1/audio/transcriptions`, as far as they are read or written here."""
+"""The parts of OpenAI's messages for `/v1/audio/transcriptions` that this gateway reads or
+writes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from antiphon_gateway.endpoints.http.transcription_usage import DurationUsage, T
 
 
 class TranscriptForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a transcription and a translation have: `prompt` is context of the recording."""
+    """The fields that a transcription and a translation have in common. `prompt` provides context
+    for the recording.
+    """
 
     file: FormFile
     model: str
@@ -21,7 +25,7 @@ class TranscriptForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     response_format: str = "json"
     temperature: float | None = None
     stream: bool | None = None
-    # vLLM's.
+    # These are fields of vLLM.
     top_k: int | None = None
     top_p: float | None = None
     repetition_penalty: float | None = None
@@ -29,7 +33,9 @@ class TranscriptForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_completion_tokens: int | None = None
 
     def sampling(self, wanted: str) -> SamplingRequest:
-        """Return the sampling of the text, which an answer in the format `wanted` needs."""
+        """Return the sampling settings for the text. An answer in the format `wanted` may need
+        additional ones.
+        """
         return SamplingRequest(
             temperature=self.temperature,
             top_k=or_all(self.top_k),
@@ -42,13 +48,15 @@ class TranscriptForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class TranscriptionForm(TranscriptForm, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A request. `language` is that of the recording, `prompt` what else is known of it."""
+    """A request. `language` is the language of the recording, and `prompt` provides further
+    context.
+    """
 
     language: Language | None = None
     timestamp_granularities: tuple[str, ...] = msgspec.field(
         default=(), name="timestamp_granularities[]"
     )
-    # OpenAI's for what no model says here: see request.UNSUPPORTED.
+    # These are fields of OpenAI for which no model here provides data. See request.UNSUPPORTED.
     include: tuple[str, ...] = msgspec.field(default=(), name="include[]")
     chunking_strategy: str | None = None
     keywords: tuple[str, ...] = msgspec.field(default=(), name="keywords[]")
@@ -60,10 +68,11 @@ class TranscriptionForm(TranscriptForm, frozen=True, forbid_unknown_fields=True,
 
 
 class TranscriptionSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the transcript. Times are seconds of the recording, `tokens` the model's ids.
+    """A part of the transcript. Times are in seconds of the recording, and `tokens` contains the
+    IDs of the model.
 
-    `avg_logprob` is the mean log probability of the tokens. `seek` and `no_speech_prob`, which
-    Whisper has and the model does not report, are 0.
+    `avg_logprob` is the mean log probability of the tokens. `seek` and `no_speech_prob` exist in
+    Whisper, but the model does not report them. They are 0.
     """
 
     id: int
@@ -79,10 +88,11 @@ class TranscriptionSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transcription(msgspec.Struct, frozen=True):
-    """The text. What follows it comes with `verbose_json`; `language` is what the client said.
+    """The text. The fields after it are included in `verbose_json`. `language` is the value of the
+    client.
 
-    There is one segment, over the whole recording, and there are no words: the model reports no
-    times.
+    There is a single segment for the whole recording, and there are no words, because the model
+    reports no times.
     """
 
     text: str
@@ -102,7 +112,7 @@ class TranscriptionDelta(
 
 
 class TranscriptionDone(msgspec.Struct, frozen=True, tag_field="type", tag="transcript.text.done"):
-    """The end, with the whole text."""
+    """The end of the transcript, with the whole text."""
 
     text: str
     usage: TokensUsage

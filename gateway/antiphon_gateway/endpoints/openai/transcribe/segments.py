@@ -1,6 +1,7 @@
-"""A transcript with times: one segment over the whole recording, as JSON or as subtitles.
+"""A transcript with times, as JSON or as subtitles. It has a single segment for the whole
+recording.
 
-The model reports no times, so the only ones that are known are those of the recording.
+The model reports no times, so only those of the recording itself are known.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ def whole_segment(
     logprobs: Sequence[float],
     temperature: float | None,
 ) -> tuple[TranscriptionSegment, ...]:
-    """The segment over a recording of so many seconds; none of an empty transcript.
+    """Return the segment for a recording with this length in seconds. The result is empty if the
+    transcript is empty.
 
-    `logprobs` are those of its tokens. `temperature` is 0 in the segment if none was given.
+    `logprobs` contains the log probabilities of its tokens. If no `temperature` is given, it is 0
+    in the segment.
     """
     if not text.strip():
         return ()
@@ -37,7 +40,7 @@ def whole_segment(
             tokens=tuple(tokens),
             temperature=temperature or 0.0,
             avg_logprob=sum(logprobs) / len(logprobs) if logprobs else 0.0,
-            # Whisper's measure of a transcript that repeats itself.
+            # This is Whisper's measure for a transcript that contains repetitions.
             compression_ratio=len(utf8) / len(zlib.compress(utf8)),
             no_speech_prob=0.0,
         ),
@@ -45,28 +48,30 @@ def whole_segment(
 
 
 def srt(text: str, seconds: float) -> str:
-    """SubRip: a number, the times, the text."""
+    """Return the transcript in SubRip format, with a number, the times and the text."""
     if not (cue := _cue(text)):
         return ""
-    # SubRip has no escape for its arrow.
+    # SubRip cannot escape its arrow.
     cue = cue.replace("-->", "->")
     return f"1\n{_time(0, ',')} --> {_time(_end_ms(seconds), ',')}\n{cue}\n\n"
 
 
 def vtt(text: str, seconds: float) -> str:
-    """WebVTT, whose texts escape `&`, `<` and `>`."""
+    """Return the transcript in WebVTT format, in which `&`, `<` and `>` are escaped."""
     cue = html.escape(_cue(text), quote=False)
     times = f"{_time(0, '.')} --> {_time(_end_ms(seconds), '.')}\n{cue}\n\n"
     return "WEBVTT\n\n" + (times if cue else "")
 
 
 def _cue(text: str) -> str:
-    """The text without empty lines, which end a cue."""
+    """Return the text without empty lines, because an empty line ends a cue."""
     return "\n".join(line for each in text.splitlines() if (line := each.strip()))
 
 
 def _end_ms(seconds: float) -> int:
-    """Not before the end; a cue lasts for at least a millisecond."""
+    """Return the end of the cue in milliseconds, rounded up. A cue lasts for at least one
+    millisecond.
+    """
     return max(1, math.ceil(seconds * 1000))
 
 

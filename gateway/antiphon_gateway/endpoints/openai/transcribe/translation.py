@@ -1,4 +1,4 @@
-"""`/v1/audio/translations`: a transcript in English, by an instruction to the model."""
+"""`/v1/audio/translations`, which creates a transcript in English by instructing the model."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from antiphon_gateway.orders.transcribing import transcription_order
 
 INSTRUCTION = "Translate what the audio says into English. Answer with the translation alone."
 LANGUAGE = "english"
-"""OpenAI's name of the language of every translation."""
+"""OpenAI's name for the language of every translation."""
 UNSUPPORTED: Mapping[str, Unsupported] = {
-    # vLLM's.
+    # These are fields of vLLM.
     "language": Unsupported(remedy="the model detects it; to specify it, name it in the prompt"),
     "to_language": Unsupported(("en",), "only English is supported; ask a chat to translate"),
 }
-"""Fields that are known and not supported."""
+"""Fields that are known but not supported."""
 
 
 class TranslationForm(TranscriptForm, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A request. `prompt` is what is known of the recording."""
+    """A request. `prompt` provides context for the recording."""
 
 
 def read_translation(
     form: TranslationForm, visit: RequestContext
 ) -> tuple[Order, WholeTranscript | TranscriptEvents]:
-    """Read a form. Raises `InvalidArgument` with the field."""
+    """Read a form. Raises `InvalidArgument` with the field that is invalid."""
     if not form.model:
         raise invalid("model", "is empty")
     wanted = checked_format(form.response_format, streamed=bool(form.stream))
