@@ -1,26 +1,22 @@
 """The engine of a stage that speaks units: speech of many segments.
 
-A segment is spoken once all its units have come. A step computes the latents of a segment, or
-decodes windows of segments that have their latents; those that were served least go first. Every
-segment is computed by itself, so its samples do not depend on what else is served. A fault fails
-its segment and no other.
+A segment is spoken once all its units have come. Its first part is all of its latents, each later
+one decodes a window of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import torch
-
-from antiphon.errors import InvalidArgument, ResourceExhausted
-from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk, SegmentSettings
-from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon.errors import InvalidArgument
+from antiphon.runtime.engine import EngineEvent, SegmentSettings
+from antiphon.values.segment import SegmentKey
 from antiphon_services.emova.synthesizer import SpeechLatents, UnitSynthesizer
 from antiphon_services.emova.unit_decoder_sizes import UNIT_ENTRIES
-from antiphon_services.stage.isolation import alone
-from antiphon_services.vocoder.audio_segment import AudioSegment, VocoderEdges
-from antiphon_services.vocoder.whole_ids import WholeIds
+from antiphon_services.vocoder.audio_segment import VocoderEdges
+from antiphon_services.vocoder.least_served import LeastServedEngine, ServedSegment
+from antiphon_services.vocoder.received_codes import ReceivedCodes
 
 WINDOW_FRAMES = 256
 """Latents that are decoded at a time: three seconds."""
@@ -50,44 +46,49 @@ class UnitStyles:
         )
 
 
-@dataclass(slots=True)
-class UnitSegment(AudioSegment):
-    """An admitted segment that speaks `units` in `style` with noise of `seed`.
+@dataclass(slots=True, kw_only=True)
+class UnitSegment(ServedSegment):
+    """An admitted segment that speaks its units in `style` with noise of `seed`.
 
-    Samples of the first `sent` of its latents have left. `served` latents were computed or decoded
-    for it.
+    Samples of the first `sent` of its latents have left. A unit of work is a latent that is
+    computed or decoded.
     """
 
-    units: WholeIds = field(kw_only=True)
-    style: int = field(kw_only=True)
-    seed: int = field(kw_only=True)
+    received: ReceivedCodes
+    synthesizer: UnitSynthesizer
+    style: int
+    seed: int
     latents: SpeechLatents | None = None
     sent: int = 0
-    served: int = 0
-
-    def accept(self, chunk: InputChunk) -> None:
-        """Take units. Raises `DataLoss` or `InvalidArgument`."""
-        self.units.accept(chunk)
-        self.come, self.finish_reason = self.units.count, self.units.finish_reason
 
     @property
-    def can_step(self) -> bool:
-        """Whether all units have come, and speech or the end have not left."""
-        return not self.ended and self.finish_reason is not None
-
-    @property
-    def complete(self) -> bool:
-        """Whether all has left but the end."""
+    def all_sent(self) -> bool:
+        """See `ServedSegment`."""
         spoken = self.latents is not None and self.sent == self.latents.frames
-        return self.can_step and (spoken or not self.come or not self.wanted)
+        return spoken or not self.received.count
+
+    def advance(self) -> list[EngineEvent]:
+        """Compute the latents, or decode a window of them."""
+        if self.latents is None:
+            self.latents = self._speech_latents()
+            self.served += self.latents.frames
+            return []
+        first, self.sent = self.sent, min(self.sent + WINDOW_FRAMES, self.latents.frames)
+        samples = self.synthesizer.samples(self.latents, first, self.sent)
+        self.served += self.sent - first
+        return self.emit(samples)
+
+    def _speech_latents(self) -> SpeechLatents:
+        """Compute them. An error about their length names the edge."""
+        edge = self.received.edge
+        try:
+            return self.synthesizer.latents(self.received.codes, self.style, self.seed)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{edge}: {error}", field=edge, edge=edge) from None
 
 
-class UnitEngine:
-    """Implements `antiphon.runtime.engine.Engine`: units in, samples out.
-
-    `context_limit` is the most units of a segment, `slots` the most segments. `role` names the
-    stage in errors.
-    """
+class UnitEngine(LeastServedEngine):
+    """Units in, samples out. `context_limit` is the most units of a segment."""
 
     def __init__(
         self,
@@ -99,77 +100,20 @@ class UnitEngine:
         context_limit: int,
         slots: int,
     ) -> None:
+        super().__init__(role, slots=slots, step_work=FRAMES_A_STEP)
         self._synthesizer, self._styles = synthesizer, styles
-        self._edges, self._role = edges, role
-        self._context_limit, self._slots = context_limit, slots
-        self._segments: dict[SegmentKey, UnitSegment] = {}
+        self._edges, self._context_limit = edges, context_limit
 
-    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `ResourceExhausted` when all slots are taken, `InvalidArgument` for a style."""
-        if len(self._segments) == self._slots:
-            raise ResourceExhausted(f"{self._role} has {self._slots} slots, and all are taken")
-        self._segments[key] = UnitSegment(
-            key,
-            self._edges.audio,
-            self._edges.audio in settings.outputs,
-            units=WholeIds(self._edges.frames, UNIT_ENTRIES, self._context_limit),
+    def open(self, key: SegmentKey, settings: SegmentSettings) -> UnitSegment:
+        """Return a new segment. Raises `InvalidArgument` for an unknown style."""
+        return UnitSegment(
+            key=key,
+            audio=self._edges.audio,
+            wanted=self._edges.audio in settings.outputs,
+            received=ReceivedCodes(
+                self._edges.frames, None, UNIT_ENTRIES, self._context_limit, "id"
+            ),
+            synthesizer=self._synthesizer,
             style=self._styles.number(settings),
             seed=settings.sampling.seed,
         )
-
-    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Check and queue units. Raises `DataLoss` or `InvalidArgument`."""
-        self._segments[key].accept(chunk)
-
-    def awaited_edge(self, key: SegmentKey) -> str | None:
-        """The edge of units, or None once all have come."""
-        return None if self._segments[key].can_step else self._edges.frames
-
-    def so_far(self, key: SegmentKey) -> Completed:
-        """What the segment has cost until now."""
-        return self._segments[key].cost(FinishReason.CANCELLED)
-
-    def release(self, key: SegmentKey) -> None:
-        """Forget the segment."""
-        del self._segments[key]
-
-    @torch.inference_mode()
-    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Speak for the segments that are not `held`."""
-        events: list[EngineEvent] = []
-        free = [each for key, each in self._segments.items() if key not in held]
-        left = FRAMES_A_STEP
-        while left > 0:
-            ready = [each for each in free if each.can_step and not each.complete]
-            if not ready:
-                break
-            segment = min(ready, key=lambda each: each.served)
-            with alone(segment.key, events, segment.fail):
-                left -= self._advance(segment, events)
-        for segment in free:
-            if segment.complete:
-                events += segment.end()
-        return events
-
-    def _advance(self, segment: UnitSegment, events: list[EngineEvent]) -> int:
-        """Compute the segment's latents or decode a window. Returns the number of latents."""
-        if segment.latents is None:
-            segment.latents = self._latents(segment)
-            segment.served += segment.latents.frames
-            return segment.latents.frames
-        stop = min(segment.sent + WINDOW_FRAMES, segment.latents.frames)
-        samples = self._synthesizer.samples(segment.latents, segment.sent, stop)
-        events.append(Emitted(segment.key, segment.audio, segment.samples, {"samples": samples}))
-        count = stop - segment.sent
-        segment.samples += len(samples)
-        segment.sent = stop
-        segment.served += count
-        return count
-
-    def _latents(self, segment: UnitSegment) -> SpeechLatents:
-        """Compute them. An error about their length names the edge."""
-        edge = self._edges.frames
-        try:
-            return self._synthesizer.latents(segment.units.ids, segment.style, segment.seed)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{edge}: {error}", field=edge, edge=edge) from None

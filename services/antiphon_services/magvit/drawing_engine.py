@@ -19,7 +19,7 @@ from antiphon.wire.images import image_parts
 from antiphon_services.magvit.image_decoder import ImageDecoder
 from antiphon_services.magvit.image_sizes import IMAGE_ENTRIES
 from antiphon_services.stage.isolation import alone
-from antiphon_services.vocoder.whole_ids import WholeIds
+from antiphon_services.vocoder.received_codes import ReceivedCodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class DrawingTerms:
 class Drawing:
     """An admitted segment; its image is `wanted` if the edge has a destination."""
 
-    tokens: WholeIds
+    tokens: ReceivedCodes
     wanted: bool
     drawn: int = 0
     ended: bool = False
@@ -70,7 +70,7 @@ class DrawingEngine:
         terms = self._terms
         if len(self._drawings) == self._slots:
             raise ResourceExhausted(f"{terms.role} has {self._slots} slots, and all are taken")
-        tokens = WholeIds(terms.tokens, IMAGE_ENTRIES, self._context_limit)
+        tokens = ReceivedCodes(terms.tokens, None, IMAGE_ENTRIES, self._context_limit, "id")
         self._drawings[key] = Drawing(tokens, terms.image in settings.outputs)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
@@ -122,13 +122,13 @@ class DrawingEngine:
         drawing.ended = True
         return [*events, Completed(key, tokens.finish_reason, tokens.count, drawing.drawn)]
 
-    def _file(self, tokens: WholeIds) -> bytes:
+    def _file(self, tokens: ReceivedCodes) -> bytes:
         """A PNG file of the tokens' image. An error about their number names the edge."""
         # Not at the top: without pillow, the stage refuses to load with a remedy.
         from antiphon_services.magvit.square_pixels import png_file
 
         try:
-            return png_file(self._decoder.pixels(tokens.ids))
+            return png_file(self._decoder.pixels(tokens.codes))
         except InvalidArgument as error:
             message = f"{tokens.edge}: {error}"
             raise InvalidArgument(message, field=tokens.edge, edge=tokens.edge) from None

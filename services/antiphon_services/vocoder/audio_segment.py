@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from antiphon.errors import DataLoss, InvalidArgument
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk
 from antiphon.values.chunk import Tensor, Tensors
 from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon_services.vocoder.received_codes import check_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,38 +33,6 @@ class Pending:
 
     codes: Tensor
     prime: bool
-
-
-@dataclass(slots=True)
-class AudioSegment:
-    """A segment that a decoder has admitted.
-
-    `come` is the number of codes or frames that were received, and `samples` is the number of
-    samples that were produced. If `wanted` is true, there is output on the edge `audio`.
-    """
-
-    key: SegmentKey
-    audio: str
-    wanted: bool
-    come: int = 0
-    samples: int = 0
-    finish_reason: FinishReason | None = None
-    ended: bool = False
-
-    def end(self) -> list[EngineEvent]:
-        """Return the last events of the segment, after all other output has been sent."""
-        assert self.finish_reason is not None
-        self.ended = True
-        last = Emitted(self.key, self.audio, self.samples, finish_reason=self.finish_reason)
-        return [*([last] if self.wanted else []), self.cost(self.finish_reason)]
-
-    def cost(self, reason: FinishReason) -> Completed:
-        """Return the counts of the segment."""
-        return Completed(self.key, reason, self.come, self.samples)
-
-    def fail(self) -> None:
-        """Mark the segment as ended."""
-        self.ended = True
 
 
 @dataclass(slots=True)
@@ -150,38 +118,5 @@ class VocoderSegment:
 
     def check_order(self, chunk: InputChunk) -> None:
         """Raise an error unless the chunk is on the input edge and contiguous."""
-        edge = self.edges.frames
-        if chunk.edge != edge:
-            raise InvalidArgument(f"the vocoder has no input edge {chunk.edge!r}", edge=chunk.edge)
-        if self.finish_reason is not None:
-            raise DataLoss(f"{edge}: a chunk came after the segment's last", edge=edge)
         due = 0 if chunk.prime else self.frames
-        if chunk.position != due:
-            raise DataLoss(f"{edge}: frame {due} was due, frame {chunk.position} came", edge=edge)
-        if chunk.segment_finished != (chunk.finish_reason is not None):
-            raise DataLoss(f"{edge}: the last chunk, and no other, has a finish reason", edge=edge)
-
-
-def read_codes(chunk: InputChunk, groups: int, entries: int) -> Tensor:
-    """Return the frames of the chunk as a uint16 array of shape [n, groups]. `n` is 0 if the chunk
-    only signals the end of the stream.
-
-    The frames are in the tensor that has the name of the edge. Raises `InvalidArgument` if the
-    decoder does not support one of the codes.
-    """
-    edge = chunk.edge
-    if not chunk.tensors and chunk.segment_finished:
-        return np.empty((0, groups), dtype=np.uint16)
-    if set(chunk.tensors) != {edge}:
-        raise invalid_codes(edge, f"one tensor of that name is due, {sorted(chunk.tensors)} came")
-    codes = chunk.tensors[edge]
-    if codes.dtype != np.uint16 or codes.ndim != 2 or codes.shape[1] != groups:
-        raise invalid_codes(edge, f"must be uint16 [n, {groups}], not {codes.dtype} {codes.shape}")
-    if codes.size and codes.max() >= entries:
-        raise invalid_codes(edge, f"must be below {entries}, got {codes.max()}")
-    return codes
-
-
-def invalid_codes(edge: str, message: str) -> InvalidArgument:
-    """Return the error for codes that are not valid."""
-    return InvalidArgument(f"{edge}: {message}", field=edge, edge=edge)
+        check_order(chunk, self.edges.frames, "frame", due, self.finish_reason)

@@ -23,11 +23,10 @@ from antiphon_services.vocoder.audio_segment import (
     Pending,
     VocoderEdges,
     VocoderSegment,
-    invalid_codes,
-    read_codes,
 )
 from antiphon_services.vocoder.buckets import Buckets
 from antiphon_services.vocoder.pace import CPU, DecodePace
+from antiphon_services.vocoder.received_codes import invalid_codes, read_codes
 from antiphon_services.vocoder.stream import Run, StreamDecoder, StreamPiece
 
 Turn = tuple[VocoderSegment, Pending]

@@ -10,20 +10,20 @@ import torch
 
 from antiphon.errors import DataLoss, InvalidArgument
 from antiphon.pipelines.cosyvoice3 import (
-    AUDIO,
     CODES,
     FIRST,
     FRAMES_PER_CODE,
     SPEECH_IDS,
     VOICE,
 )
-from antiphon.runtime.engine import Emitted, EngineEvent, InputChunk
+from antiphon.runtime.engine import EngineEvent, InputChunk
 from antiphon.transport.device_edge import host_array
 from antiphon.values.chunk import Tensor
 from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder, UtteranceDecoding
 from antiphon_services.cosyvoice3.code2wav.flow import ClonedVoice
 from antiphon_services.flow.work import Work
-from antiphon_services.vocoder.audio_segment import AudioSegment
+from antiphon_services.vocoder.least_served import ServedSegment
+from antiphon_services.vocoder.received_codes import invalid_codes
 
 CODE_ENTRIES = FIRST + SPEECH_IDS
 
@@ -58,26 +58,34 @@ class SpokenCodes:
         return self.codes[first : self.sent, None]
 
 
-@dataclass(slots=True)
-class UtteranceSegment(AudioSegment):
+@dataclass(slots=True, kw_only=True)
+class UtteranceSegment(ServedSegment):
     """An admitted segment, whose utterances are decoded `whole` or streamed.
 
-    `come` codes have arrived; the last of the `utterances` may be incomplete. `decoding` decodes
-    the first utterance, and `work` is its current computation. `served` counts the rows computed so
-    far, including earlier computations. `held` holds the samples of an incomplete code. `samples`
-    counts the emitted samples.
+    The last of the `utterances`, of at most `limit` codes with the voice's, may be incomplete.
+    `decoding` decodes the first utterance, and `work` is its current computation. `held` holds the
+    samples of an incomplete code. A unit of work is a row of a layer.
     """
 
-    whole: bool = field(kw_only=True)
+    decoder: SpeechDecoder
+    limit: int
+    whole: bool
     voice: ClonedVoice | None = None
     utterances: deque[SpokenCodes] = field(default_factory=lambda: deque([SpokenCodes()]))
     decoding: UtteranceDecoding | None = None
     work: Work[torch.Tensor] | None = None
     held: Tensor = field(default_factory=lambda: np.empty(0, np.float32))
-    served: int = 0
 
-    def accept_voice(self, chunk: InputChunk, decoder: SpeechDecoder) -> None:
-        """Add the voice, which arrives in one chunk. Raises `DataLoss` or `InvalidArgument`."""
+    def accept(self, chunk: InputChunk) -> None:
+        """Check and queue a voice or codes. Raises `DataLoss` or `InvalidArgument`."""
+        if chunk.edge == VOICE:
+            self._accept_voice(chunk)
+        else:
+            self._accept_codes(chunk)
+        self._check_length()
+
+    def _accept_voice(self, chunk: InputChunk) -> None:
+        """Add the voice, which arrives in one chunk."""
         if self.voice is not None or not chunk.tensors:
             if chunk.tensors:
                 raise DataLoss(f"{VOICE}: came twice", edge=VOICE)
@@ -98,20 +106,12 @@ class UtteranceSegment(AudioSegment):
             raise InvalidArgument(f"{VOICE}: prompt_codes must be below {SPEECH_IDS}", edge=VOICE)
         if not (np.isfinite(speaker).all() and np.isfinite(mel).all()):
             raise InvalidArgument(f"{VOICE}: holds values that are not finite", edge=VOICE)
-        self.voice = decoder.voice(speaker, codes, mel)
-        self._open(decoder)
+        self.voice = self.decoder.voice(speaker, codes, mel)
+        self._open()
 
-    def accept_codes(self, chunk: InputChunk) -> None:
-        """Add codes. Raises `DataLoss` or `InvalidArgument` for an invalid chunk."""
-        if self.finish_reason is not None:
-            raise DataLoss("codes: a chunk came after the segment's last", edge=CODES)
-        if chunk.position != self.come:
-            raise DataLoss(
-                f"codes: code {self.come} was due, code {chunk.position} came", edge=CODES
-            )
-        codes = _checked(chunk)
-        self.come += len(codes)
-        self.finish_reason = chunk.finish_reason
+    def _accept_codes(self, chunk: InputChunk) -> None:
+        """Add codes to their utterances."""
+        codes = self.received.accept(chunk)[:, 0]
         if self.wanted:
             for part in np.split(codes, np.flatnonzero(codes >= FIRST)):
                 if len(part) and part[0] >= FIRST and self.utterances[-1].count:
@@ -119,7 +119,7 @@ class UtteranceSegment(AudioSegment):
                     self.utterances.append(SpokenCodes())
                 if len(part):
                     self.utterances[-1].add(part)
-        if chunk.segment_finished:
+        if self.received.finished:
             self._end_utterance()
 
     def _end_utterance(self) -> None:
@@ -129,20 +129,21 @@ class UtteranceSegment(AudioSegment):
             self.utterances.pop()
             self.close()
 
-    def check_length(self, limit: int) -> None:
-        """Raise `InvalidArgument` for an utterance with more than `limit` codes, including its
-        prompt."""
+    def _check_length(self) -> None:
+        """Raise `InvalidArgument` for an utterance with more than `limit` codes."""
         prompt = 0 if self.voice is None else len(self.voice.codes)
         longest = max((each.count for each in self.utterances), default=0)
-        if prompt + longest > limit:
-            raise _invalid(
-                f"an utterance has {longest} and its voice {prompt}, at most {limit} are possible"
+        if prompt + longest > self.limit:
+            raise invalid_codes(
+                CODES,
+                f"an utterance has {longest} and its voice {prompt}, at most {self.limit} are "
+                "possible",
             )
 
     @property
-    def ready(self) -> bool:
-        """Whether an utterance can be decoded further."""
-        if self.ended or not self.wanted or self.decoding is None:
+    def has_part(self) -> bool:
+        """See `ServedSegment`."""
+        if self.decoding is None:
             return False
         if self.work is not None:
             return True
@@ -150,15 +151,13 @@ class UtteranceSegment(AudioSegment):
         return self.decoding.ready(first.count, finished=first.finished)
 
     @property
-    def complete(self) -> bool:
-        """Whether all samples were emitted, but not the end of the segment."""
-        return not self.ended and self.finish_reason is not None and not self.utterances
+    def all_sent(self) -> bool:
+        """See `ServedSegment`."""
+        return not self.utterances
 
     @property
-    def missing_edge(self) -> str | None:
-        """The edge that the segment waits for, or None if it can be decoded further."""
-        if self.ended or self.ready or self.complete:
-            return None
+    def due_edge(self) -> str:
+        """The edge whose next chunk is due: `speaker_prompt` or `codes`."""
         return VOICE if self.voice is None and self._codes_suffice else CODES
 
     @property
@@ -166,11 +165,8 @@ class UtteranceSegment(AudioSegment):
         """Whether the codes of the first utterance are complete."""
         return bool(self.utterances) and self.utterances[0].finished
 
-    def advance(self, decoder: SpeechDecoder) -> list[EngineEvent]:
-        """Continue to decode the first utterance, and emit the samples of complete codes.
-
-        The segment must be `ready`.
-        """
+    def advance(self) -> list[EngineEvent]:
+        """Continue to decode the first utterance, and emit the samples of complete codes."""
         assert self.decoding is not None
         utterance = self.utterances[0]
         if self.work is None:
@@ -180,31 +176,25 @@ class UtteranceSegment(AudioSegment):
             self.served += next(self.work)
         except StopIteration as made:
             self.work = None
-            events = self._send(utterance, host_array(made.value), decoder.samples_per_code)
+            events = self._send(utterance, host_array(made.value))
             if self.decoding.done:
                 self.utterances.popleft()
                 self.close()
-                self._open(decoder)
+                self._open()
             return events
         return []
 
-    def _open(self, decoder: SpeechDecoder) -> None:
+    def _open(self) -> None:
         """Start the first utterance, if there is one and its voice has arrived."""
         if self.voice is not None and self.utterances and self.decoding is None:
-            self.decoding = decoder.open(self.voice, whole=self.whole)
+            self.decoding = self.decoder.open(self.voice, whole=self.whole)
 
-    def _send(
-        self, utterance: SpokenCodes, samples: Tensor, samples_per_code: int
-    ) -> list[EngineEvent]:
+    def _send(self, utterance: SpokenCodes, samples: Tensor) -> list[EngineEvent]:
         """Return events with the samples of complete codes. `samples` are float32 [n]."""
         joined = np.concatenate((self.held, samples))
-        count = len(joined) // samples_per_code
-        leaving, self.held = np.split(joined, [count * samples_per_code])
-        if not count:
-            return []
-        position, self.samples = self.samples, self.samples + len(leaving)
-        tensors = {"samples": leaving, CODES: utterance.send(count)}
-        return [Emitted(self.key, AUDIO, position, tensors)]
+        count = len(joined) // self.decoder.samples_per_code
+        leaving, self.held = np.split(joined, [count * self.decoder.samples_per_code])
+        return self.emit(leaving, **{CODES: utterance.send(count)}) if count else []
 
     def close(self) -> None:
         """Stop decoding, and free its pages."""
@@ -212,28 +202,3 @@ class UtteranceSegment(AudioSegment):
         if self.decoding is not None:
             self.decoding.close()
             self.decoding = None
-
-    def fail(self) -> None:
-        """Mark the segment as failed, and stop decoding."""
-        AudioSegment.fail(self)
-        self.close()
-
-
-def _checked(chunk: InputChunk) -> Tensor:
-    """Return the chunk's codes, uint16 [n]; n is 0 for a chunk that only finishes the segment."""
-    if chunk.segment_finished != (chunk.finish_reason is not None):
-        raise DataLoss("codes: the last chunk, and no other, has a finish reason", edge=CODES)
-    if not chunk.tensors and chunk.segment_finished:
-        return np.empty(0, np.uint16)
-    if set(chunk.tensors) != {CODES}:
-        raise _invalid(f"one tensor of that name is due, {sorted(chunk.tensors)} came")
-    codes = chunk.tensors[CODES]
-    if codes.dtype != np.uint16 or codes.shape != (len(codes), 1):
-        raise _invalid(f"must be uint16 [n, 1], not {codes.dtype} {list(codes.shape)}")
-    if codes.size and codes.max() >= CODE_ENTRIES:
-        raise _invalid(f"must be below {CODE_ENTRIES}, got {codes.max()}")
-    return codes[:, 0]
-
-
-def _invalid(message: str) -> InvalidArgument:
-    return InvalidArgument(f"codes: {message}", field=CODES, edge=CODES)

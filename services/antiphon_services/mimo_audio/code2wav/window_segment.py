@@ -2,84 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
-
-from antiphon.errors import InvalidArgument
-from antiphon.pipelines.mimo_audio import AUDIO, CODEBOOKS, CODES
-from antiphon.runtime.engine import Emitted, EngineEvent, InputChunk
-from antiphon.values.chunk import Tensor
+from antiphon.pipelines.mimo_audio import CODES
+from antiphon.runtime.engine import EngineEvent
+from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder
 from antiphon_services.mimo_audio.code2wav.windows import DecodeWindow, WindowPlan
-from antiphon_services.vocoder.audio_segment import (
-    AudioSegment,
-    VocoderEdges,
-    VocoderSegment,
-    invalid_codes,
-    read_codes,
-)
-
-EDGES = VocoderEdges(CODES, AUDIO)
+from antiphon_services.vocoder.least_served import ServedSegment
+from antiphon_services.vocoder.received_codes import ReceivedCodes
 
 
-@dataclass(slots=True)
-class WindowSegment(AudioSegment):
+@dataclass(slots=True, kw_only=True)
+class WindowSegment(ServedSegment):
     """An admitted segment, whose windows are those of `plan`.
 
-    Samples of the first `sent` of its frames have left. `served` frames have gone through the
-    decoder for it.
+    Samples of the first `sent` of its frames have left. A unit of work is a frame that goes through
+    the decoder.
     """
 
-    plan: WindowPlan = field(kw_only=True)
-    parts: list[Tensor] = field(default_factory=list)
+    received: ReceivedCodes
+    decoder: FrameCodecDecoder
+    plan: WindowPlan
     sent: int = 0
-    served: int = 0
-
-    def accept(self, chunk: InputChunk, limit: int) -> None:
-        """Take frames, `limit` of them in all. Raises `DataLoss` or `InvalidArgument`."""
-        order = VocoderSegment(self.key, EDGES, self.wanted, frames=self.come)
-        order.finish_reason = self.finish_reason
-        order.check_order(chunk)
-        codes = checked_codes(chunk)
-        if self.come + len(codes) > limit:
-            raise invalid_codes(CODES, f"more than {limit} frames in a segment")
-        self.come += len(codes)
-        self.finish_reason = chunk.finish_reason
-        if len(codes) and self.wanted:
-            self.parts.append(codes)
 
     @property
     def next_window(self) -> DecodeWindow | None:
         """What can be decoded next; None: nothing yet, or no more."""
-        if self.ended or not self.wanted:
-            return None
-        finished = self.finish_reason is not None
-        return self.plan.following(self.sent, self.come, finished=finished)
+        return self.plan.following(self.sent, self.received.count, finished=self.received.finished)
 
     @property
-    def complete(self) -> bool:
-        """Whether all has left but the end."""
-        done = not self.wanted or self.sent == self.come
-        return not self.ended and self.finish_reason is not None and done
+    def has_part(self) -> bool:
+        """See `ServedSegment`."""
+        return self.next_window is not None
 
-    def codes(self, window: DecodeWindow) -> Tensor:
-        """uint16 [n, channels]: the frames of a window."""
-        self.parts = [np.concatenate(self.parts)]
-        return self.parts[0][window.left : window.right]
+    @property
+    def all_sent(self) -> bool:
+        """See `ServedSegment`."""
+        return self.sent == self.received.count
 
-    def decoded(self, window: DecodeWindow, samples: Tensor) -> EngineEvent:
-        """What leaves: the samples of the window's own frames, float32 [m]."""
-        frames = self.parts[0][window.first : window.stop]
-        position, self.samples = self.samples, self.samples + len(samples)
+    def advance(self) -> list[EngineEvent]:
+        """Decode the next window, and emit the samples of its own frames."""
+        window, codes = self.next_window, self.received.codes
+        assert window is not None
+        self.served += window.right - window.left
+        samples = self.decoder.window_samples(codes[window.left : window.right], window)
         self.sent = window.stop
-        return Emitted(self.key, AUDIO, position, {"samples": samples, CODES: frames})
-
-
-def checked_codes(chunk: InputChunk) -> Tensor:
-    """The chunk's frames, uint16 [n, channels]. Raises `InvalidArgument`."""
-    codes = read_codes(chunk, len(CODEBOOKS), max(CODEBOOKS))
-    if (codes >= np.array(CODEBOOKS)).any():
-        raise InvalidArgument(
-            f"{CODES}: codes must be below {list(CODEBOOKS)}", field=CODES, edge=CODES
-        )
-    return codes
+        return self.emit(samples, **{CODES: codes[window.first : window.stop]})

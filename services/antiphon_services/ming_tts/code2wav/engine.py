@@ -38,9 +38,9 @@ from antiphon_services.vocoder.audio_segment import (
     Pending,
     VocoderEdges,
     VocoderSegment,
-    invalid_codes,
 )
 from antiphon_services.vocoder.pace import DecodePace
+from antiphon_services.vocoder.received_codes import invalid_codes
 
 PACE = DecodePace(step=8, least=1, padding=0)
 """A frame is 0.32 s; a step decodes 2.6 s of audio at most."""

@@ -31,6 +31,7 @@ from antiphon_services.qwen2_5_omni.token2wav.decoded_segment import DecodedSegm
 from antiphon_services.qwen2_5_omni.token2wav.decoder import Decoding, Token2Wav
 from antiphon_services.stage.isolation import apart
 from antiphon_services.stage.voices import choose_voice
+from antiphon_services.vocoder.received_codes import CheckedCodes
 
 LONG_BLOCKS = 16
 """A segment has a separate call if it has more than this number of blocks, in addition to the held
@@ -88,13 +89,12 @@ class Token2WavEngine:
             self._model.open(voice, seed=settings.sampling.seed, held_blocks=self._held_blocks),
             wanted=AUDIO in settings.outputs,
             samples_per_code=self._model.samples_per_code,
+            received=CheckedCodes(CODES, 1, self._model.code_entries, self._context_limit),
         )
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Validate and queue codes. See `DecodedSegment.accept`."""
-        self._segments[key].accept(
-            chunk, entries=self._model.code_entries, limit=self._context_limit
-        )
+        """Validate and queue codes. Raises `DataLoss` or `InvalidArgument` if they are invalid."""
+        self._segments[key].accept(chunk)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
         """Return `codes` if the segment is waiting for input, or None otherwise."""

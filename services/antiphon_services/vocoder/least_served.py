@@ -1,0 +1,164 @@
+"""An engine whose decoder computes every segment by itself, in parts.
+
+The least-served segment computes its next part: the one that has received the least work, of those
+that have a part to compute. (Schedulers call this least attained service.) So a long answer delays
+a short one by one part at a time, and samples do not depend on what else is served. A step starts
+parts until they add up to `step_work`. An error fails only its segment.
+
+A segment ends in the step in which its last samples leave. What a unit of work is, and what a part
+computes, depends on the decoder: rows of a layer, frames or latents.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from antiphon.errors import ResourceExhausted
+from antiphon.runtime.engine import (
+    Completed,
+    Emitted,
+    EngineEvent,
+    InputChunk,
+    SegmentSettings,
+)
+from antiphon.values.chunk import Tensor
+from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon_services.stage.isolation import alone
+from antiphon_services.vocoder.received_codes import CheckedCodes
+
+
+@dataclass(slots=True, kw_only=True)
+class ServedSegment(ABC):
+    """An admitted segment, which has received `served` units of work.
+
+    Output is on the edge `audio` if `wanted`; `samples` were emitted.
+    """
+
+    key: SegmentKey
+    audio: str
+    wanted: bool
+    received: CheckedCodes
+    served: int = 0
+    samples: int = 0
+    ended: bool = False
+
+    def accept(self, chunk: InputChunk) -> None:
+        """Check and queue input. Raises `DataLoss` or `InvalidArgument`."""
+        self.received.accept(chunk)
+
+    @property
+    @abstractmethod
+    def all_sent(self) -> bool:
+        """Whether the samples of all codes so far have been emitted."""
+
+    @property
+    def has_part(self) -> bool:
+        """Whether a part can be computed: after the last code, unless a decoder streams."""
+        return self.received.finished and not self.all_sent
+
+    @property
+    def ready(self) -> bool:
+        """Whether `advance` has a part to compute."""
+        return self.wanted and not self.ended and self.has_part
+
+    @property
+    def complete(self) -> bool:
+        """Whether only the end has not been emitted."""
+        return self.received.finished and not self.ended and (self.all_sent or not self.wanted)
+
+    @property
+    def missing_edge(self) -> str | None:
+        """The edge that the segment waits for, or None if a step advances or ends it."""
+        return None if self.ended or self.ready or self.complete else self.due_edge
+
+    @property
+    def due_edge(self) -> str:
+        """The edge whose next chunk is due."""
+        return self.received.edge
+
+    @abstractmethod
+    def advance(self) -> list[EngineEvent]:
+        """Compute a part, and add its work to `served`. The segment must be `ready`."""
+
+    def emit(self, samples: Tensor, **tensors: Tensor) -> list[EngineEvent]:
+        """Return the event of samples, float32 [n], with `tensors` of their codes."""
+        position, self.samples = self.samples, self.samples + len(samples)
+        return [Emitted(self.key, self.audio, position, {"samples": samples, **tensors})]
+
+    def end(self) -> list[EngineEvent]:
+        """Return the last events. The segment must be `complete`."""
+        reason = self.received.finish_reason
+        assert reason is not None
+        self.ended = True
+        last = Emitted(self.key, self.audio, self.samples, finish_reason=reason)
+        return [*([last] if self.wanted else []), self.cost(reason)]
+
+    def cost(self, reason: FinishReason) -> Completed:
+        """Return the segment's counts."""
+        return Completed(self.key, reason, self.received.count, self.samples)
+
+    def fail(self) -> None:
+        """Mark the segment as ended, and free what it holds."""
+        self.ended = True
+        self.close()
+
+    def close(self) -> None:  # noqa: B027 - most segments hold nothing
+        """Free what the segment holds besides its fields. May be called more than once."""
+
+
+class LeastServedEngine(ABC):
+    """Implements `antiphon.runtime.engine.Engine`. `role` names the stage in errors.
+
+    `slots` is the maximum number of segments.
+    """
+
+    def __init__(self, role: str, *, slots: int, step_work: int) -> None:
+        self._role, self._slots, self._step_work = role, slots, step_work
+        self._segments: dict[SegmentKey, ServedSegment] = {}
+
+    @abstractmethod
+    def open(self, key: SegmentKey, settings: SegmentSettings) -> ServedSegment:
+        """Return a new segment. Raises `InvalidArgument` for settings that are not supported."""
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Add a segment. Raises `ResourceExhausted` if all slots are in use; see also `open`."""
+        if len(self._segments) == self._slots:
+            raise ResourceExhausted(f"{self._role} has {self._slots} slots, and all are taken")
+        self._segments[key] = self.open(key, settings)
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Check and queue input. Raises `DataLoss` or `InvalidArgument`."""
+        self._segments[key].accept(chunk)
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """Return the edge that the segment waits for, or None if it can step."""
+        return self._segments[key].missing_edge
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """Return the cost of the segment so far."""
+        return self._segments[key].cost(FinishReason.CANCELLED)
+
+    def release(self, key: SegmentKey) -> None:
+        """Remove the segment, and free what it holds."""
+        self._segments.pop(key).close()
+
+    @torch.inference_mode()
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """Compute for the segments that are not `held`."""
+        events: list[EngineEvent] = []
+        free = [each for key, each in self._segments.items() if key not in held]
+        done = 0
+        while done < self._step_work and (ready := [each for each in free if each.ready]):
+            segment = min(ready, key=lambda each: each.served)
+            before = segment.served
+            with alone(segment.key, events, segment.fail):
+                events += segment.advance()
+            done += segment.served - before
+        for segment in free:
+            if segment.complete:
+                events += segment.end()
+        return events
