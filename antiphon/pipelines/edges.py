@@ -43,6 +43,8 @@ form the text, which ends with the chunk that is `segment_finished`. The generat
 depend on how the text is divided. Output for the beginning of the text may be sent before the text
 is complete.
 """
+PIECE_FIELD = f"input.{PIECE}"
+"""The field that errors about pieces name."""
 
 
 def spoken_edge(consumer: str) -> Edge:

@@ -97,14 +97,23 @@ class SpokenText(ABC, Generic[Made]):
 
     def accept(self, chunk: InputChunk) -> None:
         """Store the text. Raises `InvalidArgument` if it is invalid."""
-        if chunk.edge != self.edge:
-            raise InvalidArgument(f"the stage has no input edge {chunk.edge!r}", edge=chunk.edge)
+        self.check_edge(chunk)
         if chunk.tensors and self._tensors:
             raise InvalidArgument("messages: they come in one chunk", field="messages")
         if (messages := chunk.tensors.get("messages")) is not None:
             self._check_size(messages.nbytes)
         self._tensors = chunk.tensors or self._tensors
         self._finished = chunk.segment_finished
+
+    def check_edge(self, chunk: InputChunk) -> None:
+        """Raise `InvalidArgument` unless the chunk is on the text's edge."""
+        if chunk.edge != self.edge:
+            raise InvalidArgument(f"the stage has no input edge {chunk.edge!r}", edge=chunk.edge)
+
+    @property
+    def media_bytes(self) -> int:
+        """The cost of encoding the reference recording, in bytes of features."""
+        return ENCODING_WEIGHT * self._recording_bytes
 
     def begin(self, key: SegmentKey, preparations: Preparations[Made]) -> Future[Made] | None:
         """Start to prepare the prompt if the text is complete. The text and `make` are then
@@ -118,7 +127,7 @@ class SpokenText(ABC, Generic[Made]):
             key,
             partial(make, tensors),
             text_bytes=sum(tensor.nbytes for tensor in tensors.values()),
-            media_bytes=ENCODING_WEIGHT * self._recording_bytes,
+            media_bytes=self.media_bytes,
         )
 
     def hold(self, prompt: Made) -> None:

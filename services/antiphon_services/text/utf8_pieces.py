@@ -7,9 +7,7 @@ from __future__ import annotations
 import codecs
 
 from antiphon.errors import InvalidArgument
-
-PIECES = "input.utf8"
-"""The name of the field in error messages."""
+from antiphon.pipelines.edges import PIECE_FIELD
 
 
 class Utf8Pieces:
@@ -28,12 +26,12 @@ class Utf8Pieces:
             return self._decoder.decode(utf8, last)
         except UnicodeDecodeError as error:
             raise InvalidArgument(
-                f"{PIECES}: the pieces are not a text in UTF-8 ({error.reason}); encode the text "
-                "before it is cut",
-                field=PIECES,
+                f"{PIECE_FIELD}: the pieces are not a text in UTF-8 ({error.reason}); encode the "
+                "text before it is cut",
+                field=PIECE_FIELD,
             ) from error
 
 
 def nothing_to_say() -> InvalidArgument:
     """Return the error for a text that contains nothing to speak."""
-    return InvalidArgument(f"{PIECES}: there is nothing to say", field=PIECES)
+    return InvalidArgument(f"{PIECE_FIELD}: there is nothing to say", field=PIECE_FIELD)

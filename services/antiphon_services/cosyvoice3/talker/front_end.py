@@ -18,6 +18,7 @@ import numpy as np
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.cosyvoice3 import MOST_CODES
+from antiphon.pipelines.edges import PIECE_FIELD
 from antiphon.values.chunk import Tensors
 from antiphon.values.conversation import from_tensors
 from antiphon_services.cosyvoice3.talker.growing_text import GrowingText
@@ -30,7 +31,6 @@ from antiphon_services.cosyvoice3.talker.voice_options import VoiceRequest
 from antiphon_services.cosyvoice3.talker.voices import StoredVoice
 from antiphon_services.text.literal import LiteralTokenizer
 from antiphon_services.text.read_aloud import MESSAGES, text_to_read
-from antiphon_services.text.utf8_pieces import PIECES
 
 SYSTEM = "You are a helpful assistant."
 
@@ -126,11 +126,11 @@ class UtteranceFrontEnd:
     def check_pieces(self, count: int) -> None:
         """Raise `InvalidArgument` if `count` bytes of a text in pieces cannot fit."""
         if count > self._context_limit * self._tokenizer.bytes_per_id:
-            raise _too_long(f"{count} bytes of text are too many", PIECES)
+            raise _too_long(f"{count} bytes of text are too many", PIECE_FIELD)
 
     def growing_text(self) -> GrowingText:
         """Return an empty text that arrives in pieces."""
-        return GrowingText(partial(self._encode, field=PIECES), self._tokenizer.written)
+        return GrowingText(partial(self._encode, field=PIECE_FIELD), self._tokenizer.written)
 
     def open(self, request: VoiceRequest) -> InterleavedText:
         """Return the prompt before a text in pieces. Takes long, so that it should run on a worker

@@ -13,10 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from antiphon.errors import InvalidArgument
 from antiphon.pipelines.cosyvoice3 import FIRST, INPUT
-from antiphon.pipelines.edges import PIECE
-from antiphon.runtime.engine import InputChunk
 from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.talker.front_end import UtteranceFrontEnd
 from antiphon_services.cosyvoice3.talker.growing_text import GrowingText
@@ -29,9 +26,9 @@ from antiphon_services.cosyvoice3.talker.prompt import (
 )
 from antiphon_services.cosyvoice3.talker.voice_options import VoiceRequest
 from antiphon_services.lm.frames import FrameDraw, PromptPart
-from antiphon_services.lm.spoken_text import ENCODING_WEIGHT, SpokenText, SpokenTextSegment
+from antiphon_services.lm.spoken_text import SpokenTextSegment
+from antiphon_services.lm.text_in_pieces import TextInPieces
 from antiphon_services.stage.preparation import Preparations
-from antiphon_services.text.utf8_pieces import PIECES
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +53,21 @@ class TextPiece:
     opened: InterleavedText | None
 
 
-class UtteranceTexts(SpokenText[SpeechPrompt | TextPiece]):
+class UtteranceTexts(TextInPieces[SpeechPrompt | TextPiece]):
     """The `input` of a segment, and then the prompts of its utterances, one of which is `current`.
 
-    A text arrives whole, as one message, or in pieces. The pieces are one utterance, and the
-    current prompt is one of its turns.
+    The pieces of a text are one utterance, and the current prompt is one of its turns.
     """
 
     def __init__(self, front_end: UtteranceFrontEnd, request: VoiceRequest) -> None:
-        recording_bytes = 0 if request.reference is None else request.reference.nbytes
         make = partial(front_end.prepare, request=request)
-        super().__init__(INPUT, front_end.check_size, make, recording_bytes)
-        self._front_end = front_end
+        super().__init__(INPUT, front_end, make, request.reference)
         self._open: Callable[[], InterleavedText] | None = partial(front_end.open, request)
+        self._growing = front_end.growing_text()
         self._utterance = 0
-        # For a text in pieces: the waiting pieces, and the number of bytes that arrived.
-        self._growing: GrowingText | None = None
-        self._pieces: list[bytes] = []
-        self._text_bytes = 0
         self._interleaved: InterleavedText | None = None
         self._turn: UtterancePrompt | None = None
         self._awaits_turn = True
-
-    @property
-    def in_pieces(self) -> bool:
-        """Whether the text arrives in pieces."""
-        return self._growing is not None
 
     @property
     def current(self) -> UtterancePrompt:
@@ -105,47 +91,18 @@ class UtteranceTexts(SpokenText[SpeechPrompt | TextPiece]):
             return None if self._awaits_turn else self.rows
         return super().prompt_rows
 
-    def accept(self, chunk: InputChunk) -> None:
-        """Store the text, or a piece of it. Raises `InvalidArgument`."""
-        piece = chunk.tensors.get(PIECE)
-        if piece is None and not self.in_pieces:
-            super().accept(chunk)
-            return
-        if chunk.edge != self.edge:
-            raise InvalidArgument(f"the stage has no input edge {chunk.edge!r}", edge=chunk.edge)
-        if self._tensors or chunk.tensors.keys() - {PIECE}:
-            raise InvalidArgument(
-                f"{PIECES}: a text comes as `messages` or in pieces; send one of them", field=PIECES
-            )
-        if self._growing is None:
-            self._growing = self._front_end.growing_text()
-        if piece is not None:
-            self._text_bytes += piece.nbytes
-            self._front_end.check_pieces(self._text_bytes)
-            self._pieces.append(piece.tobytes())
-        self._finished = chunk.segment_finished
+    def make_pieces(self, utf8: bytes, *, last: bool) -> Callable[[], TextPiece]:
+        """Return the function that computes the ids of a piece; the first opens the utterance."""
+        return partial(_piece, self._growing, utf8, last, self._open)
 
     def begin(
         self, key: SegmentKey, preparations: Preparations[SpeechPrompt | TextPiece]
     ) -> Future[SpeechPrompt | TextPiece] | None:
-        """Start to prepare the prompt of a whole text, or the ids of the pieces that have
-        arrived."""
-        if self._growing is None:
-            begun = super().begin(key, preparations)
-            if begun is not None:
-                self._open = None
-            return begun
-        if not self._pieces and not self._finished:
-            return None
-        text, self._pieces = b"".join(self._pieces), []
-        last, self._finished = self._finished, False
-        opened, self._open, self._make = self._open, None, None
-        return preparations.begin(
-            key,
-            partial(_piece, self._growing, text, last, opened),
-            text_bytes=len(text),
-            media_bytes=0 if opened is None else ENCODING_WEIGHT * self._recording_bytes,
-        )
+        """See `TextInPieces`. The recording is encoded once, and released then."""
+        begun = super().begin(key, preparations)
+        if begun is not None:
+            self._open, self._recording_bytes = None, 0
+        return begun
 
     def hold(self, prompt: SpeechPrompt | TextPiece) -> None:
         """Store a prepared prompt, or the ids of a piece."""

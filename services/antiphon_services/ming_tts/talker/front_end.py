@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from antiphon.errors import InvalidArgument
+from antiphon.pipelines.edges import PIECE_FIELD
 from antiphon.values.chunk import Tensors
 from antiphon.values.conversation import from_tensors
 from antiphon_services.ming_tts.talker.caption import caption_of
@@ -28,7 +29,7 @@ from antiphon_services.ming_tts.talker.utterances import ArrivingText, split_tex
 from antiphon_services.ming_tts.talker.voice_options import MingVoiceRequest
 from antiphon_services.text.literal import LiteralTokenizer
 from antiphon_services.text.read_aloud import MESSAGES, text_to_read
-from antiphon_services.text.utf8_pieces import PIECES, nothing_to_say
+from antiphon_services.text.utf8_pieces import nothing_to_say
 
 # Most bytes of JSON for one of text, and of what is around the text.
 JSON_ESCAPE, JSON_AROUND = 6, 256
@@ -87,7 +88,9 @@ class LatentFrontEnd:
     def check_pieces(self, count: int) -> None:
         """Raise `InvalidArgument` for more than `MOST_PIECES_BYTES` of text in pieces."""
         if count > MOST_PIECES_BYTES:
-            raise _too_long(f"more than {MOST_PIECES_BYTES} bytes of text are too many", PIECES)
+            raise _too_long(
+                f"more than {MOST_PIECES_BYTES} bytes of text are too many", PIECE_FIELD
+            )
 
     def prepare(self, tensors: Tensors, request: MingVoiceRequest) -> LatentPrompts:
         """Return the prompts of an `input` chunk. Takes long, so that it should run on a worker
@@ -120,7 +123,7 @@ class LatentFrontEnd:
         texts = arriving.take(utf8, last=last)
         if last and arriving.silent and not may_be_silent:
             raise nothing_to_say()
-        return replace(self._prompts(texts, request, PIECES), last=last)
+        return replace(self._prompts(texts, request, PIECE_FIELD), last=last)
 
     def _prompts(
         self, texts: Sequence[str], request: MingVoiceRequest, field: str

@@ -8,52 +8,41 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 
-from antiphon.errors import InvalidArgument
-from antiphon.pipelines.edges import PIECE
 from antiphon.pipelines.ming_tts import INPUT
-from antiphon.runtime.engine import InputChunk
 from antiphon.values.chunk import Tensors
-from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason
 from antiphon_services.lm.frames import PART_ROWS, FrameDraw
 from antiphon_services.lm.known_frames import KnownPart, check_count
-from antiphon_services.lm.spoken_text import ENCODING_WEIGHT, SpokenText, SpokenTextSegment
+from antiphon_services.lm.spoken_text import SpokenTextSegment
+from antiphon_services.lm.text_in_pieces import TextInPieces
 from antiphon_services.ming_tts.talker.front_end import LatentFrontEnd, LatentPrompts
 from antiphon_services.ming_tts.talker.prompt import LatentPrompt
 from antiphon_services.ming_tts.talker.utterances import ArrivingText
 from antiphon_services.ming_tts.talker.voice_options import MingVoiceRequest
-from antiphon_services.stage.preparation import Preparations
-from antiphon_services.text.utf8_pieces import PIECES
 
 
-class LatentText(SpokenText[LatentPrompts]):
+class LatentText(TextInPieces[LatentPrompts]):
     """The text of a segment, and then the prompts of its utterances, one of which is `current`.
 
-    It arrives on `input`, whole, as one message, or in pieces. On another edge, that of a stage
-    which writes, it arrives in pieces beside other tensors, and may be empty.
+    It arrives on `input`, or on the edge of a stage that writes it.
     """
 
     def __init__(
         self, front_end: LatentFrontEnd, request: MingVoiceRequest, edge: str = INPUT
     ) -> None:
-        recording_bytes = 0 if request.reference is None else request.reference.nbytes
         make: Callable[[Tensors], LatentPrompts] = partial(front_end.prepare, request=request)
-        super().__init__(edge, front_end.check_size, make, recording_bytes)
+        super().__init__(edge, front_end, make, request.reference, written=edge != INPUT)
         self._front_end, self._request = front_end, request
+        self._arriving = ArrivingText()
         self._waiting: deque[LatentPrompt] = deque()
         self._current: LatentPrompt | None = None
         self.complete = False
         """Whether all utterances have prompts."""
         self.rows_before = 0
         """Rows of the prompts of earlier utterances."""
-        # For a text in pieces: the waiting pieces, and the number of bytes that arrived.
-        self._is_fed = edge != INPUT
-        self._arriving = ArrivingText() if self._is_fed else None
-        self._pieces: list[bytes] = []
-        self._text_bytes = 0
 
     @property
     def current(self) -> LatentPrompt:
@@ -81,44 +70,10 @@ class LatentText(SpokenText[LatentPrompts]):
         """The current prompt's `rows`; None while there is no current utterance."""
         return self.rows if self.speaks else None
 
-    def accept(self, chunk: InputChunk) -> None:
-        """Store the text, or a piece of it. Raises `InvalidArgument`."""
-        piece = chunk.tensors.get(PIECE)
-        if piece is None and self._arriving is None:
-            super().accept(chunk)
-            return
-        if chunk.edge != self.edge:
-            raise InvalidArgument(f"the stage has no input edge {chunk.edge!r}", edge=chunk.edge)
-        if self._tensors or (chunk.tensors.keys() - {PIECE} and not self._is_fed):
-            raise InvalidArgument(
-                f"{PIECES}: a text comes as `messages` or in pieces; send one of them", field=PIECES
-            )
-        self._arriving = self._arriving or ArrivingText()
-        if piece is not None:
-            self._text_bytes += piece.nbytes
-            self._front_end.check_pieces(self._text_bytes)
-            self._pieces.append(piece.tobytes())
-        self._finished = chunk.segment_finished
-
-    def begin(
-        self, key: SegmentKey, preparations: Preparations[LatentPrompts]
-    ) -> Future[LatentPrompts] | None:
-        """Start to prepare the prompts of a whole text, or of the pieces that have arrived."""
-        if self._arriving is None:
-            return super().begin(key, preparations)
-        if not self._pieces and not self._finished:
-            return None
-        text, self._pieces = b"".join(self._pieces), []
-        last, self._finished = self._finished, False
-        make = self._front_end.prepare_piece
-        return preparations.begin(
-            key,
-            partial(
-                make, self._arriving, text, self._request, last=last, may_be_silent=self._is_fed
-            ),
-            text_bytes=len(text),
-            media_bytes=ENCODING_WEIGHT * self._recording_bytes,
-        )
+    def make_pieces(self, utf8: bytes, *, last: bool) -> Callable[[], LatentPrompts]:
+        """See `LatentFrontEnd.prepare_piece`."""
+        make, arriving = self._front_end.prepare_piece, self._arriving
+        return partial(make, arriving, utf8, self._request, last=last, may_be_silent=self.written)
 
     def hold(self, prompt: LatentPrompts) -> None:
         """Store prepared prompts."""

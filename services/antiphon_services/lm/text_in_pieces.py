@@ -1,0 +1,96 @@
+"""A text to be spoken that may arrive in pieces. See `antiphon_services.lm.spoken_text`.
+
+The pieces that have arrived are prepared together, while later ones arrive. So a segment has
+several preparations, one after the other, and may speak before its text is complete.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.edges import PIECE, PIECE_FIELD
+from antiphon.runtime.engine import InputChunk
+from antiphon.values.chunk import Tensors
+from antiphon.values.segment import SegmentKey
+from antiphon_services.lm.spoken_text import Made, SpokenText
+from antiphon_services.stage.preparation import Preparations
+
+
+class TextSizes(Protocol):
+    """The most text that fits. Both methods raise `InvalidArgument` for more."""
+
+    def check_size(self, json_bytes: int) -> None:
+        """Check the size of a message."""
+
+    def check_pieces(self, count: int) -> None:
+        """Check the number of bytes of all pieces."""
+
+
+class TextInPieces(SpokenText[Made]):
+    """The text received on `edge`: whole, as one message that `make` prepares, or in pieces.
+
+    `reference` is the request's recording. A text that is `written` by another stage arrives in
+    pieces with other tensors, which are ignored, and may be empty.
+    """
+
+    def __init__(
+        self,
+        edge: str,
+        sizes: TextSizes,
+        make: Callable[[Tensors], Made],
+        reference: npt.NDArray[np.float32] | None,
+        *,
+        written: bool = False,
+    ) -> None:
+        recording_bytes = 0 if reference is None else reference.nbytes
+        super().__init__(edge, sizes.check_size, make, recording_bytes)
+        self._check_pieces = sizes.check_pieces
+        self.written = self.in_pieces = written
+        # The waiting pieces, and the number of bytes that arrived.
+        self._pieces: list[bytes] = []
+        self._text_bytes = 0
+
+    @abstractmethod
+    def make_pieces(self, utf8: bytes, *, last: bool) -> Callable[[], Made]:
+        """Return the function that prepares the next bytes of the text, the `last` ones or not."""
+
+    def accept(self, chunk: InputChunk) -> None:
+        """Store the text, or a piece of it. Raises `InvalidArgument`."""
+        piece = chunk.tensors.get(PIECE)
+        if piece is None and not self.in_pieces:
+            super().accept(chunk)
+            return
+        self.check_edge(chunk)
+        if self._tensors or (chunk.tensors.keys() - {PIECE} and not self.written):
+            raise InvalidArgument(
+                f"{PIECE_FIELD}: a text comes as `messages` or in pieces; send one of them",
+                field=PIECE_FIELD,
+            )
+        self.in_pieces = True
+        if piece is not None:
+            self._text_bytes += piece.nbytes
+            self._check_pieces(self._text_bytes)
+            self._pieces.append(piece.tobytes())
+        self._finished = chunk.segment_finished
+
+    def begin(self, key: SegmentKey, preparations: Preparations[Made]) -> Future[Made] | None:
+        """Start to prepare the whole text, or the pieces that have arrived."""
+        if not self.in_pieces:
+            return super().begin(key, preparations)
+        if not self._pieces and not self._finished:
+            return None
+        text, self._pieces, self._make = b"".join(self._pieces), [], None
+        last, self._finished = self._finished, False
+        return preparations.begin(
+            key,
+            self.make_pieces(text, last=last),
+            text_bytes=len(text),
+            media_bytes=self.media_bytes,
+        )
