@@ -48,8 +48,8 @@ def test_no_other_file_states_the_version() -> None:
         ["git", "grep", "-lF", version], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.split()
     known = {each.file for each in STATEMENTS}
-    told = {file for file in listed if not file.startswith(("benchmarks/results/", "docs/"))}
-    assert told - known - {"helm/antiphon/README.md"} <= {"tests/deploy/test_release.py"}
+    stating = {file for file in listed if not file.startswith(("benchmarks/results/", "docs/"))}
+    assert stating - known - {"helm/antiphon/README.md"} <= {"tests/deploy/test_release.py"}
 
 
 @pytest.mark.parametrize(

@@ -68,12 +68,12 @@ def unit_stage(
     checkpoint does not fit together.
     """
     require_plain_torch(terms.role, config)
-    told, weights = read_config(tokenizer_dir), Weights(tokenizer_dir)
-    check_fields(tokenizer_dir / CONFIG_FILE, told, parts)
+    content, weights = read_config(tokenizer_dir), Weights(tokenizer_dir)
+    check_fields(tokenizer_dir / CONFIG_FILE, content, parts)
     synthesizer, count = load_synthesizer(
         weights, dtype=compute_dtype(terms.role, config), device=torch.device(config.device)
     )
-    numbers = read_styles(weights, told, count)
+    numbers = read_styles(weights, content, count)
     styles = UnitStyles(
         numbers, terms.style.name, NEUTRAL if NEUTRAL in numbers else next(iter(numbers))
     )

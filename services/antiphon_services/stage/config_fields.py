@@ -50,6 +50,12 @@ ALWAYS_IDLE = names(
 # Quantization is detected from the tensors (`antiphon.runtime.checkpoint.quantization`).
 TOLD_BY_TENSORS = names("quantization_config quantization")
 
+LAYER_SIZES = names(
+    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
+    "num_key_value_heads hidden_act max_position_embeddings rms_norm_eps"
+)
+"""The fields of a language model that all versions of Qwen have."""
+
 OFF: Values = (None, False)
 NONE_LISTED: Values = (None, [])
 NO_WINDOW: Values = (None, "full_attention")

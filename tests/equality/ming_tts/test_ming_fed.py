@@ -59,8 +59,8 @@ FED = Pipeline(
 
 def writer(script: Script, talker: LoadedStage) -> LoadedStage:
     """A stage of the talker's checkpoint that plays a script."""
-    told = facts(talker.facts.model)
-    same = replace(told, checkpoint_fingerprint=talker.facts.checkpoint_fingerprint)
+    own = facts(talker.facts.model)
+    same = replace(own, checkpoint_fingerprint=talker.facts.checkpoint_fingerprint)
     return loaded(script, same)
 
 

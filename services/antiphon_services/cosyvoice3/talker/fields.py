@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.pipelines.cosyvoice3 import SAMPLE_RATE_HZ, SPEECH_IDS
 from antiphon_services.cosyvoice3.talker.reference import MEL
-from antiphon_services.stage.config_fields import OFF, PLAIN_ROPE, ConfigPart, names
+from antiphon_services.stage.config_fields import LAYER_SIZES, OFF, PLAIN_ROPE, ConfigPart, names
 
 TALKER = ConfigPart(
     "llm",
@@ -49,10 +49,7 @@ PARTS = (TALKER, SAMPLING, TOKENIZER, FEATURES)
 
 LAYERS = ConfigPart(
     "",
-    computed=names(
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
-        "num_key_value_heads hidden_act rms_norm_eps max_position_embeddings"
-    ),
+    computed=LAYER_SIZES,
     # The language model head is not used.
     idle=names("tie_word_embeddings max_window_layers"),
     ropes=PLAIN_ROPE,

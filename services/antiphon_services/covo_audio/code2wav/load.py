@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import FailedPrecondition, Internal
+from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.covo_audio import (
     AUDIO,
     CODE2WAV,
@@ -29,7 +29,7 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
-from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon.values.segment import FinishReason
 from antiphon_services.covo_audio.code2wav.answer_flow import AnswerFlow
 from antiphon_services.covo_audio.code2wav.answer_vocoder import AnswerVocoder
 from antiphon_services.covo_audio.code2wav.decoder import AnswerDecoder
@@ -44,12 +44,8 @@ from antiphon_services.covo_audio.code2wav.module import (
     is_used,
 )
 from antiphon_services.covo_audio.code2wav.voice_files import read_voice, voice_folder
-from antiphon_services.lm.warm_up import run_to_the_end
-from antiphon_services.stage.engines import (
-    TORCH,
-    context_limit,
-    require_plain_torch,
-)
+from antiphon_services.lm.warm_up import run_segment
+from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
 from antiphon_services.stage.memory_plan import check_room
 from antiphon_services.stage.precision import compute_dtype
 from antiphon_services.vocoder.stage import NO_SAMPLING
@@ -163,9 +159,6 @@ def _statistics(path: Path, width: int) -> tuple[npt.NDArray[np.float32], npt.ND
 
 def _warm_up(engine: AnswerEngine, count: int) -> None:
     """Decode `count` codes, so that no request pays for one-time initialization."""
-    key = SegmentKey("warm-up", 0)
     codes = {CODES: np.zeros((count, 1), np.uint16)}
-    engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({AUDIO})))
-    engine.accept(key, InputChunk(CODES, 0, codes, True, FinishReason.STOP))
-    for failed in run_to_the_end(engine, [key]):
-        raise Internal(f"warm-up: {failed.error}")
+    settings = SegmentSettings("", NO_SAMPLING, frozenset({AUDIO}))
+    run_segment(engine, settings, InputChunk(CODES, 0, codes, True, FinishReason.STOP))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import WhisperConfig
 
-from antiphon_services.stage.config_fields import PLAIN_ROPE, ConfigPart, names
+from antiphon_services.stage.config_fields import LAYER_SIZES, PLAIN_ROPE, ConfigPart, names
 
 WHOLE = ConfigPart(
     "",
@@ -14,10 +14,7 @@ WHOLE = ConfigPart(
 )
 TEXT = ConfigPart(
     "llm_config",
-    computed=names(
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
-        "num_key_value_heads hidden_act max_position_embeddings rms_norm_eps"
-    ),
+    computed=LAYER_SIZES,
     only={"use_mrope": (False, None)},
     idle=names("tie_word_embeddings"),
     ropes=PLAIN_ROPE,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from antiphon.pipelines.mimo_audio import CODEBOOKS, GROUP_FRAMES, SAMPLE_RATE_HZ
-from antiphon_services.stage.config_fields import OFF, PLAIN_ROPE, ConfigPart, names
+from antiphon_services.stage.config_fields import LAYER_SIZES, OFF, PLAIN_ROPE, ConfigPart, names
 
 LAYERS = ConfigPart(
     "",
-    computed=names(
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
-        "num_key_value_heads head_dim hidden_act rms_norm_eps max_position_embeddings "
-        "delay_pattern speech_vocab_size speech_zeroemb_idx input_full_attention input_local_dim "
-        "input_local_layers local_attn_heads local_dim local_ffn_dim local_layers"
+    computed=LAYER_SIZES
+    | names(
+        "head_dim delay_pattern speech_vocab_size speech_zeroemb_idx input_full_attention "
+        "input_local_dim input_local_layers local_attn_heads local_dim local_ffn_dim local_layers"
     ),
     only={
         "audio_channels": (len(CODEBOOKS),),

@@ -16,17 +16,14 @@ from antiphon.pipelines.ming_tts import (
     STEP_LATENTS,
 )
 from antiphon_services.ming_tts.talker.flow_head import GUIDANCE, STEPS
-from antiphon_services.stage.config_fields import OFF, PLAIN_ROPE, ConfigPart, names
+from antiphon_services.stage.config_fields import LAYER_SIZES, OFF, PLAIN_ROPE, ConfigPart, names
 
 MODEL = ConfigPart(
     "", computed=names("llm_config ditar_config aggregator_config audio_tokenizer_config")
 )
 LAYERS = ConfigPart(
     "llm_config",
-    computed=names(
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
-        "num_key_value_heads hidden_act rms_norm_eps max_position_embeddings"
-    ),
+    computed=LAYER_SIZES,
     # The head that writes text is not used.
     idle=names("tie_word_embeddings max_window_layers"),
     ropes=PLAIN_ROPE,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from antiphon_services.stage.config_fields import OFF, STATIC_ROPES, ConfigPart, names
+from antiphon_services.stage.config_fields import LAYER_SIZES, OFF, STATIC_ROPES, ConfigPart, names
 
 PARTS = (
     ConfigPart(
         "talker_config",
-        computed=names(
-            "vocab_size embedding_size hidden_size intermediate_size num_hidden_layers "
-            "num_attention_heads num_key_value_heads head_dim hidden_act max_position_embeddings "
-            "rms_norm_eps tts_text_start_token_id tts_text_end_token_id tts_text_pad_token_id "
-            "tts_codec_start_token_id tts_codec_end_token_id tts_codec_pad_token_id "
-            "tts_codec_mask_token_id"
+        computed=LAYER_SIZES
+        | names(
+            "embedding_size head_dim tts_text_start_token_id tts_text_end_token_id "
+            "tts_text_pad_token_id tts_codec_start_token_id tts_codec_end_token_id "
+            "tts_codec_pad_token_id tts_codec_mask_token_id"
         ),
         only={"tie_word_embeddings": OFF},
         # The thinker uses the placeholders and positions.

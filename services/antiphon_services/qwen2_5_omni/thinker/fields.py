@@ -9,7 +9,14 @@ from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import (
     Qwen2_5OmniVisionEncoderConfig,
 )
 
-from antiphon_services.stage.config_fields import OFF, PLAIN_ROPE, STATIC_ROPES, ConfigPart, names
+from antiphon_services.stage.config_fields import (
+    LAYER_SIZES,
+    OFF,
+    PLAIN_ROPE,
+    STATIC_ROPES,
+    ConfigPart,
+    names,
+)
 
 WHOLE = ConfigPart(
     "",
@@ -32,10 +39,7 @@ THINKER = ConfigPart(
 )
 TEXT = ConfigPart(
     "thinker_config.text_config",
-    computed=names(
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
-        "num_key_value_heads hidden_act max_position_embeddings rms_norm_eps"
-    ),
+    computed=LAYER_SIZES,
     # The thinker's own field determines whether the head is tied.
     idle=names("tie_word_embeddings"),
     ropes=STATIC_ROPES,

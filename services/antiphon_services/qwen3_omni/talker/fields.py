@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from antiphon_services.stage.config_fields import NO_WINDOW, OFF, STATIC_ROPES, ConfigPart, names
+from antiphon_services.stage.config_fields import (
+    LAYER_SIZES,
+    NO_WINDOW,
+    OFF,
+    STATIC_ROPES,
+    ConfigPart,
+    names,
+)
 
 TALKER = ConfigPart(
     "talker_config",
@@ -21,10 +28,9 @@ TALKER = ConfigPart(
 )
 TEXT = ConfigPart(
     "talker_config.text_config",
-    computed=names(
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
-        "num_key_value_heads head_dim hidden_act max_position_embeddings rms_norm_eps "
-        "attention_bias decoder_sparse_step moe_intermediate_size num_experts_per_tok "
+    computed=LAYER_SIZES
+    | names(
+        "head_dim attention_bias decoder_sparse_step moe_intermediate_size num_experts_per_tok "
         "num_local_experts num_experts norm_topk_prob mlp_only_layers "
         "shared_expert_intermediate_size"
     ),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from antiphon_services.qwen3_omni.config import AudioTowerConfig, VisionTowerConfig
 from antiphon_services.stage.config_fields import (
+    LAYER_SIZES,
     NONE_LISTED,
     OFF,
     PLAIN_ROPE,
@@ -38,11 +39,10 @@ THINKER = ConfigPart(
 )
 TEXT = ConfigPart(
     "thinker_config.text_config",
-    computed=names(
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
-        "num_key_value_heads head_dim hidden_act max_position_embeddings rms_norm_eps "
-        "attention_bias decoder_sparse_step moe_intermediate_size num_experts_per_tok num_experts "
-        "norm_topk_prob mlp_only_layers"
+    computed=LAYER_SIZES
+    | names(
+        "head_dim attention_bias decoder_sparse_step moe_intermediate_size num_experts_per_tok "
+        "num_experts norm_topk_prob mlp_only_layers"
     ),
     only={"shared_expert_intermediate_size": (None, 0), "use_qk_norm": (None, True)},
     # The thinker's own field determines whether the head is tied.
