@@ -76,16 +76,16 @@ class Edge:
     length along axis 0 is the number of positions.
 
     A `grouped` edge follows the segment's chunk policy. On all other edges, output is sent as soon
-    as it is available. Every tensor of a grouped edge must have one row per position. Tensors for
-    which this is not true belong in priming output. On a `governed` edge, the consumer's credit
-    limits the output, and the producer's engine must respect `held`. `pace_s` is the minimum
-    interval between chunks of a segment, in seconds. It applies to edges that are neither grouped
-    nor governed. Output that is produced earlier is sent with the next chunk. `rate_hz` is the
-    number of positions per second of audio. It is 0 if the edge carries no audio or the checkpoint
-    determines the rate. If an edge is `primed`, its consumer can be primed, as described at
-    `Emitted.prime`. `look_ahead` is the number of positions that the consumer needs in addition to
-    those that it decodes. Every chunk of a grouped edge therefore ends that many positions later,
-    so that the consumer can decode complete groups.
+    as it is available. Every tensor of a grouped edge must have one row per position. Send all
+    other tensors as priming output. On a `governed` edge, the consumer's credit limits the output,
+    and the producer's engine must respect `held`. `pace_s` is the minimum interval between chunks
+    of a segment, in seconds. It applies to edges that are neither grouped nor governed. Output that
+    is produced earlier is sent with the next chunk. `rate_hz` is the number of positions per second
+    of audio. It is 0 if the edge carries no audio or the checkpoint determines the rate. If an edge
+    is `primed`, its consumer can be primed, as described at `Emitted.prime`. `look_ahead` is the
+    number of positions that the consumer needs in addition to those that it decodes. Every chunk of
+    a grouped edge therefore ends that many positions later, so that the consumer can decode
+    complete groups.
     """
 
     name: str

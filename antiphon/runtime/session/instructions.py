@@ -74,21 +74,21 @@ class Send(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Reports on the stream that the session is registered."""
+    """Informs the client that the session is registered."""
 
     session_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentOpened:
-    """Reports on the stream that the segment has a slot."""
+    """Informs the client that the segment has a slot."""
 
     key: SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRefused:
-    """Reports on the stream that no slot was free for the segment. The session is parked."""
+    """Informs the client that no slot was free for the segment. The session is parked."""
 
     key: SegmentKey
     error: AntiphonError
@@ -96,7 +96,7 @@ class SegmentRefused:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Reports on the stream that a segment has ended. Times are in seconds since the segment was
+    """Informs the client that a segment has ended. Times are in seconds since the segment was
     opened.
     """
 
@@ -115,8 +115,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Reports on the stream that the engine is working on the segment but has no output to send
-    yet.
+    """Informs the client that the engine is working on the segment but has no output to send yet.
 
     `done` and `due` are the numbers of steps that the engine reports. They are 0 if it reports
     none.
@@ -129,7 +128,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """Reports on the stream that a link which an edge needs has broken. It may be resumed."""
+    """Informs the client that the link of an edge has broken. The link may be resumed."""
 
     session_id: str
     edge: str
@@ -138,9 +137,7 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Reports on the stream that the session has ended. If there is an error, it is the last
-    message.
-    """
+    """Informs the client that the session has ended. An error is the last message."""
 
     session_id: str
     error: AntiphonError | None
@@ -148,7 +145,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Reports on the link that further chunks of this session are rejected."""
+    """Informs the producer that further chunks of this session are rejected."""
 
     link_id: str
     session_id: str
@@ -157,9 +154,7 @@ class Refuse:
 
 
 class Grant(Struct, frozen=True):
-    """Reports on the link that the producer of an edge may send a total of up to `positions`
-    positions of the segment.
-    """
+    """Allows the producer of an edge to send up to `positions` positions of a segment in total."""
 
     link_id: str
     key: SegmentKey

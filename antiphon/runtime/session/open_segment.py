@@ -135,8 +135,8 @@ class Segment:
         ]
 
     def push(self, emitted: Emitted, now: float) -> list[Piece]:
-        """Return the pieces that are due after new output. The result is empty if the edge has no
-        destination.
+        """Add output of the engine and return the pieces to send now. The result is empty if the
+        edge has no destination.
         """
         outlet = self._outlets.get(emitted.edge)
         if outlet is None:

@@ -17,8 +17,8 @@ Invariants:
   credit without a slot.
 * A fault ends only the session in which it occurs. Unexpected exceptions become `Internal` and are
   reported so that they can be logged.
-* The cost of a fact is proportional to the number of sessions that it concerns. Only the loss of
-  the engine or of a link concerns all of them.
+* The cost of handling a fact is proportional to the number of sessions that it concerns. Only the
+  loss of the engine or of a link concerns all of them.
 """
 
 from __future__ import annotations

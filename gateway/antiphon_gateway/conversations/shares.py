@@ -37,8 +37,8 @@ class ConversationShares:
         return len(self._held)
 
     def take(self, owner: str, end: Callable[[AntiphonError], None]) -> ConversationShare:
-        """Return a share for another conversation of a key. `end` is called if this conversation
-        has to end for another one.
+        """Return a share for another conversation of a key. `end` is called if the conversation has
+        to end to make space for another one.
 
         Raises `ResourceExhausted` if there is no space.
         """

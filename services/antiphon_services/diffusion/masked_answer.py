@@ -36,7 +36,7 @@ SMALLEST_LOGARITHM = 1e-20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnIds:
-    """The IDs of which an answer may consist, and the rows of the head for them.
+    """The IDs that an answer may contain, and the rows of the head for them.
 
     `weight` has the shape [choices, width]. `ids` is int64 [choices], or None if the choices are
     the IDs themselves. The choices in `forbidden` (bool [choices]) are never drawn, but they are

@@ -255,8 +255,8 @@ class FrameEngine(ABC, Generic[Segment]):
     def take_known(
         self, segments: Collection[Segment], parts: Sequence[PromptPart[Any]]
     ) -> list[KnownPart[Any]]:
-        """Return the next rows of known frames. Their number is limited by the part of the budget
-        that `parts` leave.
+        """Return the next rows of known frames. `parts` and these rows together do not exceed the
+        budget.
         """
         budget = self.left_of_budget(parts)
         taken = []

@@ -124,12 +124,11 @@ class FrameSegment(ABC, Generic[Prompt]):
     """The state of one segment.
 
     `slot` is None until the first chunk arrives. `prefilled` is the number of prompt rows in the
-    slot, of which the first `reused` rows were already there. `launched` is the number of draws
-    that were requested from the device, and `frames` is the number of draws that were sent. The
-    first draws are not made because their frames are `known`. After `shown` draws, finite logits
-    have proved that everything in the slot up to that point is finite. `returns` means that the
-    session is expected to have another segment. `waiting` is a draw that has been read but not
-    sent.
+    slot. The first `reused` of them were already there. `launched` is the number of draws that were
+    requested from the device, and `frames` is the number of draws that were sent. The first draws
+    are not made because their frames are `known`. After `shown` draws, finite logits have proved
+    that everything in the slot up to that point is finite. `returns` means that the session is
+    expected to have another segment. `waiting` is a draw that has been read but not sent.
     """
 
     key: SegmentKey

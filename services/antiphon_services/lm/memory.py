@@ -1,11 +1,11 @@
 """The device memory of a stage. It is checked before allocation, and logged when the stage is
 ready.
 
-Most of the memory that the weights leave is used for the slots, each of which may contain the
-longest possible segment. On a GPU, all memory is allocated at startup or the configuration is
-rejected, because a cache that exceeds the memory of the device would fail in the middle of an
-answer. On a CPU, memory is allocated when it is written. Therefore only sizes that are impossible
-are rejected, and the size of a cache that allocates everything.
+Most of the memory that the weights leave is used for the slots. Each slot may contain the longest
+possible segment. On a GPU, all memory is allocated at startup or the configuration is rejected,
+because a cache that exceeds the memory of the device would fail in the middle of an answer. On a
+CPU, memory is allocated when it is written. Therefore only sizes that are impossible are rejected,
+and the size of a cache that allocates everything.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SlotMemory:
-    """The memory of `slots` sequences with up to `positions` positions of `position_bytes` bytes
-    each.
+    """The memory for `slots` sequences. Each has up to `positions` positions, and each position
+    needs `position_bytes` bytes.
     """
 
     slots: int

@@ -2,7 +2,7 @@
 is drawn.
 
 This mirrors `ras_sampling` of CosyVoice. First, an ID is drawn from the most likely ones, which
-together have the probability `top_p` and of which there are at most `top_k`. If this ID occurs too
+together have the probability `top_p`. There are at most `top_k` of them. If this ID occurs too
 often among the last IDs, it is excluded and another ID is drawn from the whole distribution.
 """
 

@@ -142,7 +142,7 @@ def plan_stage(
 ) -> MemoryPlan:
     """Return the plan for a decoder that has `numbers` weights in `stored` bytes.
 
-    The GPU has `total` bytes of memory, of which `free` are available.
+    The GPU has `total` bytes of memory, and `free` bytes are available.
     """
     size = 4 if dtype_name(engine, config, on_gpu=BFLOAT16) == FLOAT32 else 2
     position_bytes = cached.numbers * size

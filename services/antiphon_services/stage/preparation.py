@@ -11,8 +11,8 @@ Preparing a short text takes less time than starting a thread, so it may be prep
 if this is enabled. With a GPU, a limited number of texts is prepared between two steps, because the
 GPU is idle during that time.
 
-The length of the queues is limited by the number of open segments, each of which has at most one
-preparation.
+The length of the queues is limited by the number of open segments, because each segment has at most
+one preparation.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Some processors pad all recordings of a conversation to the length of the longest one. The padding
 then affects the last frames of shorter recordings, so all of them must be passed to the feature
 extractor in one call. Other processors pad each recording to the maximum length. In this case the
-padding is silence, most of which is out of reach of any frame. Therefore each recording is
+padding is silence, and most of it is out of reach of any frame. Therefore each recording is
 processed separately, and only as much silence is added as a frame can reach.
 """
 

@@ -134,7 +134,7 @@ class PromptFactory:
         return self.context_limit * self.chat.bytes_per_id
 
     def check_size(self, json_bytes: int) -> None:
-        """Raise `InvalidArgument` if the messages are so long as JSON that they cannot fit."""
+        """Raise `InvalidArgument` if the JSON of the messages is so long that they cannot fit."""
         if json_bytes > JSON_ESCAPE * self.max_text_bytes + PART_BYTES * self.context_limit:
             raise self._too_long(f"{json_bytes} bytes")
 

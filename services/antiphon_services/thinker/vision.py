@@ -212,9 +212,7 @@ def _decode(file: Tensor, name: str) -> Image.Image:
 
 
 def _open(file: Tensor, name: str) -> Image.Image:
-    """Return an image of which only the header has been read. Raises `InvalidArgument` if it is
-    invalid.
-    """
+    """Open an image and read only its header. Raises `InvalidArgument` if it is invalid."""
     try:
         return Image.open(io.BytesIO(file.tobytes()), formats=FORMATS)
     except UnidentifiedImageError as error:

@@ -6,8 +6,8 @@ from typing import Any
 
 
 class HeardLikeWords:
-    """A mixin that precedes a model of vLLM in which recordings take consecutive positions, like
-    text.
+    """A mixin for a model of vLLM in which recordings take consecutive positions, like text. It
+    must precede the model in the list of base classes.
 
     Such recordings need no rule of their own. vLLM's rule requires that the prompt continues after
     each recording, and the engine ends if it does not.

@@ -9,8 +9,8 @@ from vllm.multimodal.processing.processor import BaseMultiModalProcessor, HFMult
 
 
 class FeaturesBesidePixels(BaseMultiModalProcessor):  # type: ignore[type-arg, unused-ignore]
-    """A mixin that precedes a processor of vLLM, for features of recordings together with images
-    and videos.
+    """A mixin for a processor of vLLM that supports features of recordings together with images and
+    videos. It must precede the processor in the list of base classes.
 
     Hugging Face's processor only processes images and videos. However, vLLM's code also passes it
     the placeholders of the recordings, whose lengths it does not know.

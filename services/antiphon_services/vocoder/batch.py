@@ -11,8 +11,8 @@ Two measures ensure that all rows of a batch have the same shape:
   dropped.
 - A transposed convolution with overlapping inputs normally produces no output for the first input.
   Here it produces rows anyway, so that each frame results in the same number of rows. At a `Level`,
-  the first `start` rows of the stream are therefore not real. They are set to zero wherever a later
-  row could read them, like padding on the left.
+  the first `start` rows of the stream are therefore placeholders. They are set to zero wherever a
+  later row could read them, like padding on the left.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Shape = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class Level:
     """The position of a layer in the upsampling: the number of rows per frame, and the number of
-    rows at the start that are not real.
+    placeholder rows at the start.
     """
 
     rate: int = 1
@@ -128,9 +128,7 @@ class Batch:
         return joined
 
     def zero_start(self, rows: Tensor, level: Level) -> None:
-        """Set the rows that are not real to zero among the new rows [size, frames * rate,
-        channels].
-        """
+        """Set the placeholder rows to zero among the new rows [size, frames * rate, channels]."""
         most = min(level.start - self._youngest * level.rate, rows.shape[1])
         if most <= 0:
             return

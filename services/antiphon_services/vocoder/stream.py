@@ -33,10 +33,10 @@ and the engine repeats the call for each session separately
 
 Two details are not elegant. First, a transposed convolution produces no rows for the first input of
 a stream, so the rows of sessions at their start would have different shapes than the others.
-Instead, these sessions have rows that are not real. `Batch.zero_start` sets them to zero at every
-layer that could read them, and `Level.start` counts them. Second, the modules come from
-transformers, which has a copy of the class for each model. Therefore they are recognized by their
-parts (`_layers_of`) instead of their class.
+Instead, these sessions have placeholder rows. `Batch.zero_start` sets them to zero at every layer
+that could read them, and `Level.start` counts them. Second, the modules come from transformers,
+which has a copy of the class for each model. Therefore they are recognized by their parts
+(`_layers_of`) instead of their class.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ EmbedFrames = Callable[[Tensor], Tensor]
 class Vocoder:
     """A causal vocoder, which consists of the embedding of its frames and its modules in order.
 
-    A frame has `groups` codes, each of which is below `entries`. A module may be a block of other
+    A frame has `groups` codes, and each code is below `entries`. A module may be a block of other
     modules. The modules that can be streamed are transformers' causal modules. Their names differ
     between models, so they are recognized by their parts.
     """
