@@ -96,7 +96,7 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_sessions: Positive = 1024
     # The maximum time in seconds for which a session may be without a segment. This happens between
     # the turns of a conversation, and when this stage has finished while others have not. If
-    # `gateway.request_timeout_s` is longer, that value is used instead.
+    # `gateway.limits.request_timeout_s` is longer, that value is used instead.
     idle_session_timeout_s: Seconds = 600.0
     # The maximum total size of chunks that are held for sessions that are not open yet, in bytes.
     hold_bytes: Bytes = 64 << 20
