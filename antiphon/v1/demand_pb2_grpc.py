@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DemandServiceStub(object):
-    """What gateways tell each other, so that each of them knows the demand of all.
+    """Gateways use this service to exchange their demand, so that each gateway knows the total demand.
     """
 
     def __init__(self, channel):
@@ -43,12 +43,12 @@ class DemandServiceStub(object):
 
 
 class DemandServiceServicer(object):
-    """What gateways tell each other, so that each of them knows the demand of all.
+    """Gateways use this service to exchange their demand, so that each gateway knows the total demand.
     """
 
     def WatchDemand(self, request, context):
-        """One message at once, then one on every change, at most one per 100 ms and at least one per
-        second.
+        """Sends a message immediately, and then a message after every change. It sends at most one
+        message per 100 ms, and at least one message per second.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -71,7 +71,7 @@ def add_DemandServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DemandService(object):
-    """What gateways tell each other, so that each of them knows the demand of all.
+    """Gateways use this service to exchange their demand, so that each gateway knows the total demand.
     """
 
     @staticmethod

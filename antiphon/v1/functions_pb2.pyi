@@ -20,10 +20,10 @@ class FunctionCall(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     ARGUMENTS_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """What the call is known by; unique."""
+    """The unique ID of the call."""
     name: builtins.str
     arguments: builtins.str
-    """A JSON object."""
+    """The arguments, as the text of a JSON object."""
     def __init__(
         self,
         *,
@@ -37,7 +37,7 @@ global___FunctionCall = FunctionCall
 
 @typing.final
 class FunctionChoice(google.protobuf.message.Message):
-    """Whether functions are called, and how many."""
+    """Determines whether functions are called, and how many."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -45,11 +45,13 @@ class FunctionChoice(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     ONE_CALL_FIELD_NUMBER: builtins.int
     mode: builtins.str
-    """"auto" (as when empty), "none" or "required"."""
+    """"auto" (the default if empty), "none" or "required"."""
     name: builtins.str
-    """With "required": the function that must be called; empty: any."""
+    """The function that must be called if the mode is "required". If empty, the model can call any
+    function.
+    """
     one_call: builtins.bool
-    """The answer ends behind its first call."""
+    """Whether the answer ends after its first call."""
     def __init__(
         self,
         *,

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class SpeechServiceStub(object):
-    """Text and speech from a conversation.
+    """Generates text and speech for conversations.
     """
 
     def __init__(self, channel):
@@ -54,26 +54,28 @@ class SpeechServiceStub(object):
 
 
 class SpeechServiceServicer(object):
-    """Text and speech from a conversation.
+    """Generates text and speech for conversations.
     """
 
     def GetServerInfo(self, request, context):
-        """What this server serves.
+        """Returns the models and features of this server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Generate(self, request, context):
-        """Answers a conversation once; cancelling the call frees all stages.
+        """Generates a single answer to a conversation. If the call is cancelled, all stages release their
+        resources.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Converse(self, request_iterator, context):
-        """A conversation, live: audio in, answers out that may be interrupted. An error before its first
-        event is the call's status; later ones are events, and the conversation goes on.
+        """Holds a live conversation with audio input. The user can interrupt an answer. If an error
+        occurs before the first event, it is the status of the call. Later errors are events, and the
+        conversation continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,7 +108,7 @@ def add_SpeechServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SpeechService(object):
-    """Text and speech from a conversation.
+    """Generates text and speech for conversations.
     """
 
     @staticmethod

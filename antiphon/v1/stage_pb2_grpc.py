@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class StageServiceStub(object):
-    """One stage of a pipeline.
+    """A stage of a pipeline.
     """
 
     def __init__(self, channel):
@@ -64,46 +64,50 @@ class StageServiceStub(object):
 
 
 class StageServiceServicer(object):
-    """One stage of a pipeline.
+    """A stage of a pipeline.
     """
 
     def Describe(self, request, context):
-        """Tells what this stage is. A gateway without model code needs no more.
+        """Describes this stage. This is all that a gateway needs to know about it, so that the gateway
+        contains no model code.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunSession(self, request_iterator, context):
-        """One stream is one session on this stage: when it ends, for whatever
-        reason, everything that the session held is freed.
+        """Runs a session on this stage. When the stream ends, for any reason, the stage releases all
+        resources of the session.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunSessions(self, request_iterator, context):
-        """Many sessions on one stream, which stays open between them. Each message names the line of its session, a
-        number that the client chooses and uses once. What the stage has for several lines at a time comes in one
-        response, and what the client has for several lines may leave in one request, a batch. When the stream ends,
-        for whatever reason, everything that its sessions held is freed.
+        """Runs many sessions on a single stream, which stays open between sessions. Each message contains
+        the line of its session. The line is a number that the client chooses and uses only once. If
+        the stage has messages for several lines at the same time, it sends them in one response. The
+        client can also send requests for several lines in one request, which is called a batch. When
+        the stream ends, for any reason, the stage releases all resources of its sessions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Link(self, request_iterator, context):
-        """Chunks from an upstream stage process, for many sessions. Each message, either way, is followed
-        by its CRC-32, as in zlib, in 4 bytes, the lowest first. Messages of the other calls may have that
-        of all bytes before it as their last field, number 536870911, a fixed32: responses do.
+        """Transfers chunks from an upstream stage process, for many sessions. Each message in either
+        direction is followed by its CRC-32, as in zlib, in 4 bytes with the least significant byte
+        first. Messages of the other calls can contain the CRC-32 of all preceding bytes as their last
+        field, which is a fixed32 with the field number 536870911. Responses always contain it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchLoad(self, request, context):
-        """How loaded this process is: once at the start, then on every change, at most every 100 ms,
-        and at least every half second, as a sign of life. The stream ends when the stage stops.
+        """Streams the load of this process. The stage sends it once at the start, then after every
+        change, but at most every 100 ms and at least every half second, as a sign of life. The stream
+        ends when the stage stops.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,7 +150,7 @@ def add_StageServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class StageService(object):
-    """One stage of a pipeline.
+    """A stage of a pipeline.
     """
 
     @staticmethod
