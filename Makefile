@@ -137,8 +137,11 @@ test-browser: setup-browser ## try the page in a browser: Debian's chromium, or 
 
 setup-browser: $(BROWSER_INSTALLED)
 
-$(BROWSER_INSTALLED): $(DEV_INSTALLED)
+$(BROWSER_INSTALLED): $(DEV_INSTALLED) tests/browser/package.json
 	$(BIN)/python -m pip install --quiet --group browser
+	mkdir -p $(VENV)/browser
+	cp tests/browser/package.json $(VENV)/browser
+	npm install --silent --no-audit --no-fund --prefix $(VENV)/browser
 	touch $@
 
 CLIENTS_VENVS := .venv-clients

@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 CONNECTED = "Connected."
 
 
+def choose(page: Page, label: str, value: str) -> None:
+    """Set a choice in the settings pane, which is closed before and after."""
+    page.get_by_role("button", name="Settings", exact=True).click()
+    page.get_by_label(label, exact=True).select_option(value)
+    page.get_by_role("button", name="Close settings").click()
+
+
+def connect_again(page: Page) -> None:
+    """Begin another conversation with the same settings."""
+    page.get_by_role("button", name="Settings", exact=True).click()
+    page.get_by_role("button", name="Connect again").click()
+    page.get_by_role("button", name="Close settings").click()
+
+
 @contextmanager
 def browser_page(
     url: str,

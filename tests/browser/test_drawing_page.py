@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.browser.in_browser import browser_page
+from tests.browser.in_browser import browser_page, choose, connect_again
 from tests.embedded_model import embedded_model
 
 pytestmark = pytest.mark.processes
@@ -32,7 +32,7 @@ def drawing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def ask(page: Page, *, output: str) -> None:
-    page.get_by_label("Answer", exact=True).select_option(output)
+    choose(page, "Answer", output)
     page.get_by_label("Message").fill(PROMPT)
     page.get_by_role("button", name="Send").click()
 
@@ -102,7 +102,7 @@ def test_text_comes_with_images_where_they_are_no_task(drawing: str) -> None:
     with browser_page(drawing) as page:
         page.route("**/v1/models", without_task)
         with page.expect_response("**/v1/models"):
-            page.get_by_role("button", name="Connect again").click()
+            connect_again(page)
         expect(page.get_by_role("status")).to_have_text("Connected.")
         ask(page, output="image")
         answer = page.locator("#turns li.answer")

@@ -5,14 +5,16 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
+import soundfile
 from playwright.sync_api import Page, expect
 
 from antiphon_gateway.keys.key_file import digest_of
 from antiphon_tools.demo.script import SPOKEN
 from tests.browser.cut_connection import cut_connection
-from tests.browser.in_browser import browser_page
+from tests.browser.in_browser import browser_page, choose, connect_again
 from tests.browser.lone_gateway import keys_file, lone_gateway
 from tests.embedded_model import embedded_model
 
@@ -53,6 +55,7 @@ def test_what_is_typed_is_answered_and_spoken(page: Page) -> None:
     expect(turns).to_have_count(2)
     expect(turns.nth(0)).to_contain_text(QUESTION)
     expect(turns.nth(1)).to_contain_text(ANSWER)
+    turns.nth(1).get_by_text("Stages").click()
     timeline = turns.nth(1).get_by_role("table")
     expect(timeline.get_by_role("rowheader")).to_have_text(["thinker", "talker", "code2wav"])
     expect(interrupt).to_be_disabled()
@@ -80,7 +83,7 @@ def test_interrupting_audible_speech_stops_it_once(served: str) -> None:
             "websocket",
             lambda socket: socket.on("framesent", lambda frame: sent.append(json.loads(frame))),
         )
-        page.get_by_role("button", name="Connect again").click()
+        connect_again(page)
         expect(page.get_by_role("status")).to_have_text("Connected.")
         ask(page, QUESTION)
         expect(page.locator("html")).to_have_attribute("data-sounding", re.compile("."))
@@ -95,8 +98,8 @@ def test_interrupting_audible_speech_stops_it_once(served: str) -> None:
 
 def test_newest_turn_stays_in_view_over_ten_turns(served: str) -> None:
     with browser_page(served) as page:
-        page.get_by_label("Answer", exact=True).select_option("text")
-        tables = page.get_by_role("table")
+        choose(page, "Answer", "text")
+        tables = page.get_by_text("Stages")
         for turn in range(10):
             ask(page, QUESTION)
             expect(tables).to_have_count(turn + 1)
@@ -135,7 +138,7 @@ def test_conversation_goes_on_when_the_gateway_of_make_up_is_killed() -> None:
         browser_page(model.url, expected_errors=REFUSED) as page,
     ):
         ask(page, QUESTION)
-        tables = page.get_by_role("table")
+        tables = page.get_by_text("Stages")
         expect(tables).to_have_count(1)
         expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
         os.kill(model.gateway_pid, signal.SIGKILL)
@@ -154,7 +157,7 @@ def test_what_is_said_is_heard_to_its_end_and_interrupts(served: str, recording:
         turns = page.get_by_role("list", name="Conversation").get_by_role("listitem")
         expect(turns.nth(2)).to_contain_text("You")
         expect(turns).to_have_count(4)
-        expect(turns.nth(3).get_by_role("table")).to_be_visible()
+        expect(turns.nth(3).get_by_text("Stages")).to_be_visible()
         expect(page.get_by_role("status")).to_have_text("Ready.")
         page.get_by_role("button", name="Talk").click()
         expect(page.get_by_role("button", name="Talk")).to_have_attribute("aria-pressed", "false")
@@ -183,13 +186,19 @@ def test_suggestion_is_asked(page: Page) -> None:
 def test_suggestions_fit_the_window(page: Page, size: tuple[int, int]) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
     row = page.get_by_role("list", name="Suggestions")
+    for button in row.get_by_role("button").all():
+        expect(button).to_be_in_viewport(ratio=1)
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    choose(page, "Answer", "text")
+    ask(page, QUESTION)
+    # One row once there are turns.
     expect(row.get_by_role("button").first).to_be_in_viewport(ratio=1)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
     assert row.evaluate("each => each.clientHeight < 48")
 
 
 def test_answers_come_as_text_where_that_is_chosen(page: Page) -> None:
-    page.get_by_label("Answer", exact=True).select_option("text")
+    choose(page, "Answer", "text")
     expect(page.get_by_role("status")).to_have_text("Connected.")
     ask(page, QUESTION)
     expect(page.locator("#turns li.answer")).to_contain_text(ANSWER)
@@ -258,12 +267,211 @@ def test_a_conversation_goes_on_when_its_gateway_is_ready_after_it_refused(serve
 
 
 def test_every_control_is_reached_and_named(page: Page) -> None:
-    names = ["Message", "Send", "Talk", "Voice", "Answer", "API key", "Connect again"]
+    def reached(names: list[str]) -> None:
+        for name in names:
+            named = page.locator(":focus").evaluate(
+                "each => each.labels?.[0]?.firstChild.textContent.trim() || each.ariaLabel"
+                " || each.textContent.trim()"
+            )
+            assert named == name
+            page.keyboard.press("Tab")
+
+    page.get_by_role("button", name="Settings", exact=True).focus()
+    reached(["Settings", "Events", "Reference", "Turns"])
     page.get_by_label("Message").focus()
-    reached = []
-    for _ in names:
-        focused = page.locator(":focus")
-        labels = focused.evaluate("each => [...(each.labels ?? [])].map(l => l.textContent)")
-        reached.append(labels[0] if labels else focused.inner_text())
-        page.keyboard.press("Tab")
-    assert reached == names
+    reached(["Message", "Send", "Talk"])
+    page.get_by_role("button", name="Settings", exact=True).press("Enter")
+    reached(
+        [
+            *("Close settings", "Voice", "Preview", "Answer", "Instructions", "Turn detection"),
+            *("Pause in ms", "Threshold", "Temperature", "Tools, as JSON", "Insert an example"),
+            *("API key", "Connect again"),
+        ]
+    )
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Settings", exact=True)).to_be_focused()
+    expect(page.locator("#settings")).to_be_hidden()
+
+
+def test_reload_keeps_the_turns_and_the_model_knows_them(served: str) -> None:
+    sent: list[dict[str, Any]] = []
+    with browser_page(served) as page:
+        choose(page, "Answer", "text")
+        page.get_by_role("button", name="Settings", exact=True).click()
+        page.get_by_label("Instructions").fill("Be brief.")
+        page.get_by_role("button", name="Close settings").click()
+        ask(page, QUESTION)
+        turns = page.locator("#turns li")
+        expect(page.get_by_text("Stages")).to_be_visible()
+        expect(page.get_by_role("status")).to_have_text("Ready.")
+        shown = turns.all_inner_texts()
+        page.on(
+            "websocket",
+            lambda socket: socket.on("framesent", lambda frame: sent.append(json.loads(frame))),
+        )
+        page.reload()
+        expect(page.get_by_role("status")).to_have_text("Connected.")
+        expect(turns).to_have_text([re.compile(QUESTION[:-1]), re.compile(ANSWER)])
+        assert turns.all_inner_texts() == shown
+        expect(page.locator("#output")).to_have_value("text")
+        expect(page.locator("#instructions")).to_have_value("Be brief.")
+        ask(page, QUESTION)
+        expect(page.get_by_text("Stages")).to_have_count(2)
+        page.get_by_role("button", name="New conversation").click()
+        expect(page.get_by_role("status")).to_have_text("Connected.")
+        page.reload()
+        expect(page.get_by_role("status")).to_have_text("Connected.")
+        expect(turns).to_have_count(0)
+    items = [each["item"] for each in sent if each["type"] == "conversation.item.create"]
+    assert [(each["role"], each["content"][0]["text"]) for each in items] == [
+        ("user", QUESTION),
+        ("assistant", ANSWER),
+        ("user", QUESTION),
+    ]
+    instructions = [
+        each["session"]["instructions"]
+        for each in sent
+        if each["type"] == "session.update" and "instructions" in each["session"]
+    ]
+    assert set(instructions) == {"Be brief."}
+
+
+def test_sound_of_an_answer_is_replayed_and_downloaded(served: str, tmp_path: Path) -> None:
+    with browser_page(served, script=MARK_SOUND) as page:
+        ask(page, QUESTION)
+        answer = page.locator("#turns li.answer")
+        expect(answer.get_by_text("First sound after")).to_be_visible()
+        replay = answer.get_by_role("button", name="Replay")
+        expect(replay).to_be_visible()
+        interrupt = page.get_by_role("button", name="Interrupt")
+        expect(interrupt).to_be_disabled()
+        with page.expect_download() as download:
+            answer.get_by_role("link", name="Download").click()
+        path = tmp_path / "answer.wav"
+        download.value.save_as(path)
+        samples, rate_hz = soundfile.read(path)
+        assert rate_hz == 24_000
+        assert len(samples) > rate_hz
+        assert abs(samples).max() > 0.01
+        replay.click()
+        expect(page.locator("html")).to_have_attribute("data-sounding", "replay-1")
+        expect(interrupt).to_be_enabled()
+        interrupt.click()
+        expect(interrupt).to_be_disabled()
+
+
+def test_voice_is_previewed(served: str) -> None:
+    with browser_page(served, script=MARK_SOUND) as page:
+        page.get_by_role("button", name="Settings", exact=True).click()
+        page.get_by_label("Voice", exact=True).select_option("treble")
+        with page.expect_request("**/v1/chat/completions") as asked:
+            page.get_by_role("button", name="Preview").click()
+        assert asked.value.post_data_json["audio"]["voice"] == "treble"
+        expect(page.locator("html")).to_have_attribute("data-sounding", "replay-1")
+
+
+def test_function_is_called_with_its_result_from_the_user(page: Page) -> None:
+    page.get_by_role("button", name="Settings", exact=True).click()
+    page.get_by_role("button", name="Insert an example").click()
+    page.get_by_role("button", name="Close settings").click()
+    ask(page, "What time is it in Paris?")
+    answers = page.locator("#turns li.answer")
+    expect(answers.nth(0)).to_contain_text("get_time(")
+    result = answers.nth(0).get_by_label("Result of get_time")
+    result.fill('{"time": "10:30"}')
+    result.press("Enter")
+    expect(answers.nth(0)).to_contain_text('= {"time": "10:30"}')
+    expect(answers.nth(1).locator(".words")).not_to_be_empty()
+    expect(page.get_by_role("status")).to_have_text("Ready.")
+
+
+def test_refused_setting_says_why(page: Page) -> None:
+    page.get_by_role("button", name="Settings", exact=True).click()
+    tools = page.get_by_label("Tools, as JSON")
+    fault = page.get_by_role("alert")
+    tools.fill("[{")
+    tools.blur()
+    expect(fault).to_contain_text("Tools: ")
+    tools.fill('[{"type": "web_search"}]')
+    tools.blur()
+    expect(fault).to_have_text("session.tools[0].type: only functions can be called")
+    tools.fill("[]")
+    tools.blur()
+    expect(fault).to_be_empty()
+
+
+def test_events_are_listed_filtered_and_copied(served: str) -> None:
+    # As of a page without a secure context, which has no other clipboard.
+    copies = "document.execCommand = () => { globalThis.copied = getSelection().toString(); };"
+    script = f"Object.defineProperty(navigator, 'clipboard', {{ value: undefined }}); {copies}"
+    with browser_page(served, script=script) as page:
+        choose(page, "Answer", "text")
+        ask(page, QUESTION)
+        expect(page.get_by_text("Stages")).to_be_visible()
+        page.get_by_role("button", name="Events", exact=True).click()
+        lines = page.get_by_role("list", name="Event log").get_by_role("listitem")
+        expect(lines.filter(has_text="response.done")).to_be_visible()
+        page.get_by_label("Filter").fill("item.create")
+        expect(lines).to_have_count(1)
+        lines.click()
+        expect(lines).to_contain_text(QUESTION)
+        page.get_by_role("button", name="Copy").click()
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        (copied,) = page.evaluate("copied").splitlines()
+        assert QUESTION in copied
+        page.get_by_role("button", name="Clear").click()
+        page.get_by_label("Filter").fill("")
+        expect(lines).to_have_count(0)
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+@pytest.mark.parametrize("size", SIZES)
+def test_nothing_overlaps(
+    served: str, size: tuple[int, int], scheme: Literal["dark", "light"]
+) -> None:
+    with browser_page(served) as page:
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        assert overlaps(page) == []
+        choose(page, "Answer", "text")
+        ask(page, QUESTION)
+        page.get_by_text("Stages").click()
+        assert overlaps(page) == []
+        page.get_by_role("button", name="Talk").click()
+        for pane in ("Settings", "Events"):
+            page.get_by_role("button", name=pane, exact=True).click()
+            assert overlaps(page) == []
+
+
+def overlaps(page: Page) -> list[list[str]]:
+    """Pairs of visible controls and texts that cover each other, and what is cut off sideways."""
+    return page.evaluate(
+        """() => {
+          const parts = [...document.querySelectorAll(
+            "button, a, input, select, textarea, label, h1, h2, header p, #state, #turns p, .facts"
+          )].filter((each) => each.checkVisibility({ visibilityProperty: true })
+            && !each.classList.contains("visually-hidden"));
+          const box = (each) => {
+            let { left, top, right, bottom } = each.getBoundingClientRect();
+            // What is seen of it in what scrolls.
+            for (let at = each.parentElement; at; at = at.parentElement) {
+              if (getComputedStyle(at).overflowY === "visible") continue;
+              const view = at.getBoundingClientRect();
+              [left, right] = [Math.max(left, view.left), Math.min(right, view.right)];
+              [top, bottom] = [Math.max(top, view.top), Math.min(bottom, view.bottom)];
+            }
+            return { left, top, right, bottom };
+          };
+          const found = [];
+          if (document.documentElement.scrollWidth > innerWidth) found.push(["page", "too wide"]);
+          parts.forEach((one, at) => parts.slice(at + 1).forEach((other) => {
+            if (one.contains(other) || other.contains(one)) return;
+            const [a, b] = [box(one), box(other)];
+            const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+            const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+            if (wide > 1 && high > 1) found.push([one.outerHTML, other.outerHTML]);
+          }));
+          return found;
+        }"""
+    )

@@ -59,7 +59,7 @@ def test_what_is_typed_is_spoken_at_its_own_speed(reading: str) -> None:
         page.get_by_role("button", name="Connect again").click()
         expect(page.get_by_role("status")).to_have_text("Connected.")
         page.get_by_label("Message").fill(TEXT)
-        page.get_by_role("button", name="Send").click()
+        page.get_by_role("button", name="Speak").click()
         expect(page.locator("#turns li.answer")).to_contain_text(TEXT)
         expect(page.get_by_role("status")).to_have_text("Ready.")
         expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
@@ -77,6 +77,7 @@ def test_what_is_typed_is_spoken_at_its_own_speed(reading: str) -> None:
 
 def test_what_the_model_cannot_do_is_not_offered(reading: str) -> None:
     with browser_page(reading) as page:
-        expect(page.get_by_role("button", name="Talk")).to_be_disabled()
-        expect(page.get_by_label("Answer", exact=True)).to_be_disabled()
+        expect(page.locator("#talk")).to_be_hidden()
+        expect(page.locator("#output")).to_be_hidden()
+        expect(page.get_by_label("Tools, as JSON")).to_be_hidden()
         expect(page.get_by_label("Voice")).to_be_enabled()

@@ -2,23 +2,19 @@
 
 import { Conversation } from "./conversation.js";
 import { draw } from "./drawing.js";
+import { EventLog } from "./events.js";
+import { showCall } from "./functions.js";
+import { itemsOf, keepTurns, keptTurns } from "./history.js";
+import { promptsFor, servedModel, voiceSample } from "./model.js";
+import { Panes } from "./panes.js";
+import { EVENT_PREFIX, Settings } from "./settings.js";
 import { Microphone, Speaker, fromBase64, toBase64 } from "./sound.js";
-import { timeline } from "./timeline.js";
+import { Turns } from "./turns.js";
+import { readRecording } from "./wav.js";
 import { Waveform } from "./waveform.js";
 
-const MOST_TURNS = 200;
-// What the model that comes with antiphon can answer; it answers the same questions when it hears them.
-const PROMPTS = {
-  "antiphon-demo": [
-    "What is antiphon?",
-    "What are the stages?",
-    "How does it work?",
-    "What is two plus three?",
-    "Tell me a joke.",
-    "Repeat after me: the sea is blue and warm.",
-  ],
-};
-const END_PX = 48; // a view that ends so close to the last turn follows it
+const WITH_ROOM = matchMedia("(min-width: 60rem)");
+const SPOKEN = "(spoken)"; // until the words are known
 
 const at = (id) => document.getElementById(id);
 const page = {
@@ -26,30 +22,49 @@ const page = {
   microphone: null,
   speaker: null,
   detectsTurns: false,
-  takesAudio: true,
-  writes: true, // answers may come as text alone
   model: null, // as `GET v1/models` describes it
   drawing: null, // aborts the answer with images that is being made
   answering: null, // id of the response that is being made
   interrupted: null, // id of the response whose remaining audio is not played
   spoken: null, // ids of the item, and of its response, that the loudspeaker was given last
-  answers: new Map(), // list items by the id of the answer they show
+  shown: new Map(), // turns by the id of the response or item that they show
+  turnEndedAt: 0, // when the user's last turn ended
+  begunAt: new Map(), // that, by the id of the response
+  openCalls: 0, // of functions, whose results are awaited
+  replays: 0,
 };
 
-const waveform = new Waveform(at("waveform"), function* () {
-  if (page.microphone) yield { analyser: page.microphone.analyser, colour: "borderTopColor" };
-  if (page.speaker?.playing) yield { analyser: page.speaker.analyser, colour: "color" };
+const turns = new Turns(at("turns"), document.querySelector("main"), replay);
+const settings = new Settings((session, id) => page.conversation?.update(session, id));
+const panes = new Panes([at("show-settings"), at("show-events")]);
+const log = new EventLog({
+  list: at("log"),
+  filter: at("filter"),
+  copy: at("copy-events"),
+  clear: at("clear-events"),
 });
+const waveform = new Waveform(
+  at("waveform"),
+  function* () {
+    const { microphone, speaker } = page;
+    if (microphone) yield { analyser: microphone.analyser, colour: "borderTopColor", isMicrophone: true };
+    if (speaker?.playing) yield { analyser: speaker.analyser, colour: "color" };
+  },
+  (level) => at("talk").style.setProperty("--level", level.toFixed(2)),
+);
 
 function show(state) {
   at("state").textContent = state;
 }
 
 function refresh() {
+  const { model } = page;
   const open = page.conversation?.open ?? false;
+  at("state").classList.toggle("open", open);
   for (const id of ["text", "send", "voice"]) at(id).disabled = !open;
-  at("talk").disabled = !(open && page.takesAudio);
-  at("output").disabled = !(open && page.writes);
+  at("preview").disabled = !(open && at("voice").value);
+  at("talk").disabled = !(open && (model?.input_kinds.includes("audio") ?? true));
+  at("output").disabled = !(open && !model?.reads_aloud);
   for (const button of at("prompts").querySelectorAll("button")) button.disabled = !open;
   at("interrupt").disabled = !(page.answering || page.drawing || page.speaker?.playing);
   at("talk").setAttribute("aria-pressed", String(page.microphone !== null));
@@ -57,75 +72,62 @@ function refresh() {
 }
 
 function addTurn(who, text) {
-  const turn = document.createElement("li");
-  turn.className = who === "You" ? "user" : "answer";
-  const label = document.createElement("p");
-  label.className = "who";
-  label.textContent = who;
-  const words = document.createElement("p");
-  words.textContent = text;
-  turn.append(label, words);
-  at("turns").append(turn);
-  while (at("turns").childElementCount > MOST_TURNS) at("turns").firstElementChild.remove();
-  return { turn, words };
+  const turn = turns.add(who, text);
+  refreshWelcome();
+  return turn;
 }
 
-/** Keeps the end of the conversation in view while it grows, unless the reader has scrolled away. */
-function followTurns() {
-  const view = document.querySelector("main");
-  let atEnd = true;
-  let top = 0;
-  view.addEventListener("scroll", () => {
-    // Growth of the content moves its end away; only the reader moves the view up.
-    const wasMovedUp = view.scrollTop < top;
-    top = view.scrollTop;
-    atEnd = view.scrollHeight - top - view.clientHeight < END_PX || (atEnd && !wasMovedUp);
-  });
-  const follow = () => {
-    if (atEnd) view.scrollTop = view.scrollHeight;
-  };
-  const sizes = new ResizeObserver(follow);
-  sizes.observe(view);
-  sizes.observe(at("turns"));
-  return () => {
-    atEnd = true;
-    follow();
-  };
+/** Suggestions are above the field for text once there are turns. */
+function refreshWelcome() {
+  const isEmpty = turns.records.length === 0;
+  at("welcome").hidden = !isEmpty;
+  at("forget").hidden = isEmpty;
+  if (isEmpty) at("welcome").append(at("prompts"));
+  else at("typed").before(at("prompts"));
 }
 
-const scrollToEnd = followTurns();
+const keep = () => keepTurns(turns.records);
 
-function answerOf(id) {
-  if (!page.answers.has(id)) {
-    page.answers.set(id, addTurn("antiphon", ""));
-    if (page.answers.size > MOST_TURNS) page.answers.delete(page.answers.keys().next().value);
-  }
-  return page.answers.get(id);
+function turnOf(id, who = "antiphon", text = "") {
+  if (!page.shown.has(id)) page.shown.set(id, addTurn(who, text));
+  return page.shown.get(id);
+}
+
+function heardFirst(responseId, first) {
+  const begunAt = page.begunAt.get(responseId);
+  if (begunAt) turnOf(responseId).heardAfter(performance.now() - begunAt, first);
 }
 
 function appendText({ response_id, delta }) {
-  answerOf(response_id).words.textContent += delta;
+  turnOf(response_id).append(delta);
+}
+
+function appendWords({ item_id, delta }) {
+  const turn = page.shown.get(item_id);
+  if (!turn) return;
+  if (turn.record.unheard) turn.text = "";
+  turn.record.unheard = false;
+  turn.append(delta);
 }
 
 /** Stop the loudspeaker, and report how much of the answer was heard. */
 function hush() {
   const { speaker, conversation, spoken } = page;
   // The loudspeaker may have run dry while more of the same answer is on its way.
-  if (!spoken || !(speaker.playing || spoken.response === page.answering)) return;
-  page.spoken = null;
-  const heardMs = speaker.playedMs(spoken.item);
-  speaker.clear();
-  if (heardMs) {
-    const heard = { item_id: spoken.item, content_index: 0, audio_end_ms: heardMs };
-    conversation.send("conversation.item.truncate", heard);
+  const speaks = spoken && (speaker.playing || spoken.response === page.answering);
+  if (speaks) {
+    page.spoken = null;
+    const heardMs = speaker.playedMs(spoken.item);
+    if (heardMs) {
+      const heard = { item_id: spoken.item, content_index: 0, audio_end_ms: heardMs };
+      conversation.send("conversation.item.truncate", heard);
+    }
   }
+  if (speaks || speaker?.playing) speaker.clear();
 }
 
-/** The realtime API has no images; they are asked for elsewhere. */
-const realtimeOutput = () => (at("output").value === "audio" ? "audio" : "text");
-
 const on = {
-  "session.created": ({ session }) => {
+  "session.created": async ({ session }) => {
     at("model").textContent = session.model;
     // A model that does not speak says so.
     const speaks = session.output_modalities[0] === "audio";
@@ -133,22 +135,26 @@ const on = {
       if (option.value === "audio") option.hidden = option.disabled = !speaks;
     }
     if (!speaks && at("output").value === "audio") at("output").value = "text";
-    suggest(PROMPTS[session.model] ?? []);
-    showModel(at("key").value).catch((error) => show(`The model cannot be described: ${error.message}`));
-    page.conversation.update({
-      output_modalities: [realtimeOutput()],
-      audio: {
-        input: {
-          turn_detection: { type: "server_vad", create_response: true, interrupt_response: true },
-          transcription: { model: session.model },
-        },
-      },
-      antiphon: { timeline: true },
-    });
+    const { conversation } = page;
+    let model = null;
+    try {
+      model = await servedModel(settings.key);
+    } catch (error) {
+      show(`The model cannot be described: ${error.message}`);
+    }
+    if (conversation !== page.conversation) return;
+    settings.begin(session.model);
+    if (!model) return;
+    page.model = model;
+    settings.showModel(model, session.audio.output.voice);
+    showModel(model);
+    // A model that reads aloud would speak the earlier texts again.
+    if (!model.reads_aloud) itemsOf(turns.records).forEach((item) => conversation.add(item));
+    refresh();
   },
   "session.updated": ({ session }) => {
     page.detectsTurns = Boolean(session.audio.input.turn_detection);
-    show("Connected.");
+    if (!page.answering && !page.microphone) show("Connected.");
     refresh();
   },
   "input_audio_buffer.speech_started": () => {
@@ -156,79 +162,111 @@ const on = {
     show("Listening …");
     refresh();
   },
+  "input_audio_buffer.speech_stopped": () => {
+    page.turnEndedAt = performance.now();
+  },
   "input_audio_buffer.committed": ({ item_id }) => {
-    page.answers.set(item_id, addTurn("You", "(spoken)"));
+    if (!page.detectsTurns) page.turnEndedAt = performance.now();
+    turnOf(item_id, "You", SPOKEN).record.unheard = true;
     show("Understood …");
   },
+  "conversation.item.input_audio_transcription.delta": appendWords,
   "conversation.item.input_audio_transcription.completed": ({ item_id, transcript }) => {
-    const turn = page.answers.get(item_id);
-    if (turn && transcript) turn.words.textContent = transcript;
+    const turn = page.shown.get(item_id);
+    if (!turn || !transcript) return;
+    turn.text = transcript;
+    turn.record.unheard = false;
+    keep();
   },
   "response.created": ({ response }) => {
     page.answering = response.id;
-    answerOf(response.id);
+    page.begunAt.set(response.id, page.turnEndedAt);
+    turnOf(response.id);
     show("Answering …");
     refresh();
   },
-  "response.output_text.delta": appendText,
+  "response.output_text.delta": (event) => {
+    heardFirst(event.response_id, "word");
+    appendText(event);
+  },
   "response.output_audio_transcript.delta": appendText,
   "response.output_audio.delta": ({ response_id, item_id, delta }) => {
     // Sent before the gateway received the cancel.
     if (response_id === page.interrupted) return;
+    heardFirst(response_id, "sound");
+    const samples = fromBase64(delta);
+    turnOf(response_id).addSound(samples);
     if (!page.speaker) return;
     page.spoken = { item: item_id, response: response_id };
-    page.speaker.play(item_id, fromBase64(delta));
+    page.speaker.play(item_id, samples);
     refresh();
+  },
+  "response.output_item.done": ({ response_id, item }) => {
+    if (item.type !== "function_call") return;
+    page.openCalls += 1;
+    showCall(turnOf(response_id), item, (output) => {
+      page.openCalls -= 1;
+      page.conversation.add({ type: "function_call_output", call_id: item.call_id, output });
+      if (page.openCalls) return;
+      page.turnEndedAt = performance.now();
+      page.conversation.send("response.create");
+    });
   },
   "response.done": ({ response }) => {
     page.answering = null;
+    page.begunAt.delete(response.id);
     const { status, status_details: details } = response;
     show(status === "completed" ? "Ready." : `The answer is ${status}.`);
-    if (status === "failed") {
-      const { turn, words } = answerOf(response.id);
-      turn.classList.add("fault");
-      words.textContent += details.error.message ?? details.error.code;
-    }
+    const turn = turnOf(response.id);
+    if (status === "failed") turn.fail(details.error.message ?? details.error.code);
+    if (settings.realtimeOutput === "text") at("said").textContent = turn.record.text;
+    turn.offerSound();
+    turns.boundSound();
+    keep();
     refresh();
   },
   "antiphon.response.timeline": ({ response_id, stages }) => {
-    answerOf(response_id).turn.append(timeline(stages));
+    turnOf(response_id).addTimeline(stages);
+    keep();
   },
   error: ({ error }) => {
-    addTurn("Error", error.message).turn.classList.add("fault");
+    if (error.event_id?.startsWith(EVENT_PREFIX)) {
+      settings.showFault(error.message);
+      show("A setting was refused; see the settings.");
+    } else {
+      addTurn("Error", "").fail(error.message);
+    }
   },
 };
 
-/** Offers the voices of the model, and only what it can do. */
-async function showModel(key) {
-  const headers = key ? { authorization: `Bearer ${key}` } : {};
-  const answer = await fetch("v1/models", { headers });
-  if (!answer.ok) return;
-  const [model] = (await answer.json()).data;
-  at("voice").replaceChildren(...model.voices.map((name) => new Option(name, name)));
-  page.takesAudio = model.input_kinds.includes("audio");
-  page.writes = !model.reads_aloud;
-  page.model = model;
-  const draws = model.outputs.includes("image");
-  for (const option of at("output").options) {
-    if (option.value === "image") option.hidden = option.disabled = !draws;
-  }
-  if (!draws && at("output").value === "image") at("output").value = "text";
-  // Without a voice such a model may choose another one for each text.
-  if (model.reads_aloud && model.voices.length) {
-    page.conversation.update({ audio: { output: { voice: model.voices[0] } } });
-  }
-  refresh();
+/** Shows only what the model can do. */
+function showModel(model) {
+  suggest(promptsFor(model));
+  const hears = model.input_kinds.includes("audio");
+  document.body.classList.toggle("reading", model.reads_aloud);
+  at("talk").hidden = !hears;
+  at("send").classList.toggle("primary", !hears);
+  at("send").textContent = model.reads_aloud ? "Speak" : "Send";
+  at("text").rows = model.reads_aloud ? 3 : 1;
+  at("text").placeholder = model.reads_aloud ? "Text to read aloud" : "Type a message";
+  at("greeting").textContent = model.reads_aloud ? `Let ${model.id} read aloud` : `Talk with ${model.id}`;
+  at("hint").textContent = model.reads_aloud
+    ? "Type a text. The settings have the voice and how it speaks."
+    : hears
+      ? "Press Talk and speak, or type. You can interrupt an answer at any time."
+      : "Type a message.";
+  // How to speak is half of what such a model is asked for.
+  if (model.reads_aloud && WITH_ROOM.matches) panes.show(at("settings"));
 }
 
 function connect() {
   page.conversation?.close();
   page.answering = null;
-  const key = at("key").value;
+  page.openCalls = 0;
   show("Connecting …");
   const closed = async (reason, needsKey) => {
     show(reason);
-    if (needsKey) at("key").focus();
+    if (needsKey) panes.open(at("settings"), at("key"));
     await stopTalking();
     refresh();
   };
@@ -240,7 +278,9 @@ function connect() {
     show("Connected again.");
     refresh();
   };
-  page.conversation = new Conversation({ key, on, waits: show, lost, resumed, closed });
+  const note = (direction, event) => log.note(direction, event);
+  page.conversation = new Conversation({ key: settings.key, on, note, waits: show, lost, resumed, closed });
+  refresh();
 }
 
 /** A browser lets sound begin only after somebody has touched the page. */
@@ -274,7 +314,9 @@ async function say(text) {
   await wakeSpeaker();
   interrupt();
   addTurn("You", text);
-  scrollToEnd();
+  turns.scrollToEnd();
+  keep();
+  page.turnEndedAt = performance.now();
   if (at("output").value === "image") await showDrawing(text);
   else page.conversation.say(text);
 }
@@ -282,22 +324,20 @@ async function say(text) {
 /** Shows an answer with images as it is made. Each is by itself: the conversation does not have it. */
 async function showDrawing(text) {
   const drawing = (page.drawing = new AbortController());
-  const { turn, words } = addTurn("antiphon", "");
+  const turn = addTurn("antiphon", "");
   const steps = document.createElement("progress");
   steps.setAttribute("aria-label", "Progress");
-  turn.append(steps);
+  turn.element.append(steps);
   show("Answering …");
   refresh();
   let end = "Ready.";
   try {
     await draw({
-      key: at("key").value,
+      key: settings.key,
       model: page.model,
       text,
       signal: drawing.signal,
-      onText: (more) => {
-        words.textContent += more;
-      },
+      onText: (more) => turn.append(more),
       onImage: (url) => {
         const image = document.createElement("img");
         image.alt = `Image for: ${text}`;
@@ -312,15 +352,36 @@ async function showDrawing(text) {
     });
   } catch (error) {
     end = drawing.signal.aborted ? "The answer is cancelled." : "The answer is failed.";
-    if (!drawing.signal.aborted) {
-      turn.classList.add("fault");
-      words.textContent += error.message;
-    }
+    if (!drawing.signal.aborted) turn.fail(error.message);
   }
   steps.remove();
+  keep();
   if (page.drawing !== drawing) return; // another one has begun
   page.drawing = null;
   show(end);
+  refresh();
+}
+
+/** Plays samples that are there already. The gateway is not told how much of them was heard. */
+async function replay(pieces) {
+  await wakeSpeaker();
+  interrupt();
+  page.spoken = null;
+  page.replays += 1;
+  for (const piece of pieces) page.speaker.play(`replay-${page.replays}`, piece);
+  refresh();
+}
+
+async function preview() {
+  at("preview").disabled = true;
+  settings.showFault("");
+  try {
+    const { key, options } = settings;
+    const file = await voiceSample({ key, model: page.model, voice: at("voice").value, options });
+    await replay([await readRecording(file)]);
+  } catch (error) {
+    settings.showFault(`The voice cannot be heard: ${error.message}`);
+  }
   refresh();
 }
 
@@ -338,12 +399,28 @@ function suggest(prompts) {
   at("prompts").hidden = items.length === 0;
 }
 
+function interrupt() {
+  page.drawing?.abort();
+  if (page.answering) {
+    page.interrupted = page.answering;
+    page.conversation.send("response.cancel");
+  }
+  hush();
+  refresh();
+}
+
 at("typed").addEventListener("submit", async (event) => {
   event.preventDefault();
   const text = at("text").value.trim();
   if (!text) return;
   at("text").value = "";
   await say(text);
+});
+
+at("text").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  at("typed").requestSubmit();
 });
 
 at("talk").addEventListener("click", async () => {
@@ -355,26 +432,26 @@ at("talk").addEventListener("click", async () => {
   refresh();
 });
 
-function interrupt() {
-  page.drawing?.abort();
-  if (page.answering) {
-    page.interrupted = page.answering;
-    page.conversation.send("response.cancel");
-  }
-  hush();
-  refresh();
-}
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !at("interrupt").disabled) interrupt();
+});
 
 at("interrupt").addEventListener("click", interrupt);
-at("voice").addEventListener("change", () => {
-  page.conversation.update({ audio: { output: { voice: at("voice").value } } });
+at("preview").addEventListener("click", preview);
+at("forget").addEventListener("click", () => {
+  interrupt();
+  turns.clear();
+  page.shown.clear();
+  keep();
+  refreshWelcome();
+  connect();
+  at("text").focus();
 });
-at("output").addEventListener("change", () => {
-  page.conversation.update({ output_modalities: [realtimeOutput()] });
-});
-at("settings").addEventListener("submit", (event) => {
+at("connection").addEventListener("submit", (event) => {
   event.preventDefault();
   connect();
 });
 
+for (const record of keptTurns()) turns.restore(record);
+refreshWelcome();
 connect();

@@ -11,6 +11,7 @@ const MOST_ATTEMPTS = 12; // about 40 seconds
 const FINAL = new Set([1000, 1003, 1007, 1008, 1009]);
 
 /**
+ * `note(direction, event)` is called with every event, "sent" or "received".
  * `on` has a handler for each server event that the page shows, by its type. `waits(reason)` is called
  * when the gateway cannot open a conversation yet; the conversation tries again. When an open
  * conversation loses its gateway, `lost()` is called, and `resumed()` when a gateway has continued it.
@@ -25,10 +26,10 @@ export class Conversation {
   #attempts = 0;
   #waiting = 0;
 
-  constructor({ key, on, waits, lost, resumed, closed }) {
+  constructor({ key, on, note, waits, lost, resumed, closed }) {
     this.#key = key;
     this.#on = on;
-    Object.assign(this, { waits, lost, resumed, closed });
+    Object.assign(this, { note, waits, lost, resumed, closed });
     this.#connect(false);
   }
 
@@ -47,17 +48,26 @@ export class Conversation {
   send(type, fields = {}) {
     const command = { type, ...fields };
     this.#position.sent(command);
-    if (this.#begun) this.#socket.send(JSON.stringify(command));
+    if (this.#begun) this.#transmit(command);
   }
 
-  update(session) {
-    this.send("session.update", { session: { type: "realtime", ...session } });
+  /** An error of the change has its `event_id`. */
+  update(session, event_id) {
+    this.send("session.update", { event_id, session: { type: "realtime", ...session } });
+  }
+
+  add(item) {
+    this.send("conversation.item.create", { item });
   }
 
   say(text) {
-    const content = [{ type: "input_text", text }];
-    this.send("conversation.item.create", { item: { type: "message", role: "user", content } });
+    this.add({ type: "message", role: "user", content: [{ type: "input_text", text }] });
     this.send("response.create");
+  }
+
+  #transmit(command) {
+    this.note("sent", command);
+    this.#socket.send(JSON.stringify(command));
   }
 
   #connect(resumes) {
@@ -67,20 +77,21 @@ export class Conversation {
     if (resumes) url.searchParams.set("resumed", "true");
     const protocols = this.#key ? ["realtime", `openai-insecure-api-key.${this.#key}`] : [];
     const socket = new WebSocket(url, protocols);
-    if (resumes) socket.onopen = () => socket.send(JSON.stringify(this.#position.resumption));
+    if (resumes) socket.onopen = () => this.#transmit(this.#position.resumption);
     socket.onmessage = ({ data }) => this.#take(JSON.parse(data), resumes);
     socket.onclose = (ended) => this.#ended(ended);
     this.#socket = socket;
   }
 
   #take(event, resumes) {
+    this.note("received", event);
     const begins = !this.#begun && event.type === "session.created";
     if (begins) {
       this.#begun = true;
       this.#attempts = 0;
     }
     if (begins && resumes) {
-      for (const command of this.#position.beginAgain()) this.#socket.send(JSON.stringify(command));
+      for (const command of this.#position.beginAgain()) this.#transmit(command);
       this.resumed();
       return;
     }

@@ -83,9 +83,9 @@ export class Microphone {
   }
 }
 
-/** 16-bit little-endian samples to base64. */
-export function toBase64(pcm16) {
-  const bytes = new Uint8Array(pcm16.buffer, pcm16.byteOffset, pcm16.byteLength);
+/** The bytes of an array to base64, as of 16-bit little-endian samples. */
+export function toBase64(array) {
+  const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
   let text = "";
   for (const byte of bytes) text += String.fromCharCode(byte);
   return btoa(text);
