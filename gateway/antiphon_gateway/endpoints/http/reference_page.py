@@ -17,7 +17,9 @@ HEADERS = {
 }
 _STYLE = """
 :root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif; }
-body { max-width: 60rem; margin: 0 auto; padding: 1rem; }
+body { max-width: 60rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere;
+       color: light-dark(#1b1f24, #e8eaed); background: light-dark(#ffffff, #15181c); }
+a { color: light-dark(#1f5fc8, #79a8f5); }
 code { font-family: ui-monospace, monospace; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0;
