@@ -87,7 +87,7 @@ def test_options_and_a_recording_of_the_voice_are_sent(reading: str) -> None:
     with browser_page(reading) as page:
         page.on("websocket", listen)
         # There is room for the settings beside the turns, where they are open by themselves.
-        page.get_by_label("Instruction").fill("Slowly.")
+        page.get_by_label("Instruction", exact=True).fill("Slowly.")
         page.get_by_label("What the recording says").fill("What are the stages?")
         page.get_by_role("button", name="Connect again").click()
         expect(page.get_by_role("status")).to_have_text("Connected.")
