@@ -312,6 +312,7 @@ async function stopTalking() {
 
 async function say(text) {
   await wakeSpeaker();
+  await settings.reading;
   interrupt();
   addTurn("You", text);
   turns.scrollToEnd();

@@ -39,9 +39,10 @@ function field(option) {
 /**
  * Shows the options in `place`. Calls `onChange(name, value)` with what the user gives, null if it is
  * taken back, and `onFault(message)` if a recording cannot be used. `kept` are values of an earlier
- * load; recordings are not among them.
+ * load; recordings are not among them. `onReading(promise)` is called with what ends once a value is
+ * read.
  */
-export function showOptions({ place, options, kept, onChange, onFault }) {
+export function showOptions({ place, options, kept, onChange, onFault, onReading }) {
   const rank = ({ name }) => (FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length);
   const rest = document.createElement("details");
   const summary = document.createElement("summary");
@@ -56,7 +57,7 @@ export function showOptions({ place, options, kept, onChange, onFault }) {
     label.htmlFor = control.id;
     label.textContent = title(option.name);
     if (option.kind !== "audio" && kept[option.name] !== undefined) control.value = kept[option.name];
-    control.addEventListener("change", async () => {
+    const change = async () => {
       try {
         if (option.kind === "audio") {
           const file = control.files[0];
@@ -70,7 +71,8 @@ export function showOptions({ place, options, kept, onChange, onFault }) {
         control.value = "";
         onFault(`${title(option.name)}: ${error.message}`);
       }
-    });
+    };
+    control.addEventListener("change", () => onReading(change()));
     (rank(option) < FIRST.length ? place : rest).append(label, control);
   }
   if (rest.childElementCount > 1) place.append(rest);

@@ -46,6 +46,7 @@ export class Settings {
     for (const id of KEPT) if (kept[id] !== undefined && id !== "voice") at(id).value = kept[id];
     this.#options = kept.options ?? {};
     this.keptVoice = kept.voice;
+    this.reading = null; // ends once the last recording is read
     const changes = {
       voice: () => ({ audio: { output: { voice: at("voice").value } } }),
       output: () => ({ output_modalities: [this.realtimeOutput] }),
@@ -142,6 +143,7 @@ export class Settings {
         this.#apply(() => ({ antiphon: { options: { [name]: value } } }));
       },
       onFault: (reason) => this.showFault(reason),
+      onReading: (reading) => (this.reading = reading),
     });
   }
 
