@@ -62,7 +62,7 @@ function refresh() {
   const open = page.conversation?.open ?? false;
   at("state").classList.toggle("open", open);
   for (const id of ["text", "send", "voice"]) at(id).disabled = !open;
-  at("preview").disabled = !(open && at("voice").value);
+  at("preview").disabled = !(open && at("voice").options.length);
   at("talk").disabled = !(open && (model?.input_kinds.includes("audio") ?? true));
   at("output").disabled = !(open && !model?.reads_aloud);
   for (const button of at("prompts").querySelectorAll("button")) button.disabled = !open;

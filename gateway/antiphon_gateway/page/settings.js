@@ -116,11 +116,14 @@ export class Settings {
   showModel(model, voice) {
     this.#model = model;
     at("voice").replaceChildren(...model.voices.map((name) => new Option(name, name)));
+    if (model.reads_aloud) at("voice").append(new Option("none by name", ""));
     // Without a voice a model that reads aloud may choose another one for each text.
-    const first = model.reads_aloud ? model.voices[0] : voice;
-    const wanted = model.voices.includes(this.keptVoice) ? this.keptVoice : first;
-    if (wanted) at("voice").value = wanted;
-    if (wanted && wanted !== voice) this.#apply(() => ({ audio: { output: { voice: wanted } } }));
+    const first = model.reads_aloud ? (model.voices[0] ?? "") : voice;
+    const clones = Object.values(this.#options).some((value) => typeof value === "object");
+    const kept = model.voices.includes(this.keptVoice) ? this.keptVoice : first;
+    const wanted = clones ? "" : kept;
+    at("voice").value = wanted;
+    if (wanted !== voice) this.#apply(() => ({ audio: { output: { voice: wanted } } }));
     const hide = (name, hidden) => {
       for (const each of document.querySelectorAll(`.${name}`)) each.hidden = hidden;
     };
@@ -140,7 +143,11 @@ export class Settings {
       onChange: (name, value) => {
         if (value === null) delete this.#options[name];
         else this.#options[name] = value;
-        this.#apply(() => ({ antiphon: { options: { [name]: value } } }));
+        const antiphon = { options: { [name]: value } };
+        // A recording is the voice, and excludes one by name.
+        if (value !== null && typeof value === "object") at("voice").value = "";
+        const { value: voice } = at("voice");
+        this.#apply(() => (voice ? { antiphon } : { antiphon, audio: { output: { voice } } }));
       },
       onFault: (reason) => this.showFault(reason),
       onReading: (reading) => (this.reading = reading),
@@ -179,7 +186,7 @@ export class Settings {
 
   #keep() {
     const values = Object.fromEntries(KEPT.map((id) => [id, at(id).value]));
-    if (values.voice) this.keptVoice = values.voice;
+    this.keptVoice = values.voice || this.keptVoice;
     // A recording may be larger than what a browser keeps.
     const options = Object.entries(this.#options).filter(([, value]) => typeof value !== "object");
     keepSettings({ ...values, voice: this.keptVoice, options: Object.fromEntries(options) });
