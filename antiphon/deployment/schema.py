@@ -180,6 +180,8 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # serve`, it may be an ID on the Hugging Face hub. If it is empty, a directory with the released
     # name is looked for inside the model's directory and next to it.
     audio_tokenizer_dir: str = ""
+    # The directory of the image tokenizer, found in the same way.
+    image_tokenizer_dir: str = ""
     # The directory with the files of the voice, for families whose checkpoints do not include the
     # voice. If it is empty, the folder that the family specifies is used. It is inside the
     # directory of the checkpoint.

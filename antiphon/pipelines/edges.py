@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from antiphon.pipelines.graph import CLIENT, SAMPLE, VARIES, Edge, TensorSpec
+from antiphon.values.segment import Delivery
 
 # A message costs 0.1 ms at each end, regardless of its size, and text passes through the gateway.
 # If a stage generates tokens faster than this, several tokens are sent in one message. The
@@ -128,19 +129,31 @@ def frames_edge(
     )
 
 
-def audio_edge(producer: str, frames: str, dtype: str = "uint16") -> Edge:
-    """Return the edge `audio`, which carries samples and the codec frames from which they were
-    decoded.
+def whole_ids_edge(name: str, producer: str, consumer: str, unit: str) -> Edge:
+    """Return an edge of IDs for a consumer that needs all of them before it begins."""
+    return Edge(
+        name,
+        producer,
+        (consumer,),
+        unit,
+        (TensorSpec(name, "uint16", (VARIES,)),),
+        counted_by=name,
+        delivery=Delivery.WHOLE,
+    )
+
+
+def audio_edge(producer: str, frames: str = "", dtype: str = "uint16") -> Edge:
+    """Return the edge `audio`, which carries samples and the codec `frames` from which they were
+    decoded, if there are any.
     """
+    samples = TensorSpec("samples", "float32", (VARIES,))
+    decoded = (TensorSpec(frames, dtype, (VARIES, VARIES)),) if frames else ()
     return Edge(
         "audio",
         producer,
         (CLIENT,),
         SAMPLE,
-        (
-            TensorSpec("samples", "float32", (VARIES,)),
-            TensorSpec(frames, dtype, (VARIES, VARIES)),
-        ),
+        (samples, *decoded),
         counted_by="samples",
         governed=True,
     )

@@ -98,6 +98,23 @@ def random_codes(edge: str, tensor: str = "") -> Example:
     return _drawn_frames(edge, tensor or edge, draw)
 
 
+def random_ids(edge: str) -> Example:
+    """Return random ids in one chunk, as many as `--frames`. The tensor has the edge's name."""
+
+    def example(settings: ExampleSettings) -> MadeUp:
+        count, entries = settings.frames, settings.description.code_entries
+        if not count:
+            raise FailedPrecondition("say how many ids, --frames 100", field="frames")
+
+        def made_up(number: int) -> Sequence[TimedChunk]:
+            ids = np.random.default_rng(number).integers(entries, size=count, dtype=np.uint16)
+            return (TimedChunk(0.0, ending(Chunk("", edge, tensors={edge: ids}))),)
+
+        return made_up
+
+    return example
+
+
 def random_floats(edge: str) -> Example:
     """Return an example of random float frames. See `timed_frames`.
 

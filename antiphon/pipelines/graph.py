@@ -184,7 +184,7 @@ class CheckpointFiles:
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """A second repository that every checkpoint of a family needs, given by its ID on the Hugging
+    """A further repository that every checkpoint of a family needs, given by its ID on the Hugging
     Face hub.
 
     `setting` is the stage setting that contains its directory. `folder` is its name if it is
@@ -218,7 +218,7 @@ class Pipeline:
     marker: str = ""
     variant: Variant | None = None
     files: tuple[CheckpointFiles, ...] = (CheckpointFiles(),)
-    companion: Companion | None = None
+    companions: tuple[Companion, ...] = ()
 
     def __post_init__(self) -> None:
         for field, fault in _faults(self):

@@ -138,7 +138,9 @@ PIPELINE = Pipeline(
         CheckpointFiles(folders=("", AUDIO_TOKENIZER), marker=f"{AUDIO_TOKENIZER}/{CONFIG_FILE}"),
         CheckpointFiles(),
     ),
-    companion=Companion(f"XiaomiMiMo/{AUDIO_TOKENIZER}", "audio_tokenizer_dir", AUDIO_TOKENIZER),
+    companions=(
+        Companion(f"XiaomiMiMo/{AUDIO_TOKENIZER}", "audio_tokenizer_dir", AUDIO_TOKENIZER),
+    ),
     stages=(
         StageSpec(TALKER, samples=True, options=OPTIONS, example=conversation(INPUT)),
         StageSpec(CODE2WAV, example=code2wav_example),

@@ -20,7 +20,6 @@ from antiphon_testkit.tiny_weights import WeightRules
 TEXT_IDS, IMAGE_IDS, SPEECH_IDS = 160, 64, 48
 """In the vocabulary's order."""
 FIRST_IMAGE, FIRST_UNIT = TEXT_IDS, TEXT_IDS + IMAGE_IDS
-VOCABULARY = TEXT_IDS + IMAGE_IDS + SPEECH_IDS
 MASK, END_OF_AUDIO, END_OF_TEXT, END_OF_IMAGE = 150, 151, 152, 153
 PREFIX = "model.transformer."
 END_GAIN = 1.5
@@ -51,6 +50,23 @@ GROUPED = LladaShape(hidden=48, layers=3, heads=4, kv_heads=2, inner=40)
 SHAPES = {"as-released": AS_RELEASED, "grouped": GROUPED}
 
 
+@dataclass(frozen=True, slots=True)
+class LladaVocabulary:
+    """So many ids of text, and then of image tokens and speech units."""
+
+    text: int = TEXT_IDS
+    image: int = IMAGE_IDS
+    speech: int = SPEECH_IDS
+
+    @property
+    def size(self) -> int:
+        """All of them."""
+        return self.text + self.image + self.speech
+
+
+FEW_IDS = LladaVocabulary()
+
+
 def write_tiny_llada(directory: Path, shape: LladaShape, seed: int = 0) -> None:
     """Write `config.json` and `model.safetensors` into `directory`.
 
@@ -59,14 +75,14 @@ def write_tiny_llada(directory: Path, shape: LladaShape, seed: int = 0) -> None:
     """
     make_directory(directory)
     (directory / "config.json").write_text(json.dumps(llada_config(shape), indent=2) + "\n")
-    tensors = RULES.draw_each(_shapes(shape), seed)
+    tensors = RULES.draw_each(llada_shapes(shape), seed)
     head = tensors[f"{PREFIX}ff_out.weight"]
     head[MASK] = 0.0
     head[END_OF_AUDIO] *= END_GAIN
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
 
 
-def llada_config(shape: LladaShape) -> dict[str, Any]:
+def llada_config(shape: LladaShape, vocabulary: LladaVocabulary = FEW_IDS) -> dict[str, Any]:
     """The fields of `config.json` on which the network depends."""
     return {
         "model_type": "dynin_omni",
@@ -75,8 +91,8 @@ def llada_config(shape: LladaShape) -> dict[str, Any]:
         "n_kv_heads": shape.kv_heads,
         "n_layers": shape.layers,
         "mlp_hidden_size": shape.inner,
-        "vocab_size": VOCABULARY,
-        "embedding_size": VOCABULARY,
+        "vocab_size": vocabulary.size,
+        "embedding_size": vocabulary.size,
         "max_sequence_length": 512,
         "rms_norm_eps": 1e-5,
         "rope_theta": 500000.0,
@@ -99,16 +115,17 @@ def llada_config(shape: LladaShape) -> dict[str, Any]:
         "flash_attention": False,
         "multi_query_attention": None,
         "init_device": "cpu",
-        "codebook_size": IMAGE_IDS,
+        "codebook_size": vocabulary.image,
     }
 
 
-def _shapes(shape: LladaShape) -> Shapes:
+def llada_shapes(shape: LladaShape, vocabulary: LladaVocabulary = FEW_IDS) -> Shapes:
+    """Names and shapes of all parameters."""
     width, keys = shape.hidden, shape.hidden // shape.heads * shape.kv_heads
     shapes: Shapes = {
-        f"{PREFIX}wte.weight": (VOCABULARY, width),
+        f"{PREFIX}wte.weight": (vocabulary.size, width),
         f"{PREFIX}ln_f.weight": (width,),
-        f"{PREFIX}ff_out.weight": (VOCABULARY, width),
+        f"{PREFIX}ff_out.weight": (vocabulary.size, width),
     }
     for index in range(shape.layers):
         block = f"{PREFIX}blocks.{index}"

@@ -85,8 +85,8 @@ class MaskedAnswer:
     temperature of `sampling` if `tempered` is true, and at a temperature of 1 otherwise. If the
     temperature is 0, the most likely ID is chosen. `sampling.seed` is the key for all draws. An
     answer is done when the first block that contains one of the IDs in `ends` is finished. What
-    follows that ID is not part of the answer, and later blocks cannot change it. Raises
-    `InvalidArgument` if the plan has no steps.
+    follows that ID is not part of the answer, and later blocks cannot change it. No position attends
+    to the ID `padding` in the prompts. Raises `InvalidArgument` if the plan has no steps.
     """
 
     def __init__(
@@ -101,6 +101,7 @@ class MaskedAnswer:
         guidance: Guidance | None = None,
         tempered: bool = False,
         ends: Sequence[int] = (),
+        padding: int | None = None,
     ) -> None:
         if not plan:
             raise InvalidArgument("plan: the answer needs at least one position")
@@ -116,6 +117,7 @@ class MaskedAnswer:
         self._unguided = None
         if guidance is not None:
             self._unguided = torch.tensor(guidance.prompt, dtype=torch.int64, device=device)
+        self.padding = padding
         self._ends = torch.tensor(ends, dtype=torch.int64, device=device)
         self._taken = 0
         self._ended = False
@@ -228,7 +230,13 @@ def sequence_rows(model: Llada, answers: Sequence[MaskedAnswer]) -> list[list[Te
     lengths = torch.tensor([len(ids) for ids in flat], device=flat[0].device)
     padded = pad_sequence(flat, batch_first=True)
     seen = torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]
-    rows = iter(model(padded, None if len({len(ids) for ids in flat}) == 1 else seen))
+    first = 0
+    for answer, own in zip(answers, sequences, strict=True):
+        if answer.padding is not None:
+            seen[first : first + len(own)] &= padded[first : first + len(own)] != answer.padding
+        first += len(own)
+    whole = len({len(ids) for ids in flat}) == 1 and all(each.padding is None for each in answers)
+    rows = iter(model(padded, None if whole else seen))
     return [[next(rows) for _ in own] for own in sequences]
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.engine import InputChunk
-from antiphon.values.chunk import Tensors
+from antiphon.values.chunk import Tensor, Tensors
 from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.frames import FrameDraw, FrameSegment
 from antiphon_services.lm.kept_parts import NO_CUTS
@@ -133,6 +133,52 @@ class SpokenText(ABC, Generic[Made]):
     def hold(self, prompt: Made) -> None:
         """Store the prompt that has been prepared."""
         self._held = prompt
+
+
+class ConversationInput(SpokenText[Made]):
+    """A conversation on `edge`, instead of a text.
+
+    In a `live` one the samples of the last recording follow it, at most `most_samples` of them.
+    """
+
+    def __init__(
+        self,
+        edge: str,
+        check_size: Callable[[int], None],
+        make: Callable[[Tensors], Made],
+        *,
+        live: bool,
+        most_samples: int,
+    ) -> None:
+        super().__init__(edge, check_size, make, recording_bytes=0)
+        self._live, self._most_samples = live, most_samples
+        self._pieces: list[Tensor] = []
+        self._samples = 0
+
+    def accept(self, chunk: InputChunk) -> None:
+        """Keep the conversation, or a piece of a live one's recording. Raises `InvalidArgument`."""
+        samples = chunk.tensors.get("samples") if self._live else None
+        if samples is None:
+            super().accept(chunk)
+        else:
+            if set(chunk.tensors) != {"samples"} or not self._tensors:
+                raise InvalidArgument(
+                    "input: the conversation comes once, in the first chunk; samples of its last "
+                    "recording follow",
+                    field="messages",
+                )
+            self._samples += len(samples)
+            if self._samples > self._most_samples or not np.isfinite(samples).all():
+                raise InvalidArgument(
+                    f"input: a recording has more than {self._most_samples} samples, or NaN or Inf",
+                    field="messages",
+                )
+            self._pieces.append(np.array(samples))
+            self._finished = chunk.segment_finished
+        if self._finished and self._pieces:
+            index = sum(name.startswith("audio.") for name in self._tensors)
+            self._tensors = {**self._tensors, f"audio.{index}": np.concatenate(self._pieces)}
+            self._pieces = []
 
 
 Spoken = TypeVar("Spoken", bound=SpokenText[Any])

@@ -116,7 +116,7 @@ def _tokenizer_class(model_dir: Path, registered: str) -> Any:
     path = model_dir / SETTINGS_FILE
     settings = read_json(path) if registered and path.exists() else {}
     named = settings.get("tokenizer_class")
-    known = isinstance(named, str) and named.removesuffix("Fast") == registered
+    known = isinstance(named, str) and registered in (named, named.removesuffix("Fast"))
     if known and "auto_map" not in settings:
         return getattr(transformers, registered)
     return transformers.AutoTokenizer

@@ -191,10 +191,10 @@ def measure_image(sizes: Sizes, file: Tensor, name: str) -> Visual:
     if turned:
         width, height = height, width
     grid = (1, *sizes.grid(width, height, name))
-    return Visual(IMAGE, grid, 1, partial(_decode, file, name), width * height)
+    return Visual(IMAGE, grid, 1, partial(decode_image, file, name), width * height)
 
 
-def _decode(file: Tensor, name: str) -> Image.Image:
+def decode_image(file: Tensor, name: str) -> Image.Image:
     """Return the pixels of an image, upright and as RGB on a white background. Raises
     `InvalidArgument` if it cannot be decoded.
     """

@@ -11,6 +11,8 @@ import argparse
 import sys
 import tempfile
 import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +68,17 @@ def main() -> None:
 
 def vendor_model(shape: tiny.LladaShape, tensors: dict[str, Tensor], dtype: torch.dtype) -> Any:
     """The vendor's model with these weights."""
+    return vendor_model_of(tiny.llada_config(shape), tensors, dtype)
+
+
+def vendor_model_of(
+    fields: Mapping[str, Any], tensors: dict[str, Tensor], dtype: torch.dtype
+) -> Any:
+    """The vendor's model with the fields of a `config.json` and these weights."""
     from models.configuration_llada import ModelConfig
     from models.modeling_dynin_omni import DyninOmniConfig, DyninOmniModelLM
 
-    known = ModelConfig().__dict__ | tiny.llada_config(shape)
+    known = ModelConfig().__dict__ | dict(fields)
     known.pop("model_type")
     config = DyninOmniConfig(**known, use_cache=False)
     config.use_cache = False
@@ -105,32 +114,47 @@ def cosine_masks() -> np.ndarray:
     return masks
 
 
-class Answering:
-    """The vendor's generation with keyed draws. The step is found from the ids of its input."""
+@dataclass(frozen=True, slots=True)
+class AnswerPlace:
+    """An answer of `count` positions from `start` on in the vendor's sequences, whose draws have
+    this `key`. Positions of a `block` are drawn in one call."""
 
-    def __init__(self, model: Any, case: DiffusionCase) -> None:
-        self.model, self.case = model, case
-        self.ids = torch.tensor([case.prompt_ids + [tiny.MASK] * case.count])
+    kind: str
+    start: int
+    count: int
+    block: int
+    key: int
+    mask: int
+
+
+class KeyedDraws:
+    """Replaces the vendor's draws. The step is found from the ids of the model's input."""
+
+    def __init__(self, model: Any, place: AnswerPlace, plan: Sequence[UnmaskingStep]) -> None:
+        self.place = place
         self.step = 0
-        if case.kind == IMAGE:
-            self.ids = torch.cat((self.ids, torch.tensor([[tiny.END_OF_IMAGE]])), 1)
-            plan: tuple[UnmaskingStep, ...] = cosine_steps(case.count, case.steps, 1.0)
-        else:
-            plan = block_steps(case.count, case.block, case.steps)
         self.fixed_before = np.cumsum([0, *(each.fixed for each in plan)])[:-1]
         forward = model.forward
 
         def watched(ids: Tensor, **given: Any) -> Any:
-            row = ids[0, case.prompt : case.prompt + case.count]
-            fixed = int((row != tiny.MASK).sum())
+            row = ids[0, place.start : place.start + place.count]
+            fixed = int((row != place.mask).sum())
             self.step = int(np.searchsorted(self.fixed_before, fixed, side="right")) - 1
             return forward(ids, **given)
 
         model.forward = watched
 
+    def inject(self) -> None:
+        """Put the draws into the vendor's modules and torch."""
+        import models.modeling_dynin_omni as code
+        import models.sampling as sampling
+
+        code.add_gumbel_noise, sampling.gumbel_noise = self.noisy, self.gumbel
+        torch.multinomial = self.multinomial
+
     def numbers(self) -> np.ndarray:
         """Those of the step: a draw for each position, then a Gumbel number for each."""
-        return uniform_each([self.case.key], [self.step], 2 * self.case.count)[0]
+        return uniform_each([self.place.key], [self.step], 2 * self.place.count)[0]
 
     def drawn(self, probabilities: Tensor, numbers: np.ndarray) -> Tensor:
         """Ids [n] from [n, ids]."""
@@ -140,35 +164,46 @@ class Answering:
     def multinomial(self, probabilities: Tensor, *_: Any, **__: Any) -> Tensor:
         """`torch.multinomial` of the positions of a block, or of the image."""
         start = 0
-        if self.case.kind == SPEECH:
-            start = int(self.fixed_before[self.step]) // self.case.block * self.case.block
+        if self.place.kind == SPEECH:
+            start = int(self.fixed_before[self.step]) // self.place.block * self.place.block
         return self.drawn(probabilities, self.numbers()[start : start + len(probabilities)])
 
     def noisy(self, logits: Tensor, temperature: float) -> Tensor:
         """`add_gumbel_noise`: its highest value is the drawn id."""
         if temperature == 0:
             return logits
-        start, stop = self.case.prompt, self.case.prompt + self.case.count
+        start, stop = self.place.start, self.place.start + self.place.count
         answer = logits[0, start:stop].double() / temperature
-        ids = self.drawn(answer.softmax(-1), self.numbers()[: self.case.count])
+        ids = self.drawn(answer.softmax(-1), self.numbers()[: self.place.count])
         made = logits.clone()
         made[0, start:stop] = torch.zeros_like(logits[0, start:stop]).scatter_(1, ids, 1.0)
         return made
 
     def gumbel(self, like: Tensor, generator: Any = None) -> Tensor:
         """`gumbel_noise` of the positions of the image."""
-        drawn = torch.tensor(self.numbers()[self.case.count :])
+        drawn = torch.tensor(self.numbers()[self.place.count :])
         inner = -drawn.clamp(min=SMALLEST).log()
         return (-inner.clamp(min=SMALLEST).log())[None]
+
+
+class Answering:
+    """The vendor's generation with keyed draws."""
+
+    def __init__(self, model: Any, case: DiffusionCase) -> None:
+        self.model, self.case = model, case
+        self.ids = torch.tensor([case.prompt_ids + [tiny.MASK] * case.count])
+        if case.kind == IMAGE:
+            self.ids = torch.cat((self.ids, torch.tensor([[tiny.END_OF_IMAGE]])), 1)
+            plan: tuple[UnmaskingStep, ...] = cosine_steps(case.count, case.steps, 1.0)
+        else:
+            plan = block_steps(case.count, case.block, case.steps)
+        place = AnswerPlace(case.kind, case.prompt, case.count, case.block, case.key, tiny.MASK)
+        self.draws = KeyedDraws(model, place, plan)
 
     @torch.inference_mode()
     def run(self) -> list[int]:
         """Ids of the answer: of the whole vocabulary for text, from 0 for the rest."""
-        import models.modeling_dynin_omni as code
-        import models.sampling as sampling
-
-        code.add_gumbel_noise, sampling.gumbel_noise = self.noisy, self.gumbel
-        torch.multinomial = self.multinomial
+        self.draws.inject()
         case, answer = self.case, slice(self.case.prompt, self.case.prompt + self.case.count)
         special = {"<|eoa|>": torch.tensor([tiny.END_OF_AUDIO])}
         prompting = types.SimpleNamespace(text_tokenizer=TextIds(), sptids_dict=special)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 
-from antiphon.errors import ResourceExhausted
+from antiphon.errors import InvalidArgument, ResourceExhausted
 from antiphon.runtime.engine import (
     Advanced,
     Completed,
@@ -24,6 +27,7 @@ from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.diffusion.masked_answer import DrawnIds, MaskedAnswer
 from antiphon_services.diffusion.masked_engine import MaskedEngine
 from antiphon_services.diffusion.unmasking_plan import block_steps
+from antiphon_services.stage.preparation import Preparations
 from antiphon_testkit import tiny_llada as tiny
 from tests.equality.masked_diffusion.diffusion_cases import CASES
 from tests.equality.masked_diffusion.diffusion_lab import Lab, delivered, sampled
@@ -33,6 +37,7 @@ pytestmark = pytest.mark.equality
 BY_NAME = {case.name: case for case in CASES}
 INPUT, IDS = "input", "ids"
 PLENTY = 1 << 20
+BAD_PROMPT = -2
 
 
 class CaseSegment:
@@ -43,9 +48,26 @@ class CaseSegment:
         self.answer: MaskedAnswer | None = None
 
     def accept(self, chunk: InputChunk) -> None:
-        """The number of a case, or -1 for one whose logits are not finite."""
-        number = int(chunk.tensors["case"][0])
-        self.answer = broken(self.lab) if number < 0 else self.lab.answer(CASES[number])
+        """The number of a case, -1 for one whose logits are not finite, or -2 for a bad prompt."""
+        self.number = int(chunk.tensors["case"][0])
+
+    def prepare(self, preparations: Preparations[int]) -> Future[int]:
+        """See `MaskedSegment`."""
+        return preparations.begin(self.key, self.prompt, text_bytes=1, media_bytes=0)
+
+    def prompt(self) -> int:
+        """The number. Raises for a bad prompt."""
+        if self.number == BAD_PROMPT:
+            raise InvalidArgument("messages: bad", field="messages")
+        return self.number
+
+    def begin(self, prompt: int) -> None:
+        """See `MaskedSegment`."""
+        self.answer = broken(self.lab) if prompt < 0 else self.lab.answer(CASES[prompt])
+
+    def so_far(self) -> Completed:
+        """See `MaskedSegment`."""
+        return Completed(self.key, FinishReason.CANCELLED, 0, self.position)
 
     def settled(self, ids: Sequence[int], *, done: bool) -> Sequence[EngineEvent]:
         """See `MaskedSegment`."""
@@ -59,7 +81,14 @@ class CaseSegment:
 class Served:
     """An engine, and what its segments have returned."""
 
-    def __init__(self, lab: Lab, *, slots: int = 32, most_positions: int = PLENTY) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        *,
+        slots: int = 32,
+        most_positions: int = PLENTY,
+        preparations: Preparations[int] | None = None,
+    ) -> None:
         self.engine = MaskedEngine(
             lab.model,
             partial(CaseSegment, lab),
@@ -67,6 +96,7 @@ class Served:
             edge=INPUT,
             slots=slots,
             most_positions=most_positions,
+            preparations=preparations or Preparations(at_once_bytes=1),
         )
         self.events: dict[SegmentKey, list[EngineEvent]] = {}
 
@@ -209,3 +239,46 @@ def test_segment_is_refused_when_all_slots_are_taken(lab: Lab) -> None:
         served.start(0)
     served.engine.release(key)
     served.start(0)
+
+
+def test_bad_prompt_fails_its_segment_alone(lab: Lab) -> None:
+    served = Served(lab)
+    bad, good = served.start(BAD_PROMPT), served.start(CASES.index(BY_NAME["one-id"]))
+    served.step()
+    (failed,) = served.events[bad]
+    assert isinstance(failed, Failed)
+    assert "messages: bad" in str(failed.error)
+    assert isinstance(served.events[good][-1], Completed)
+
+
+def test_others_step_while_a_prompt_is_prepared_on_a_thread(lab: Lab) -> None:
+    """A step with nothing else to do waits for the prompt."""
+    gate, woken = threading.Event(), threading.Event()
+
+    class Slow(Preparations[int]):
+        def begin(self, key: SegmentKey, make: Any, **given: int) -> Future[int]:
+            def waiting() -> int:
+                assert gate.wait(120)
+                return int(make())
+
+            slow = len(served.events) == 1
+            return super().begin(key, waiting if slow else make, **given)
+
+    served = Served(lab, preparations=Slow())
+    served.engine.wake_with(woken.set)
+    case = CASES.index(BY_NAME["one-id"])
+    first = served.start(CASES.index(BY_NAME["greedy"]))
+    while not any(isinstance(each, Advanced) for each in served.events[first]):
+        served.step()
+    second = served.start(case)
+    assert served.engine.prepares(second)
+    assert {each.key for each in served.step()} == {first}
+    woken.clear()
+    gate.set()
+    assert woken.wait(120)
+    assert not served.engine.prepares(second)
+    assert {each.key for each in served.step()} == {first, second}
+    third = served.start(case)
+    served.engine.release(first)
+    assert {each.key for each in served.step()} == {third}
+    served.engine.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 import antiphon_services.cosyvoice3.code2wav.fields as cosyvoice3_code2wav
 import antiphon_services.cosyvoice3.talker.fields as cosyvoice3_talker
 import antiphon_services.covo_audio.thinker.fields as covo_thinker
+import antiphon_services.dynin_omni.thinker.fields as dynin_thinker
 import antiphon_services.mimo_audio.code2wav.fields as mimo_code2wav
 import antiphon_services.mimo_audio.talker.fields as mimo_talker
 import antiphon_services.ming_tts.code2wav.fields as ming_code2wav
@@ -25,7 +26,9 @@ import antiphon_services.qwen3_omni.thinker.fields as omni3_thinker
 import antiphon_services.qwen3_tts.code2wav.fields as tts_code2wav
 import antiphon_services.qwen3_tts.talker.fields as tts_talker
 from antiphon.pipelines.cosyvoice3 import MODEL_FILE
+from antiphon.pipelines.dynin_omni import SPEECH_TOKENIZER
 from antiphon.pipelines.mimo_audio import AUDIO_TOKENIZER
+from antiphon_services.emova.unit_stage import UNIT_DECODER_CONFIG
 from antiphon_services.stage.config_fields import ConfigPart, Values
 
 PAGE = Path(__file__).parents[3] / "docs" / "checkpoint-fields.md"
@@ -45,6 +48,7 @@ class Stated:
 CODEC_FILE = "speech_tokenizer/config.json"
 LAYERS_FILE = "CosyVoice-BlankEN/config.json"
 TOKENIZER_FILE = f"{AUDIO_TOKENIZER}/config.json"
+UNIT_FILE = f"{SPEECH_TOKENIZER}/config.json"
 FLASH_FILE = "talker/config.json"
 FLASH_LAYERS_FILE, FLASH_AUDIO_FILE = "talker/llm/config.json", "talker/vae/config.json"
 ALL = (
@@ -61,6 +65,8 @@ ALL = (
     Stated("CosyVoice3", "talker", cosyvoice3_talker.LAYER_PARTS, file=LAYERS_FILE),
     Stated("CosyVoice3", "code2wav", cosyvoice3_code2wav.PARTS, file=MODEL_FILE),
     Stated("Covo-Audio", "thinker", covo_thinker.PARTS),
+    Stated("Dynin-Omni", "thinker", dynin_thinker.PARTS),
+    Stated("Dynin-Omni", "unit2wav", (UNIT_DECODER_CONFIG,), file=UNIT_FILE),
     Stated("MiMo-Audio", "talker", mimo_talker.PARTS),
     Stated("MiMo-Audio", "talker", mimo_talker.ENCODER_PARTS, file=TOKENIZER_FILE),
     Stated("MiMo-Audio", "code2wav", mimo_code2wav.PARTS, file=TOKENIZER_FILE),
@@ -82,6 +88,7 @@ EQUAL = {
     "Qwen3-TTS": "tests/equality/qwen3_tts/test_tts_services.py",
     "CosyVoice3": "tests/equality/cosyvoice3/test_cosyvoice3_services.py",
     "Covo-Audio": "tests/equality/covo_audio/test_covo_thinker.py",
+    "Dynin-Omni": "tests/equality/dynin_omni/test_dynin_thinker.py",
     "MiMo-Audio": "tests/equality/mimo_audio/test_mimo_services.py",
     "Ming TTS": "tests/equality/ming_tts/test_ming_services.py",
     "Ming-flash-omni": "tests/equality/ming_tts/test_ming_flash.py",

@@ -14,6 +14,7 @@ from antiphon.pipelines.registry import own_pipelines, pipeline_of
 from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import build_tiny_cosyvoice
 from antiphon_testkit.covo_audio.tiny_checkpoint import build_tiny_covo
+from antiphon_testkit.dynin_omni.tiny_checkpoint import build_tiny_dynin
 from antiphon_testkit.mimo_audio.tiny_checkpoint import (
     AUDIO_TOKENIZER,
     LANGUAGE_MODEL,
@@ -74,6 +75,7 @@ def built(build: Callable[[Path], object]) -> Callable[[Path], Path]:
 CHECKPOINTS = {
     "cosyvoice3": built(build_tiny_cosyvoice),
     "covo_audio": built(build_tiny_covo),
+    "dynin_omni": built(build_tiny_dynin),
     "mimo_audio": mimo,
     "mimo_audio-nested": nested_mimo,
     "ming_tts": built(build_tiny_ming),

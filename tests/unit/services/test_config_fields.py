@@ -18,6 +18,7 @@ from antiphon.errors import FailedPrecondition
 from antiphon.pipelines import (
     cosyvoice3,
     covo_audio,
+    dynin_omni,
     mimo_audio,
     ming_tts,
     qwen2_5_omni,
@@ -36,6 +37,7 @@ from antiphon_services.stage.config_fields import (
 from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosyvoice
 from antiphon_testkit.covo_audio.tiny_checkpoint import build_tiny_covo
+from antiphon_testkit.dynin_omni.tiny_checkpoint import build_tiny_dynin
 from antiphon_testkit.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
 from antiphon_testkit.ming_tts.tiny_shape import FLASH
@@ -193,6 +195,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pipeline, 
     build_tiny_tts(folder / "tts", BASE)
     build_tiny_cosyvoice(folder / "cosy", PRESETS["voices"])
     build_tiny_covo(folder / "covo")
+    build_tiny_dynin(folder / "dynin")
     build_nested_tiny_mimo(folder / "mimo")
     build_tiny_ming(folder / "ming")
     build_tiny_ming(folder / "flash", FLASH)
@@ -202,6 +205,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pipeline, 
         "Qwen3-TTS": (qwen3_tts.PIPELINE, folder / "tts"),
         "CosyVoice3": (cosyvoice3.PIPELINE, folder / "cosy"),
         "Covo-Audio": (covo_audio.PIPELINE, folder / "covo"),
+        "Dynin-Omni": (dynin_omni.PIPELINE, folder / "dynin"),
         "MiMo-Audio": (mimo_audio.PIPELINE, folder / "mimo"),
         "Ming TTS": (ming_tts.PIPELINE, folder / "ming"),
         "Ming-flash-omni": (ming_tts.PIPELINE, folder / "flash"),

@@ -16,6 +16,9 @@ from antiphon_tools.hub.checkpoint import fetch_checkpoint, fetch_companion
 from antiphon_tools.hub.hub_id import HubId
 from antiphon_tools.hub.settings import HubSettings
 
+TOKENIZER_SETTINGS = "audio_tokenizer_dir", "image_tokenizer_dir"
+"""Settings of a stage that may have an id of the hub."""
+
 
 def with_directories(deployment: Deployment, settings: HubSettings) -> Deployment:
     """The deployment with a directory in place of each id of the hub.
@@ -37,9 +40,9 @@ def with_directories(deployment: Deployment, settings: HubSettings) -> Deploymen
         deployment, model=str(folder), model_name=deployment.model_name or model.repository
     )
     pipeline = pipeline_for(folder, deployment.pipeline)
-    companion = pipeline.companion
-    if companion and not (folder / companion.folder / CONFIG_FILE).is_file():
-        found = _naming(found, companion, pipeline.roles)
+    for companion in pipeline.companions:
+        if not (folder / companion.folder / CONFIG_FILE).is_file():
+            found = _naming(found, companion, pipeline.roles)
     return _with_companions(found, settings)
 
 
@@ -54,14 +57,15 @@ def _naming(deployment: Deployment, companion: Companion, roles: tuple[str, ...]
 
 
 def _with_companions(deployment: Deployment, settings: HubSettings) -> Deployment:
-    """The deployment with a directory in place of each id of an audio tokenizer."""
+    """The deployment with a directory in place of each id of a tokenizer."""
     stages: dict[str, StageConfig] = {}
     folders: dict[HubId, Path] = {}
     for role, stage in deployment.stages.items():
-        companion = HubId.read(stage.audio_tokenizer_dir)
-        if companion is not None:
-            if companion not in folders:
-                folders[companion] = fetch_companion(companion, replace(settings, revision=""))
-            stage = msgspec.structs.replace(stage, audio_tokenizer_dir=str(folders[companion]))
+        for setting in TOKENIZER_SETTINGS:
+            companion = HubId.read(getattr(stage, setting))
+            if companion is not None:
+                if companion not in folders:
+                    folders[companion] = fetch_companion(companion, replace(settings, revision=""))
+                stage = msgspec.structs.replace(stage, **{setting: str(folders[companion])})
         stages[role] = stage
     return msgspec.structs.replace(deployment, stages=stages)

@@ -7,19 +7,15 @@ group and a group of frames.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.errors import InvalidArgument
-from antiphon.runtime.engine import InputChunk
-from antiphon.values.chunk import Tensor, Tensors
 from antiphon.values.history import History
 from antiphon.values.sampling import Sampling
 from antiphon_services.lm.frames import FrameDraw
-from antiphon_services.lm.spoken_text import SpokenText, SpokenTextSegment
+from antiphon_services.lm.spoken_text import ConversationInput, SpokenTextSegment
 from antiphon_services.mimo_audio.talker.prompt import TaskPrompt
 from antiphon_services.text.logprobs import ReplyLogprobs
 from antiphon_services.text.stopping import ReleasedText, ReplyText
@@ -35,48 +31,8 @@ class PositionDraw:
     code_sampling: Sampling
 
 
-class DialogueInput(SpokenText[TaskPrompt]):
-    """The `input` of a segment; then its prompt. In a `live` one the samples of the last recording
-    follow the conversation, at most `most_samples` of them."""
-
-    def __init__(
-        self,
-        edge: str,
-        check_size: Callable[[int], None],
-        make: Callable[[Tensors], TaskPrompt],
-        *,
-        live: bool,
-        most_samples: int,
-    ) -> None:
-        super().__init__(edge, check_size, make, recording_bytes=0)
-        self._live, self._most_samples = live, most_samples
-        self._pieces: list[Tensor] = []
-        self._samples = 0
-
-    def accept(self, chunk: InputChunk) -> None:
-        """Keep the conversation, or a piece of a live one's recording. Raises `InvalidArgument`."""
-        samples = chunk.tensors.get("samples") if self._live else None
-        if samples is None:
-            super().accept(chunk)
-        else:
-            if set(chunk.tensors) != {"samples"} or not self._tensors:
-                raise InvalidArgument(
-                    "input: the conversation comes once, in the first chunk; samples of its last "
-                    "recording follow",
-                    field="messages",
-                )
-            self._samples += len(samples)
-            if self._samples > self._most_samples or not np.isfinite(samples).all():
-                raise InvalidArgument(
-                    f"input: a recording has more than {self._most_samples} samples, or NaN or Inf",
-                    field="messages",
-                )
-            self._pieces.append(np.array(samples))
-            self._finished = chunk.segment_finished
-        if self._finished and self._pieces:
-            index = sum(name.startswith("audio.") for name in self._tensors)
-            self._tensors = {**self._tensors, f"audio.{index}": np.concatenate(self._pieces)}
-            self._pieces = []
+class DialogueInput(ConversationInput[TaskPrompt]):
+    """The `input` of a segment; then its prompt."""
 
     @property
     def rows(self) -> int:

@@ -1,0 +1,150 @@
+"""Dynin-Omni (`snu-aidas/Dynin-Omni`): thinker -> unit2wav, thinker -> token2image.
+
+What its stages must agree on and nothing else. Reference: the vendor's repository,
+AIDASLab/Dynin-Omni. One masked-diffusion model, the thinker, makes ids of one kind for an answer:
+text for the client, speech units for unit2wav, or image tokens for token2image.
+
+A checkpoint is three directories: the model's, that of EMOVA's speech tokenizer and that of
+MAGVITv2. The encoders of both tokenizers are the thinker's, the decoders are the other stages'. See
+`speech_tokenizer_dir` and `image_tokenizer_dir`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.edges import (
+    audio_edge,
+    conversation_edge,
+    image_edge,
+    text_edge,
+    whole_ids_edge,
+)
+from antiphon.pipelines.examples import conversation, random_ids
+from antiphon.pipelines.files import CONFIG_FILE
+from antiphon.pipelines.graph import CheckpointFiles, Companion, Pipeline, StageSpec
+from antiphon.values.options import (
+    DIALOGUE,
+    IMAGE,
+    SIZE,
+    SPEECH,
+    TASK,
+    TRANSCRIPTION,
+    Option,
+    OptionKind,
+)
+
+THINKER, UNIT2WAV, TOKEN2IMAGE = "thinker", "unit2wav", "token2image"
+INPUT, TEXT, UNITS, IMAGE_TOKENS = "input", "text", "units", "image_tokens"
+AUDIO, DRAWING = "audio", "image"
+
+SPEECH_TOKENIZER, IMAGE_TOKENIZER = "emova_speech_tokenizer_hf", "magvitv2"
+"""The names of the tokenizers' released directories."""
+SPEECH_SETTING, IMAGE_SETTING = "audio_tokenizer_dir", "image_tokenizer_dir"
+"""The stage settings with these directories."""
+
+UNIT_ENTRIES, IMAGE_ENTRIES = 4096, 8192
+"""The vocabulary of the model has so many image tokens after its text, and then so many units."""
+
+STEPS, BLOCK, GUIDANCE = "steps", "block", "guidance"
+MOST_POSITIONS = 1 << 14
+OPTIONS = (
+    Option(
+        TASK,
+        OptionKind.TEXT,
+        "What is made of the messages: an answer, speech that reads the last one aloud, the "
+        "transcript of its recording, or an image. Not given: what the endpoint is for, or what is "
+        "asked for.",
+        choices=(DIALOGUE, SPEECH, TRANSCRIPTION, IMAGE),
+    ),
+    Option(
+        SIZE,
+        OptionKind.TEXT,
+        "Width and height of an image in pixels. Not given: the largest, or 336x336 for a changed "
+        "image.",
+        choices=("512x512", "336x336", "256x256"),
+    ),
+    Option(
+        STEPS,
+        OptionKind.NUMBER,
+        "Steps in which the answer is drawn. Not given: those of the vendor for the task.",
+        least=1,
+        most=MOST_POSITIONS,
+    ),
+    Option(
+        BLOCK,
+        OptionKind.NUMBER,
+        "Positions of text or speech that are drawn together, before those to their right. Not "
+        "given: those of the vendor for the task.",
+        least=1,
+        most=MOST_POSITIONS,
+    ),
+    Option(
+        GUIDANCE,
+        OptionKind.NUMBER,
+        "Scale of the guidance by the prompt; 0 halves the cost. Not given: 0 for text, 2.5 for "
+        "speech, 3.5 for images.",
+        most=100.0,
+    ),
+)
+STYLE = Option("style", OptionKind.TEXT, "Gender, emotion, speed and pitch of the voice.")
+
+
+def speech_tokenizer_dir(model_dir: Path, setting: str) -> Path:
+    """The directory of EMOVA's speech tokenizer; see `_tokenizer_dir`."""
+    return _tokenizer_dir(model_dir, SPEECH_SETTING, setting, SPEECH_TOKENIZER)
+
+
+def image_tokenizer_dir(model_dir: Path, setting: str) -> Path:
+    """The directory of MAGVITv2; see `_tokenizer_dir`."""
+    return _tokenizer_dir(model_dir, IMAGE_SETTING, setting, IMAGE_TOKENIZER)
+
+
+def _tokenizer_dir(model_dir: Path, name: str, setting: str, released: str) -> Path:
+    """Return the setting, or the directory of the released name in or beside the model's.
+
+    Raises `FailedPrecondition` if there is none.
+    """
+    if setting:
+        tried = [Path(setting)]
+    else:
+        tried = [model_dir / released, model_dir.resolve().parent / released]
+    for folder in tried:
+        if (folder / CONFIG_FILE).is_file():
+            return folder
+    raise FailedPrecondition(
+        f"{name}: no {CONFIG_FILE} in {' or '.join(map(str, tried))}; set it to the directory of "
+        f"{released}",
+        field=name,
+    )
+
+
+PIPELINE = Pipeline(
+    name="dynin_omni",
+    architectures=("DyninOmniModelLM",),
+    files=(
+        CheckpointFiles(
+            folders=("", SPEECH_TOKENIZER, IMAGE_TOKENIZER),
+            marker=f"{IMAGE_TOKENIZER}/{CONFIG_FILE}",
+        ),
+        CheckpointFiles(),
+    ),
+    companions=(
+        Companion(f"snu-aidas/{SPEECH_TOKENIZER}", SPEECH_SETTING, SPEECH_TOKENIZER),
+        Companion(f"snu-aidas/{IMAGE_TOKENIZER}", IMAGE_SETTING, IMAGE_TOKENIZER),
+    ),
+    stages=(
+        StageSpec(THINKER, samples=True, options=OPTIONS, example=conversation(INPUT)),
+        StageSpec(UNIT2WAV, options=(STYLE,), example=random_ids(UNITS)),
+        StageSpec(TOKEN2IMAGE, example=random_ids(IMAGE_TOKENS)),
+    ),
+    edges=(
+        conversation_edge(THINKER),
+        text_edge(THINKER),
+        whole_ids_edge(UNITS, THINKER, UNIT2WAV, "speech unit"),
+        whole_ids_edge(IMAGE_TOKENS, THINKER, TOKEN2IMAGE, "image token"),
+        audio_edge(UNIT2WAV),
+        image_edge(TOKEN2IMAGE),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Dynin-Omni: a masked-diffusion thinker, and decoders of its speech units and image tokens."""

@@ -1,0 +1,1 @@
+"""Draws text, speech units or image tokens."""

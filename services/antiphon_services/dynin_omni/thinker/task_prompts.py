@@ -1,0 +1,309 @@
+"""The prompts of the vendor's tasks, as ids. Does not import torch.
+
+Every layout is that of a script in the vendor's `validation` folder, or of `UniversalPrompting`
+for a spoken answer. Padding on the left is left out: no position attends to it, and only distances
+matter. For a changed image it is between the image and the text, so it counts. The vendor picks
+requests such as "Transcribe the given audio." at random; here the first of its list is used.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from antiphon.errors import InvalidArgument
+from antiphon.values.chunk import Tensor
+from antiphon.values.conversation import (
+    AudioPart,
+    Conversation,
+    ConversationMessage,
+    ImagePart,
+    TextPart,
+)
+from antiphon.values.options import DIALOGUE, IMAGE, SPEECH, TASK, TRANSCRIPTION
+from antiphon_services.dynin_omni.thinker.task_request import AnswerRequest
+from antiphon_services.dynin_omni.thinker.task_tokens import TaskTokens
+from antiphon_services.text.chat import check_no_tools
+from antiphon_services.text.literal import LiteralTokenizer
+
+MESSAGES = "messages"
+TRANSCRIBE = "Transcribe the given audio."
+READ_ALOUD = "Generate speech for the given text."
+SOURCE_SIDE = 21
+"""Tokens of a side of an image that is shown, and of one that is changed: 336 pixels."""
+
+
+PADDED_TEXT = 129
+"""Ids to which the text of a changed image is padded on its left."""
+
+
+class AnswerKind(enum.Enum):
+    """What the ids of an answer are."""
+
+    TEXT = "text"
+    SPEECH = "speech"
+    IMAGE = "image"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMode:
+    """How the vendor's script draws answers of a task: `count` positions in blocks of `block`.
+
+    The positions of an image follow from its size; they are one block.
+    """
+
+    kind: AnswerKind
+    steps: int
+    temperature: float
+    guidance: float
+    count: int = 0
+    block: int = 0
+
+
+CHAT = TaskMode(AnswerKind.TEXT, 128, 1.0, 0.0, 512, 128)
+SHOWN = TaskMode(AnswerKind.TEXT, 512, 0.0, 0.0, 1024, 1024)
+HEARD = TaskMode(AnswerKind.TEXT, 256, 0.0, 0.0, 128, 2)
+SPOKEN = TaskMode(AnswerKind.SPEECH, 383, 1.0, 2.5, 383, 128)
+DRAWN = TaskMode(AnswerKind.IMAGE, 20, 1.0, 3.5)
+CHANGED = TaskMode(AnswerKind.IMAGE, 64, 1.0, 3.5)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedPrompt:
+    """The ids before the answer, and `after` it.
+
+    `unguided` are those before the answer's second sequence, if guidance is wanted. `count` are the
+    positions of an image, 0 for other answers. `heard` and `seen` count positions of media.
+    No position attends to the ids `padding`.
+    """
+
+    mode: TaskMode
+    ids: Sequence[int]
+    unguided: Sequence[int]
+    after: Sequence[int] = ()
+    count: int = 0
+    heard: int = 0
+    seen: int = 0
+    padding: int | None = None
+
+    @property
+    def positions(self) -> int:
+        """Number of ids that are attended to."""
+        return sum(each != self.padding for each in (*self.ids, *self.after))
+
+
+class MaskedPromptFactory:
+    """Makes prompts for one checkpoint.
+
+    `hear` returns speech units uint16 [n] of a recording, `look` image tokens uint16 [side²] of an
+    image file with so many tokens on a side. Both take long. `sides` are tokens on a side of
+    images by their size in pixels; the first is the default.
+    """
+
+    def __init__(
+        self,
+        tokens: TaskTokens,
+        text: LiteralTokenizer,
+        hear: Callable[[Tensor], Tensor],
+        look: Callable[[Tensor, int, str], Tensor],
+        sides: Mapping[str, int],
+    ) -> None:
+        self._tokens, self._text = tokens, text
+        self._hear, self._look = hear, look
+        self._sides = sides
+
+    def make(self, said: Conversation, request: AnswerRequest) -> MaskedPrompt:
+        """Raises `InvalidArgument` for messages that the task has no place for, and
+        `NotImplementedYet` for functions."""
+        check_no_tools(said.messages, said.tools)
+        if said.template:
+            raise InvalidArgument(
+                "template: this model's layout has no variables; leave them out", field="template"
+            )
+        if request.task == IMAGE:
+            return self._image(said, request)
+        if request.task == SPEECH:
+            return self._speech(_the_message(said, "speech"))
+        if request.task == TRANSCRIPTION or said.recordings:
+            return self._heard(said, request)
+        if request.speaks:
+            raise InvalidArgument(
+                f"options.{TASK}: only recordings are answered in speech; set it to {SPEECH} to "
+                f"have the text read aloud, or ask for text",
+                field=f"options.{TASK}",
+            )
+        return self._shown(said) if said.images else self._chat(said.messages)
+
+    def _chat(self, messages: Sequence[ConversationMessage]) -> MaskedPrompt:
+        """Text that is answered."""
+        if not messages or messages[-1].role != "user":
+            raise InvalidArgument(f"{MESSAGES}: the last one is the user's", field=MESSAGES)
+        ids = [self._tokens.text_start]
+        for index, message in enumerate(messages):
+            text = _text_of(message).strip()
+            ids += self._turn(message.role, text, f"{MESSAGES}[{index}]")
+        return self._answered(CHAT, [*ids, *self._header("assistant")])
+
+    def _shown(self, said: Conversation) -> MaskedPrompt:
+        """A question about an image."""
+        tokens, message = self._tokens, _the_message(said, "an answer about an image")
+        seen = self._source(said, message)
+        asked = self._asked(_text_of(message), MESSAGES)
+        ids = [tokens.mmu, *self._framed(seen), tokens.text_start, *asked]
+        return self._answered(SHOWN, ids, seen=len(seen))
+
+    def _heard(self, said: Conversation, request: AnswerRequest) -> MaskedPrompt:
+        """The transcript of a recording, or an answer to it."""
+        tokens, message = self._tokens, _the_message(said, "an answer to a recording")
+        parts = [each for each in message.parts if not isinstance(each, TextPart)]
+        if len(parts) != 1 or not isinstance(parts[0], AudioPart):
+            raise InvalidArgument(
+                f"{MESSAGES}: one recording is heard, and no image with it; {len(parts)} came",
+                field=MESSAGES,
+            )
+        text = _text_of(message)
+        units = [tokens.first_unit + int(each) for each in self._units(said.recordings[0])]
+        if request.task == DIALOGUE and request.speaks:
+            if text.strip():
+                raise InvalidArgument(
+                    f"{MESSAGES}: a spoken answer is to a recording alone; leave the text out, or "
+                    "ask for text",
+                    field=MESSAGES,
+                )
+            ids = [
+                tokens.s2s,
+                *self._header("user"),
+                tokens.soa,
+                *units,
+                tokens.eoa,
+                tokens.turn_end,
+                *self._header("assistant"),
+                tokens.soa,
+            ]
+            return MaskedPrompt(SPOKEN, ids, ids, heard=len(units))
+        if request.task == DIALOGUE and not text.strip():
+            raise InvalidArgument(
+                f"{MESSAGES}: add a text that says what to do with the recording, set "
+                f"options.{TASK} to {TRANSCRIPTION}, or ask for audio",
+                field=MESSAGES,
+            )
+        if request.task == TRANSCRIPTION:
+            text = "\n".join([TRANSCRIBE, *([text] if text.strip() else [])])
+        ids = [tokens.s2t, tokens.soa, *units, tokens.eoa, *self._asked(text, MESSAGES)]
+        return self._answered(HEARD, ids, heard=len(units))
+
+    def _speech(self, message: ConversationMessage) -> MaskedPrompt:
+        """Text that is read aloud."""
+        text, tokens = _only_text(message, "read aloud"), self._tokens
+        asked = self._asked(f"{READ_ALOUD}\n{text}", MESSAGES)
+        ids = [tokens.t2s, tokens.text_start, *asked, tokens.text_end, tokens.soa]
+        return MaskedPrompt(SPOKEN, ids, ids)
+
+    def _image(self, said: Conversation, request: AnswerRequest) -> MaskedPrompt:
+        """An image of a text, or a shown one that is changed by it."""
+        tokens, message = self._tokens, _the_message(said, "an image")
+        seen: list[int] = []
+        begins = [tokens.t2i]
+        if said.images:
+            seen = self._source(said, message)
+            begins = [tokens.i2i, *self._framed(seen)]
+        elif any(not isinstance(each, TextPart) for each in message.parts):
+            raise InvalidArgument(
+                f"{MESSAGES}: an image is drawn by a text, and one image at most", field=MESSAGES
+            )
+        text = _text_of(message)
+        if not text.strip():
+            raise InvalidArgument(f"{MESSAGES}: say what is to be drawn", field=MESSAGES)
+        side = self._side(request.size, changed=bool(seen))
+        framed = (
+            [tokens.text_start, *said, tokens.text_end]
+            for said in (self._text.encode(text, field=MESSAGES), [])
+        )
+        padded = PADDED_TEXT if seen else 0
+        ids, unguided = (
+            [*begins, *[tokens.ipad] * (padded - len(each)), *each, tokens.soi] for each in framed
+        )
+        return MaskedPrompt(
+            CHANGED if seen else DRAWN,
+            ids,
+            unguided,
+            (tokens.eoi,),
+            side * side,
+            seen=len(seen),
+            padding=tokens.ipad if seen else None,
+        )
+
+    def _side(self, size: str, *, changed: bool) -> int:
+        """Tokens on a side of an image of this size. Raises `InvalidArgument`."""
+        if not size:
+            most = max(self._sides.values())
+            return min(SOURCE_SIDE, most) if changed else most
+        if size.casefold() not in self._sides:
+            raise InvalidArgument(
+                f"options.size: must be one of {', '.join(self._sides)}", field="options.size"
+            )
+        return self._sides[size.casefold()]
+
+    def _answered(
+        self, mode: TaskMode, ids: Sequence[int], *, heard: int = 0, seen: int = 0
+    ) -> MaskedPrompt:
+        """A prompt that text follows; guidance compares it with a masked one."""
+        unguided = [self._tokens.mask] * len(ids)
+        return MaskedPrompt(mode, ids, unguided, heard=heard, seen=seen)
+
+    def _turn(self, role: str, text: str, field: str) -> list[int]:
+        tokens = self._tokens
+        header = [tokens.header_start, *self._text.encode(role, field=field), tokens.header_end]
+        return [*header, *self._text.encode(f"\n{text}", field=field), tokens.turn_end]
+
+    def _header(self, role: str) -> list[int]:
+        return self._turn(role, "", MESSAGES)[:-1]
+
+    def _asked(self, text: str, field: str) -> list[int]:
+        """A turn of the user, and the header of its answer."""
+        return [*self._turn("user", text, field), *self._header("assistant")]
+
+    def _framed(self, image: Sequence[int]) -> list[int]:
+        return [self._tokens.soi, *image, self._tokens.eoi]
+
+    def _units(self, samples: Tensor) -> Tensor:
+        """Speech units of the recording. Raises `InvalidArgument` with its name."""
+        try:
+            return self._hear(samples)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"audio.0: {error.message}", field="audio.0") from error
+
+    def _source(self, said: Conversation, message: ConversationMessage) -> list[int]:
+        """Ids of the one image of the message. Raises `InvalidArgument`."""
+        shown = [each for each in message.parts if not isinstance(each, TextPart)]
+        if len(shown) != 1 or not isinstance(shown[0], ImagePart):
+            raise InvalidArgument(
+                f"{MESSAGES}: one image is shown, and no recording with it; {len(shown)} came",
+                field=MESSAGES,
+            )
+        made = self._look(said.images[0], SOURCE_SIDE, "image.0")
+        return [self._tokens.first_image + int(each) for each in made]
+
+
+def _the_message(said: Conversation, what: str) -> ConversationMessage:
+    """The one message that the vendor's layouts have. Raises `InvalidArgument`."""
+    if len(said.messages) != 1 or said.messages[0].role != "user":
+        raise InvalidArgument(
+            f"{MESSAGES}: {what} is made of one message of the user, {len(said.messages)} came; "
+            "leave the earlier ones out",
+            field=MESSAGES,
+        )
+    return said.messages[0]
+
+
+def _text_of(message: ConversationMessage) -> str:
+    return "".join(part.text for part in message.parts if isinstance(part, TextPart))
+
+
+def _only_text(message: ConversationMessage, why: str) -> str:
+    """The text of a message without media. Raises `InvalidArgument`."""
+    text = _text_of(message)
+    if any(not isinstance(part, TextPart) for part in message.parts) or not text.strip():
+        raise InvalidArgument(f"{MESSAGES}: a text is {why}, and nothing else", field=MESSAGES)
+    return text

@@ -1,0 +1,86 @@
+"""What a request asks for, and what does not go together. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.pipelines.dynin_omni import BLOCK, GUIDANCE, IMAGE_TOKENS, STEPS, TEXT, UNITS
+from antiphon.values.options import DIALOGUE, IMAGE, SIZE, SPEECH, TASK, OptionValue
+from antiphon.values.sampling import Sampling
+
+MADE_OF: Mapping[str, str] = {SPEECH: UNITS, IMAGE: IMAGE_TOKENS}
+"""The edge of the ids that a task is about; text for other tasks."""
+ASK_FOR: Mapping[str, str] = {UNITS: "audio", IMAGE_TOKENS: "images"}
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """The task and its options. `speaks` if speech is wanted; 0 or None if not given."""
+
+    task: str
+    speaks: bool
+    size: str
+    steps: int
+    block: int
+    guidance: float | None
+
+
+def read_answer_request(
+    options: Mapping[str, OptionValue], outputs: Collection[str]
+) -> AnswerRequest:
+    """Return the request of options and wanted output edges.
+
+    Raises `InvalidArgument` for what does not go together.
+    """
+    task = str(options.get(TASK) or "").casefold()
+    if not task:
+        task = IMAGE if IMAGE_TOKENS in outputs else DIALOGUE
+    made = MADE_OF.get(task)
+    if made is not None and made not in outputs:
+        raise _refused(TASK, f"{task} makes no text; ask for {ASK_FOR[made]}")
+    if task not in (IMAGE, SPEECH) and not {TEXT, UNITS} & set(outputs):
+        raise _refused(TASK, f"{task} draws no image; set it to {IMAGE}, or ask for text")
+    size = str(options.get(SIZE) or "")
+    if size and task != IMAGE:
+        raise _refused(SIZE, f"is for {TASK} {IMAGE}; leave it out")
+    block = _whole(options, BLOCK)
+    if block and task == IMAGE:
+        raise _refused(BLOCK, "all positions of an image are drawn together; leave it out")
+    guidance = options.get(GUIDANCE)
+    return AnswerRequest(
+        task,
+        UNITS in outputs,
+        size,
+        _whole(options, STEPS),
+        block,
+        float(guidance) if isinstance(guidance, int | float) else None,
+    )
+
+
+def check_masked_sampling(sampling: Sampling) -> None:
+    """Raise `NotImplementedYet` for what answers by masked diffusion do not have."""
+    for name, given in (
+        ("json_schema", sampling.json_schema is not None),
+        ("top_logprobs", sampling.top_logprobs is not None),
+        ("repetition_penalty", sampling.repetition_penalty != 1.0),
+    ):
+        if given:
+            raise NotImplementedYet(
+                f"{name}: positions are drawn in any order, so this model has none; leave it out",
+                field=name,
+            )
+
+
+def _whole(options: Mapping[str, OptionValue], name: str) -> int:
+    """Return a whole number; 0 if it is not given."""
+    number = options.get(name, 0.0)
+    if not isinstance(number, int | float) or number != int(number):
+        raise _refused(name, "must be a whole number")
+    return int(number)
+
+
+def _refused(name: str, why: str) -> InvalidArgument:
+    field = f"options.{name}"
+    return InvalidArgument(f"{field}: {why}", field=field)

@@ -1,0 +1,1 @@
+"""A tiny checkpoint of Dynin-Omni."""

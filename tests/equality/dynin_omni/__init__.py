@@ -1,0 +1,1 @@
+"""Dynin-Omni against recorded answers of the vendor's code."""
