@@ -6,11 +6,12 @@ text for the client, speech units for unit2wav, or image tokens for token2image.
 
 A checkpoint is three directories: the model's, that of EMOVA's speech tokenizer and that of
 MAGVITv2. The encoders of both tokenizers are the thinker's, the decoders are the other stages'. See
-`speech_tokenizer_dir` and `image_tokenizer_dir`.
+`CheckpointDirs`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.errors import FailedPrecondition
@@ -91,14 +92,30 @@ OPTIONS = (
 STYLE = Option("style", OptionKind.TEXT, "Gender, emotion, speed and pitch of the voice.")
 
 
-def speech_tokenizer_dir(model_dir: Path, setting: str) -> Path:
-    """The directory of EMOVA's speech tokenizer; see `_tokenizer_dir`."""
-    return _tokenizer_dir(model_dir, SPEECH_SETTING, setting, SPEECH_TOKENIZER)
+@dataclass(frozen=True, slots=True)
+class CheckpointDirs:
+    """The directories of the model, of EMOVA's speech tokenizer and of MAGVITv2."""
 
+    model: Path
+    speech: Path
+    image: Path
 
-def image_tokenizer_dir(model_dir: Path, setting: str) -> Path:
-    """The directory of MAGVITv2; see `_tokenizer_dir`."""
-    return _tokenizer_dir(model_dir, IMAGE_SETTING, setting, IMAGE_TOKENIZER)
+    @classmethod
+    def find(cls, model: Path, speech_setting: str, image_setting: str) -> CheckpointDirs:
+        """Take the settings, or the directories of the released names in or beside the model's.
+
+        Raises `FailedPrecondition` if there is none.
+        """
+        return cls(
+            model,
+            _tokenizer_dir(model, SPEECH_SETTING, speech_setting, SPEECH_TOKENIZER),
+            _tokenizer_dir(model, IMAGE_SETTING, image_setting, IMAGE_TOKENIZER),
+        )
+
+    @property
+    def all(self) -> tuple[Path, Path, Path]:
+        """All three, of which every stage states the fingerprint."""
+        return self.model, self.speech, self.image
 
 
 def _tokenizer_dir(model_dir: Path, name: str, setting: str, released: str) -> Path:
@@ -126,6 +143,7 @@ PIPELINE = Pipeline(
     files=(
         CheckpointFiles(
             folders=("", SPEECH_TOKENIZER, IMAGE_TOKENIZER),
+            others=(f"{IMAGE_TOKENIZER}/pytorch_model.safetensors",),
             marker=f"{IMAGE_TOKENIZER}/{CONFIG_FILE}",
         ),
         CheckpointFiles(),

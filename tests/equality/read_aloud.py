@@ -199,7 +199,7 @@ async def check_load(
         target = running.grpc_address
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "antiphon_tools.load", service, "--target", target,
-        "--seconds", "1", "--warm-up", "0", *pace, "--frames", "8",
+        "--seconds", "1", "--warm-up", "0", "--frames", "8", *pace,
         "--json", str(result), "--slo", "duration=60",
         *(word for option in options for word in ("--option", option)),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

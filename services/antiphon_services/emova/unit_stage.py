@@ -61,8 +61,12 @@ def unit_stage(
     tokenizer_dir: Path,
     config: StageConfig,
     parts: Sequence[ConfigPart] = (UNIT_DECODER_CONFIG,),
+    checkpoint: Sequence[Path] = (),
 ) -> LoadedStage:
     """Load the stage from the directory of the speech tokenizer.
+
+    All stages of a family have the fingerprint of the same directories: those of `checkpoint`, or
+    the speech tokenizer's alone.
 
     Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
     checkpoint does not fit together.
@@ -84,7 +88,7 @@ def unit_stage(
     _warm_up(engine, terms.edges, min(WARM_UP_UNITS, limit))
     facts = StageFacts(
         model=model_dir.resolve().name,
-        checkpoint_fingerprint=fingerprint(tokenizer_dir),
+        checkpoint_fingerprint=fingerprint(*(checkpoint or (tokenizer_dir,))),
         engine=TORCH,
         default_sampling=NO_SAMPLING,
         sample_rate_hz=SAMPLE_RATE_HZ,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,16 @@ from antiphon_services.vocoder.stage import NO_SAMPLING
 
 
 def drawing_stage(
-    terms: DrawingTerms, model_dir: Path, tokenizer_dir: Path, config: StageConfig
+    terms: DrawingTerms,
+    model_dir: Path,
+    tokenizer_dir: Path,
+    config: StageConfig,
+    checkpoint: Sequence[Path] = (),
 ) -> LoadedStage:
     """Load the stage from the directory of MAGVITv2.
+
+    All stages of a family have the fingerprint of the same directories: those of `checkpoint`, or
+    MAGVITv2's alone.
 
     Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
     checkpoint does not fit together or pillow, which writes PNG files, is not installed.
@@ -42,7 +50,7 @@ def drawing_stage(
     _warm_up(engine, terms)
     facts = StageFacts(
         model=model_dir.resolve().name,
-        checkpoint_fingerprint=fingerprint(tokenizer_dir),
+        checkpoint_fingerprint=fingerprint(*(checkpoint or (tokenizer_dir,))),
         engine=TORCH,
         default_sampling=NO_SAMPLING,
         code_groups=1,

@@ -109,19 +109,18 @@ def test_prompt_and_answer_are_the_recorded_ones(
     dynin_truth: DyninTruth,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    case, read = BY_NAME[name], list[Tensor]()
+    case, read = BY_NAME[name], list[list[int]]()
     forward = Llada.forward
 
     def watched(model: Llada, ids: Tensor, seen: Tensor | None = None) -> Tensor:
-        read.append(ids)
+        read.append((ids[0] if seen is None else ids[0][seen[0]]).tolist())
         return forward(model, ids, seen)
 
     monkeypatch.setattr(Llada, "forward", watched)
     output = run_segment(loaded.engine, *masked_asked(case))
     check_answer(case, output, dynin_truth, preset, ends)
     wanted = dynin_truth.prompt(f"{preset}/{name}")
-    first = [each for each in read[0][0].tolist() if each != config["mask_token_id"]]
-    assert first == wanted
+    assert [each for each in read[0] if each != config["mask_token_id"]] == wanted
 
 
 def test_answers_are_the_same_when_they_share_calls(

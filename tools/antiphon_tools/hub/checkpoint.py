@@ -34,6 +34,9 @@ LISTING_TIMEOUT_S = 30.0
 SPARE_BYTES = 64 << 20
 """Room that a download leaves on the disk."""
 
+COMPANION_FILES = CheckpointFiles(others=("pytorch_model.safetensors",))
+"""Files of a companion; the library diffusers gives weights this name."""
+
 FindLayout = Callable[[Path, Collection[str]], CheckpointFiles]
 """Takes a directory with the identifying files of a checkpoint, and the paths of all its files."""
 
@@ -62,7 +65,7 @@ def fetch_checkpoint(model: HubId, settings: HubSettings, *, pipeline: str = "")
 
 def fetch_companion(model: HubId, settings: HubSettings) -> Path:
     """The same of a repository that has weights but no pipeline, such as an audio tokenizer's."""
-    return _fetch(model, settings, lambda folder, paths: CheckpointFiles())
+    return _fetch(model, settings, lambda folder, paths: COMPANION_FILES)
 
 
 def _fetch(model: HubId, settings: HubSettings, layout: FindLayout) -> Path:

@@ -19,8 +19,7 @@ from antiphon.pipelines.dynin_omni import (
     OPTIONS,
     TEXT,
     THINKER,
-    image_tokenizer_dir,
-    speech_tokenizer_dir,
+    CheckpointDirs,
 )
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
@@ -77,8 +76,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """
     require_plain_torch(THINKER, config)
     require_pillow(THINKER)
-    speech_dir = speech_tokenizer_dir(model_dir, config.audio_tokenizer_dir)
-    image_dir = image_tokenizer_dir(model_dir, config.image_tokenizer_dir)
+    dirs = CheckpointDirs.find(model_dir, config.audio_tokenizer_dir, config.image_tokenizer_dir)
     path, told = model_dir / CONFIG_FILE, read_config(model_dir)
     check_fields(path, told, PARTS)
     dtype = compute_dtype(THINKER, config, on_gpu=BFLOAT16)
@@ -87,7 +85,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         limit = context_limit(THINKER, config, int(told["max_sequence_length"]))
         model = load_submodule(
             Llada,
-            SimpleNamespace(**(DEFAULTS | told)),
+            SimpleNamespace(**{**DEFAULTS, **told}),
             PREFIX,
             Weights(model_dir),
             dtype=dtype,
@@ -100,8 +98,8 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         )
     tokens = TaskTokens.read(path, told, tokenizer, model.wte.num_embeddings)
     text = LiteralTokenizer(tokenizer)
-    units = load_unit_tokenizer(Weights(speech_dir), dtype=dtype, device=device)
-    images = load_image_tokenizer(image_weights(image_dir), dtype=dtype, device=device)
+    units = load_unit_tokenizer(Weights(dirs.speech), dtype=dtype, device=device)
+    images = load_image_tokenizer(image_weights(dirs.image), dtype=dtype, device=device)
     sides = _sides(path, told, images.scale)
     text_bytes = limit * text.bytes_per_id
     maker = SegmentMaker(
@@ -129,7 +127,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     size = next(each for each in OPTIONS if each.name == SIZE)
     facts = StageFacts(
         model=model_dir.resolve().name,
-        checkpoint_fingerprint=fingerprint(model_dir, speech_dir, image_dir),
+        checkpoint_fingerprint=fingerprint(*dirs.all),
         engine=TORCH,
         default_sampling=DEFAULT_SAMPLING,
         context_limit=limit,
