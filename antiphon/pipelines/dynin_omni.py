@@ -37,7 +37,7 @@ from antiphon.values.options import (
 )
 
 THINKER, UNIT2WAV, TOKEN2IMAGE = "thinker", "unit2wav", "token2image"
-INPUT, TEXT, UNITS, IMAGE_TOKENS = "input", "text", "units", "image_tokens"
+INPUT, TEXT, UNITS, IMAGE_TOKENS = "input", "text", "units", "image_ids"
 AUDIO, DRAWING = "audio", "image"
 
 SPEECH_TOKENIZER, IMAGE_TOKENIZER = "emova_speech_tokenizer_hf", "magvitv2"
@@ -114,7 +114,7 @@ class CheckpointDirs:
 
     @property
     def all(self) -> tuple[Path, Path, Path]:
-        """All three, of which every stage states the fingerprint."""
+        """All three directories. Every stage states the fingerprint of each."""
         return self.model, self.speech, self.image
 
 

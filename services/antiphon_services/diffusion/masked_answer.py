@@ -85,8 +85,8 @@ class MaskedAnswer:
     temperature of `sampling` if `tempered` is true, and at a temperature of 1 otherwise. If the
     temperature is 0, the most likely ID is chosen. `sampling.seed` is the key for all draws. An
     answer is done when the first block that contains one of the IDs in `ends` is finished. What
-    follows that ID is not part of the answer, and later blocks cannot change it. No position attends
-    to the ID `padding` in the prompts. Raises `InvalidArgument` if the plan has no steps.
+    follows that ID is not part of the answer, and later blocks cannot change it. No position
+    attends to the ID `padding` in the prompts. Raises `InvalidArgument` if the plan has no steps.
     """
 
     def __init__(
