@@ -194,17 +194,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if statuses := hub.statuses.get(path.name):
             self._refuse(statuses.pop(0), "")
             return
-        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or "")
-        first = int(wanted[1]) if wanted and hub.ranges else 0
-        self.send_response(206 if first else 200)
-        if first:
-            self.send_header("Content-Range", f"bytes {first}-{size - 1}/{size}")
-        self.send_header("Content-Length", str(size - first))
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or "")
+        ranged = wanted if hub.ranges else None
+        first = int(ranged[1]) if ranged else 0
+        end = min(int(ranged[2]) + 1, size) if ranged and ranged[2] else size
+        self.send_response(206 if ranged else 200)
+        if ranged:
+            self.send_header("Content-Range", f"bytes {first}-{end - 1}/{size}")
+        self.send_header("Content-Length", str(end - first))
         self.end_headers()
         if path.name == hub.stall:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
         cuts = hub.cuts.get(path.name)
-        left = cuts.pop(0) if cuts else size // 2 if path.name == hub.stall else size
+        left = cuts.pop(0) if cuts else size // 2 if path.name == hub.stall else end - first
         with path.open("rb") as file:
             file.seek(first)
             while left > 0 and (block := file.read(min(BLOCK_BYTES, left))):

@@ -41,6 +41,8 @@ NEED_TORCH = {
         "runtime/test_checkpoint_folders.py",
         "runtime/test_staged_copies.py",
         "runtime/test_torch_files.py",
+        "tools/gpu_plan/test_plan_command.py",
+        "tools/hub/test_model_directory.py",
         "transport/test_collective.py",
         "transport/test_cuda_stream.py",
         "transport/test_device_edge.py",

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from antiphon_testkit.fake_kubernetes import FakeApi, serve_api
+from antiphon_tools.launcher.plan import import_path
 from tests.cluster.kubelet import Cluster
 from tests.cluster.service_address import ServiceAddress
 from tests.deploy.chart_rendering import render
 
 ROOT = Path(__file__).parents[2]
-FAMILY = ROOT / "tests" / "families" / "carillon"
+CARILLON = Path("tests", "families", "carillon")
+FAMILY = ROOT / CARILLON
 MODEL = "bells"
 GATEWAY, COMPOSER, RINGER = (
     f"speech-antiphon-{name}" for name in ("gateway", "composer", "ringer")
@@ -36,9 +38,23 @@ class BellFleet:
     http_address: str
     grpc_address: str
 
+    async def move(self, deployment: str, checkout: Path) -> None:
+        """Replace its pods by those of a checkout, one after the other."""
+        self.cluster.set_environment(deployment, environment_of(checkout))
+        await self.cluster.restart(deployment)
+
     def replicas(self, deployment: str) -> int:
         """How many pods it has now."""
         return len(self.cluster.pods(deployment))
+
+
+def environment_of(checkout: Path) -> dict[str, str]:
+    """Variables with which a process imports everything from a checkout."""
+    # Without the working directory, which is another checkout.
+    return {
+        "PYTHONPATH": os.pathsep.join((import_path(checkout), str(checkout / CARILLON))),
+        "PYTHONSAFEPATH": "1",
+    }
 
 
 def values_of(replicas: Mapping[str, int], slots: int) -> dict[str, Any]:
@@ -67,17 +83,22 @@ def values_of(replicas: Mapping[str, int], slots: int) -> dict[str, Any]:
 
 @asynccontextmanager
 async def bell_fleet(
-    path: Path, *, slots: int = 4, pace: float = 0.05, **replicas: int
+    path: Path,
+    *,
+    slots: int = 4,
+    pace: float = 0.05,
+    checkout: Path = ROOT,
+    **replicas: int,
 ) -> AsyncIterator[BellFleet]:
     """The release `speech` with so many replicas of each role, all of them ready.
 
-    `pace`: by what the kubelet's waits are multiplied, those of preStop and between probes.
+    All processes run the `checkout`; the chart is this one's. `pace`: by what the kubelet's waits
+    are multiplied, those of preStop and between probes.
     """
     model, pods = path / "models" / MODEL, path / "pods"
     for folder in (model, pods):
         folder.mkdir(parents=True)
     (model / "config.json").write_text(json.dumps({"architectures": ["CarillonForRinging"]}))
-    found = os.pathsep.join((str(ROOT), str(FAMILY)))
     rendered = render(values_of(replicas, slots), release="speech")
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(serve_api())
@@ -87,7 +108,7 @@ async def bell_fleet(
             pods,
             replaced={"/models": str(model.parent)},
             modules={"antiphon_services": "tests.cluster.paced_stage"},
-            environment={"PYTHONPATH": found, "STEP_S": str(STROKE_S)},
+            environment={**environment_of(checkout), "STEP_S": str(STROKE_S)},
             pace=pace,
         )
         await stack.enter_async_context(cluster)

@@ -80,6 +80,7 @@ class Cluster:
             for each in objects
             if each["kind"] == "Deployment"
         }
+        self._environments: dict[str, Mapping[str, str]] = {}
         self._running: dict[PodProcess, asyncio.Task[None]] = {}
         self._numbers = itertools.count(1)
         self._change = asyncio.Event()
@@ -143,6 +144,10 @@ class Cluster:
                 await self.wait_ready(name, replicas)
                 await asyncio.sleep(available_s)
 
+    def set_environment(self, name: str, environment: Mapping[str, str]) -> None:
+        """Give pods of a Deployment that start from now on these variables in addition."""
+        self._environments[name] = environment
+
     def kill(self, pod: PodProcess) -> None:
         """Take the machine away from a pod: no SIGTERM, and the slice is told afterwards."""
         self._running[pod].cancel()
@@ -198,7 +203,9 @@ class Cluster:
         command = [_with(word, replaced) for word in words]
         if command[0] == "python":
             command[0] = sys.executable
-        return Program(command, os.environ | environment | self._environment, said=folder / "said")
+        own = self._environments.get(deployment.name, {})
+        variables = os.environ | environment | self._environment | own
+        return Program(command, variables, said=folder / "said")
 
     def _config(self, text: str) -> str:
         """The service account of a pod is a kubeconfig file here."""

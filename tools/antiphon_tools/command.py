@@ -40,6 +40,9 @@ COMMANDS = {
     "load": Command(
         "antiphon_tools.load.__main__", "main", "load one service and report what users see"
     ),
+    "plan": Command(
+        "antiphon_tools.gpu_plan.__main__", "main", "plan the memory of a model's stages"
+    ),
     "sizing": Command(
         "antiphon_tools.sizing.__main__", "main", "plan replicas, GPUs and costs for a load"
     ),

@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 
 MAX_HEADER_BYTES = 100_000_000
+PREFIX_BYTES = 8
 
 
 def read_header(path: Path) -> bytes:
@@ -13,8 +14,16 @@ def read_header(path: Path) -> bytes:
     they are invalid.
     """
     with path.open("rb") as file:
-        prefix = file.read(8)
-        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else MAX_HEADER_BYTES + 1
-        if length > MAX_HEADER_BYTES:
+        prefix = file.read(PREFIX_BYTES)
+        length = header_length(prefix)
+        if length is None:
             raise ValueError(f"{path}: is not a safetensors file")
-        return prefix + file.read(length)
+        return prefix + file.read(length - PREFIX_BYTES)
+
+
+def header_length(start: bytes) -> int | None:
+    """The bytes of length prefix and header of a file that starts so; None if it has none."""
+    if len(start) < PREFIX_BYTES:
+        return None
+    (length,) = struct.unpack("<Q", start[:PREFIX_BYTES])
+    return None if length > MAX_HEADER_BYTES else PREFIX_BYTES + int(length)

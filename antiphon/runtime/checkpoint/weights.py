@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,6 +29,33 @@ FORMATS = ((INDEX_FILE, SINGLE_FILE), (TORCH_INDEX_FILE, TORCH_FILE))
 """The formats of stored weights in order of preference. Each is an index of several files, or a
 single file.
 """
+
+DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+"""torch's names of the dtypes of safetensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSize:
+    """Size of stored tensors: elements and bytes."""
+
+    numbers: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: StoredSize) -> StoredSize:
+        return StoredSize(self.numbers + other.numbers, self.bytes + other.bytes)
 
 
 class _File(Protocol):
@@ -79,18 +107,19 @@ class Weights:
         """Return whether there is a name that begins with `prefix`."""
         return any(name.startswith(prefix) for name in self.files)
 
-    def sizes(self, prefix: str) -> tuple[int, int]:
-        """Return the total number of elements and bytes of the tensors whose names begin with
-        `prefix`.
+    def sizes(self, prefix: str, skip: Sequence[str] = ()) -> dict[str, StoredSize]:
+        """Return the total size of the tensors whose names begin with `prefix` and with none of the
+        prefixes in `skip`, for each dtype.
 
-        Only headers are read. Raises `FailedPrecondition` if a file cannot be read.
+        The keys are torch's names of the dtypes. Only headers are read. Raises
+        `FailedPrecondition` if a file cannot be read.
         """
-        numbers = stored = 0
+        found: dict[str, StoredSize] = {}
         for file in {file for name, file in self.files.items() if name.startswith(prefix)}:
-            for name, (count, size) in _sizes(file).items():
-                if name.startswith(prefix):
-                    numbers, stored = numbers + count, stored + size
-        return numbers, stored
+            for name, (dtype, size) in _sizes(file).items():
+                if name.startswith(prefix) and not name.startswith(tuple(skip)):
+                    found[dtype] = found.get(dtype, StoredSize()) + size
+        return found
 
     def read(self, name: str) -> torch.Tensor:
         """Return one tensor on the CPU, in the dtype in which it is stored.
@@ -265,18 +294,25 @@ def _indexed(index: Path) -> Iterator[tuple[str, Path]]:
             yield name, index.parent / file
 
 
-def _sizes(file: Path) -> dict[str, tuple[int, int]]:
-    """Return the number of elements and bytes for each tensor in a file."""
+def _sizes(file: Path) -> dict[str, tuple[str, StoredSize]]:
+    """Return the dtype and the size of each tensor in a file."""
     if file.suffix != ".safetensors":
         tensors = _TorchFile(file).tensors
-        return {name: (each.numel(), each.nbytes) for name, each in tensors.items()}
+        return {
+            name: (str(each.dtype).removeprefix("torch."), StoredSize(each.numel(), each.nbytes))
+            for name, each in tensors.items()
+        }
     with _listing(file):
         header = json.loads(read_header(file)[8:])
         header.pop("__metadata__", None)
-        return {
-            name: (math.prod(each["shape"]), each["data_offsets"][1] - each["data_offsets"][0])
-            for name, each in header.items()
-        }
+        return {name: _described(each) for name, each in header.items()}
+
+
+def _described(tensor: Mapping[str, Any]) -> tuple[str, StoredSize]:
+    """Return the dtype and the size of a tensor in a header of safetensors."""
+    first, end = tensor["data_offsets"]
+    dtype = str(tensor["dtype"])
+    return DTYPES.get(dtype, dtype.lower()), StoredSize(math.prod(tensor["shape"]), end - first)
 
 
 def _names(single: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Finds the code of a stage, which is the function `load` in the module `load` of the family's
+"""Finds the code of a stage: the functions `load` and `memory` in the module `load` of the family's
 package for the role.
 
 The module is imported when a stage is loaded for the first time, after the port has been bound. The
@@ -10,12 +10,16 @@ from __future__ import annotations
 import importlib
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument, NotFound
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import LoadedStage
+
+if TYPE_CHECKING:
+    from antiphon_services.stage.memory_plan import StageMemory
 
 
 def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:
@@ -30,17 +34,34 @@ def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConf
             f"dtype: {role} computes in {only} alone; set it to {only}", field="dtype"
         )
     _prepare_torch(config)
+    loaded = cast("LoadedStage", _load_module(pipeline, role).load(model_dir, config))
+    from antiphon_services.stage.device_loss import device_is_lost
+
+    return replace(loaded, is_fatal=device_is_lost)
+
+
+def stage_memory(
+    pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig
+) -> StageMemory | None:
+    """Return what a stage would keep in memory, from configuration and headers alone.
+
+    None if the family does not declare it. Raises what the stage's `memory` does, and `NotFound` if
+    the family has no code for the stage.
+    """
+    _silence_transformers()
+    describe = getattr(_load_module(pipeline, role), "memory", None)
+    return None if describe is None else cast("StageMemory", describe(model_dir, config))
+
+
+def _load_module(pipeline: Pipeline, role: str) -> ModuleType:
+    """Import a stage's module `load`. Raises `NotFound`."""
     name = f"{pipeline.package}.{role}.load"
     try:
-        module = importlib.import_module(name)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise NotFound(f"the pipeline {pipeline.name} has no module {name}") from error
-    loaded = cast("LoadedStage", module.load(model_dir, config))
-    from antiphon_services.stage.device_loss import device_is_lost
-
-    return replace(loaded, is_fatal=device_is_lost)
 
 
 def _prepare_torch(config: StageConfig) -> None:
@@ -49,11 +70,16 @@ def _prepare_torch(config: StageConfig) -> None:
     The number of threads is limited so that the stages on one host can share its cores.
     """
     import torch
-    from transformers.utils import logging
 
     from antiphon_services.lm.attention_calls import disable_cudnn_attention
 
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    _silence_transformers()
     disable_cudnn_attention()
     if config.threads:
         torch.set_num_threads(config.threads)
+
+
+def _silence_transformers() -> None:
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]

@@ -1,23 +1,24 @@
-"""Plans the GPU memory of a stage before anything is loaded.
+"""Plans the memory of a stage before anything is loaded.
 
 The size of the weights is read from the headers of the files, and the size of the keys and values
 is computed from the configuration. The memory that remains after the weights and the working memory
-is used for the slots. With `context_limit: fits`, the slots are as long as this memory permits.
+is used for the slots. With `context_limit: fits`, the slots are as long as this memory permits. The
+function `memory` of a family returns the `StageMemory` of a stage. `load` checks this value, and
+`antiphon plan` reports it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
-from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.checkpoint.weights import StoredSize, Weights
 from antiphon_services.lm.memory import WORKING_BYTES
 from antiphon_services.stage.engines import FITS, TORCH, VLLM, context_limit
 from antiphon_services.stage.precision import BFLOAT16, FLOAT32, dtype_name
@@ -36,6 +37,8 @@ UNPLANNED = frozenset({"cpu_offload_gb", "num_gpu_blocks_override", "pipeline_pa
 """Arguments of vLLM that move memory to other places. If one of them is set, the plan rejects
 nothing.
 """
+CONTEXT_BYTES = 700_000_000
+"""The estimated GPU memory that CUDA uses in each process."""
 LEAST_POSITIONS = 512
 """The minimum context of a stage. Shorter segments are too short for a conversation."""
 STEP = 64
@@ -130,6 +133,134 @@ class MemoryPlan:
         return f"{taken}; {slots} slots of {limit} or {self.slots} of {self.positions} would fit"
 
 
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """Stored tensors that a stage loads: those with `prefix`, and with none of the prefixes `skip`.
+
+    They get the dtype of the stage unless `dtype` is given. Parts `on_host` are in the host's
+    memory, whatever the stage's device.
+    """
+
+    weights: Weights
+    prefix: str = ""
+    skip: tuple[str, ...] = ()
+    dtype: str = ""
+    on_host: bool = False
+
+    @classmethod
+    def of_tensor(cls, weights: Weights, name: str) -> StoredPart:
+        """Return the one tensor of that name."""
+        longer = (each for each in weights.files if each.startswith(name) and each != name)
+        return cls(weights, name, tuple(longer))
+
+    def sizes(self) -> dict[str, StoredSize]:
+        """Return the sizes of the stored tensors by dtype, from headers alone."""
+        return self.weights.sizes(self.prefix, self.skip)
+
+    def loaded(self, dtype: str) -> int:
+        """Return their bytes when they are loaded; whole numbers keep their dtype."""
+        size = number_bytes(self.dtype or dtype)
+        return sum(
+            each.numbers * size if kind.startswith(("float", "bfloat")) else each.bytes
+            for kind, each in self.sizes().items()
+        )
+
+
+def _no_state() -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """What a stage of `config` keeps in memory, known before it is loaded.
+
+    It loads `stored` and computes `tables` numbers from them, in `dtype`. A position of a segment
+    takes `cached`; None if positions take nothing. The checkpoint allows `most` positions. A
+    session has a state of `session_state()` bytes, whatever its length. All sessions share a cache
+    of `shared` bytes.
+    """
+
+    role: str
+    config: StageConfig
+    stored: tuple[StoredPart, ...]
+    dtype: str
+    engine: str = TORCH
+    tables: int = 0
+    cached: Cached | None = None
+    most: int = 0
+    shared: int = 0
+    session_state: Callable[[], int] = _no_state
+
+    @property
+    def weights(self) -> int:
+        """Bytes of weights and tables on the device."""
+        loaded = sum(each.loaded(self.dtype) for each in self.stored if not each.on_host)
+        return loaded + self.tables * number_bytes(self.dtype)
+
+    @property
+    def host_weights(self) -> int:
+        """Bytes of weights that stay in the host's memory."""
+        return sum(each.loaded(self.dtype) for each in self.stored if each.on_host)
+
+    @property
+    def position_bytes(self) -> int:
+        """Bytes of a position of a segment on the device."""
+        return self.cached.numbers * number_bytes(self.dtype) if self.cached else 0
+
+    @property
+    def stored_bytes(self) -> dict[str, int]:
+        """Bytes of the stored tensors by dtype."""
+        found: dict[str, int] = {}
+        for part in self.stored:
+            for kind, size in part.sizes().items():
+                found[kind] = found.get(kind, 0) + size.bytes
+        return found
+
+    def plan(self, *, free: int, total: int) -> MemoryPlan:
+        """Return the plan of a decoder for a GPU with `total` bytes, `free` of them free."""
+        assert self.cached is not None, "positions take memory"
+        if self.engine != VLLM:
+            return MemoryPlan(
+                free, self.weights, WORKING_BYTES, self.position_bytes, self.config.slots
+            )
+        sizes = [size for each in self.stored for size in each.sizes().values()]
+        return plan_stage(
+            self.config,
+            sum(each.numbers for each in sizes) + self.tables,
+            sum(each.bytes for each in sizes),
+            self.cached,
+            free=free,
+            total=total,
+            engine=VLLM,
+        )
+
+
+def decoder_memory(
+    role: str,
+    config: StageConfig,
+    text: Any,
+    *stored: StoredPart,
+    row: int = 0,
+    engine: str = TORCH,
+    tables: int = 0,
+) -> StageMemory:
+    """Return the memory of a decoder with the configuration `text`, as `Cached.of` takes it.
+
+    Each position has a row of `row` numbers for a later stage.
+    """
+    told = text if isinstance(text, dict) else text.to_dict()
+    return StageMemory(
+        role,
+        config,
+        stored,
+        dtype_name(role, config, on_gpu=BFLOAT16),
+        engine,
+        tables=tables,
+        cached=Cached.of(told, row=row),
+        most=int(told["max_position_embeddings"]),
+    )
+
+
 def plan_stage(
     config: StageConfig,
     numbers: int,
@@ -144,7 +275,7 @@ def plan_stage(
 
     The GPU has `total` bytes of memory, and `free` bytes are available.
     """
-    size = 4 if dtype_name(engine, config, on_gpu=BFLOAT16) == FLOAT32 else 2
+    size = number_bytes(dtype_name(engine, config, on_gpu=BFLOAT16))
     position_bytes = cached.numbers * size
     if engine != VLLM:
         return MemoryPlan(free, numbers * size, WORKING_BYTES, position_bytes, config.slots)
@@ -167,62 +298,19 @@ def plan_stage(
     return MemoryPlan(room, weights, VLLM_WORKING_BYTES, position_bytes, 1, exact=False)
 
 
-def limit_with_rows(
-    role: str,
-    config: StageConfig,
-    text: Any,
-    model_dir: Path,
-    prefix: str,
-    *,
-    engine: str = TORCH,
-    skip: str = "",
-) -> int:
-    """Return the `planned_limit` of a decoder with configuration `text` that also keeps a row per
-    position for a later stage.
-    """
-    return planned_limit(
-        role,
-        config,
-        text.max_position_embeddings,
-        model_dir,
-        prefix,
-        Cached.of(text, row=text.hidden_size),
-        engine=engine,
-        skip=skip,
-    )
-
-
-def planned_limit(
-    role: str,
-    config: StageConfig,
-    most: int,
-    model_dir: Path,
-    prefix: str,
-    cached: Cached,
-    *,
-    engine: str = TORCH,
-    tables: int = 0,
-    skip: str = "",
-    file: str = "",
-) -> int:
+def planned_limit(memory: StageMemory) -> int:
     """Return the maximum number of positions in a segment. It is `engines.context_limit`, or the
     number that fits.
 
     The latter is used if it is configured, which is the default on a GPU. On a GPU, the plan of the
-    stage is logged. The stage loads the tensors of `model_dir` whose names begin with `prefix`,
-    except for those that begin with `skip`. If `file` is set, only tensors in this file are loaded.
-    The stage also creates tables with `tables` numbers from them. Raises `InvalidArgument` if the
-    number that fits is less than `LEAST_POSITIONS` or less than the setting.
+    stage is logged. Raises `InvalidArgument` if the number that fits is less than
+    `LEAST_POSITIONS` or less than the setting.
     """
+    role, config, most = memory.role, memory.config, memory.most
     if not config.device.startswith("cuda"):
         return context_limit(role, config, most)
-    weights = Weights(model_dir, file)
-    numbers, stored = weights.sizes(prefix)
-    numbers -= weights.sizes(skip)[0] if skip else 0
-    free, total = _vllm_memory() if engine == VLLM else _memory(config.device)
-    plan = plan_stage(
-        config, numbers + tables, stored, cached, free=free, total=total, engine=engine
-    )
+    free, total = _vllm_memory() if memory.engine == VLLM else _memory(config.device)
+    plan = memory.plan(free=free, total=total)
     if isinstance(config.context_limit, int):
         limit = context_limit(role, config, most)
         if plan.refuses(limit) and not UNPLANNED & config.engine_args.keys():
@@ -246,18 +334,15 @@ def planned_limit(
     return limit
 
 
-def check_room(
-    role: str, config: StageConfig, parts: Sequence[tuple[Weights, str]], *, streams: int = 0
-) -> None:
+def check_room(memory: StageMemory) -> None:
     """Log the memory plan of a stage on a GPU that has no keys and values per segment.
 
-    For each part, the stage loads the tensors whose names begin with the prefix. It also has a
-    cache of `streams` bytes. Raises `InvalidArgument` if the weights and the cache do not fit.
+    Raises `InvalidArgument` if the weights and the shared cache do not fit.
     """
+    role, config, streams = memory.role, memory.config, memory.shared
     if not config.device.startswith("cuda"):
         return
-    size = 4 if dtype_name(role, config) == FLOAT32 else 2
-    weights = size * sum(each.sizes(prefix)[0] for each, prefix in parts)
+    weights = memory.weights
     free, _ = _memory(config.device)
     cache = f"cache of streams {_gb(streams)} GB, " if streams else ""
     plan = f"weights {_gb(weights)} GB, {cache}working memory {_gb(WORKING_BYTES)} GB"
@@ -299,6 +384,11 @@ def _vllm_memory() -> tuple[int, int]:
 
     total: int = current_platform.get_device_total_memory()
     return total, total
+
+
+def number_bytes(dtype: str) -> int:
+    """Return the bytes of a number."""
+    return 4 if dtype == FLOAT32 else 2
 
 
 def _gb(size: int) -> str:

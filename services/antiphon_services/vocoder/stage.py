@@ -58,6 +58,14 @@ def frame_limit(config: StageConfig, most: int) -> int:
     return (limit if isinstance(limit, int) else 0) or most
 
 
+def state_bytes(vocoder: Vocoder) -> int:
+    """Return the bytes of a session's state; the vocoder's parameters may have no storage.
+
+    Raises `FailedPrecondition` for a vocoder that cannot be streamed.
+    """
+    return StreamDecoder(vocoder).state_bytes
+
+
 def vocoder_stage(
     vocoder: Vocoder,
     terms: VocoderTerms,

@@ -18,7 +18,7 @@ import torch
 from antiphon.errors import FailedPrecondition
 from antiphon.runtime.checkpoint import torch_files
 from antiphon.runtime.checkpoint.torch_files import read_torch_file
-from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.checkpoint.weights import StoredSize, Weights
 
 VOICES = {
     "Chelsie": {"bos_token": 151_672, "cond": torch.ones(1, 192), "ref_mel": torch.zeros(1, 5, 80)}
@@ -171,6 +171,6 @@ def test_weights_of_one_file_leave_the_others_alone(tmp_path: Path) -> None:
     flow = Weights(tmp_path, "flow.pt")
     assert set(flow.files) == {"w", "v"}
     assert flow.read("w").tolist() == [0.0, 0.0, 0.0]
-    assert Weights(tmp_path, "llm.pt").sizes("") == (2, 8)
+    assert Weights(tmp_path, "llm.pt").sizes("") == {"float32": StoredSize(2, 8)}
     with pytest.raises(FailedPrecondition, match=r"hift\.pt"):
         Weights(tmp_path, "hift.pt")

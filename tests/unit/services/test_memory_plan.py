@@ -27,7 +27,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
-from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.checkpoint.weights import StoredSize, Weights
 from antiphon_services.cosyvoice3.code2wav import load as cosyvoice3_code2wav
 from antiphon_services.lm.memory import WORKING_BYTES, SlotMemory
 from antiphon_services.mimo_audio.code2wav import load as mimo_code2wav
@@ -38,11 +38,14 @@ from antiphon_services.qwen3_tts.code2wav import load as qwen3_tts_code2wav
 from antiphon_services.stage import memory_plan
 from antiphon_services.stage.engines import TORCH, VLLM, context_limit
 from antiphon_services.stage.memory_plan import (
+    CONTEXT_BYTES,
     VLLM_WORKING_BYTES,
     Cached,
     MemoryPlan,
+    StageMemory,
+    StoredPart,
     check_room,
-    limit_with_rows,
+    decoder_memory,
     plan_stage,
     planned_limit,
 )
@@ -64,8 +67,6 @@ ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm/antiphon/ci"
 CACHED = Cached(layers=4, key_heads=2, head_dim=16)
 POSITION_BYTES = 2 * 4 * 2 * 16 * 2
-CONTEXT_BYTES = 700_000_000
-"""What CUDA takes for each process, an estimate."""
 
 
 @pytest.fixture
@@ -86,13 +87,22 @@ def with_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
 PLAN = memory_plan.__name__
 
 
-def limit_of(weights: Weights, config: StageConfig, most: int = 65_536, **more: Any) -> int:
-    return planned_limit("talker", config, most, weights.folder, "talker.", CACHED, **more)
+def limit_of(weights: Weights, config: StageConfig, most: int = 65_536, engine: str = TORCH) -> int:
+    layers = {
+        "num_hidden_layers": CACHED.layers,
+        "num_attention_heads": CACHED.key_heads,
+        "head_dim": CACHED.head_dim,
+        "max_position_embeddings": most,
+    }
+    stored = StoredPart(weights, "talker.")
+    return planned_limit(decoder_memory("talker", config, layers, stored, engine=engine))
 
 
 def test_sizes_of_weights_are_those_of_their_headers(weights: Weights) -> None:
-    assert weights.sizes("talker.") == (1050, 4100)
-    assert weights.sizes("") == (1057, 4128)
+    both = {"float32": StoredSize(1_000, 4_000), "bfloat16": StoredSize(50, 100)}
+    assert weights.sizes("talker.") == both
+    assert weights.sizes("") == both | {"float32": StoredSize(1_007, 4_028)}
+    assert weights.sizes("", ("talker.b", "thinker.")) == {"float32": StoredSize(1_000, 4_000)}
 
 
 def test_context_limit_is_what_fits_by_default_on_a_gpu(
@@ -218,9 +228,13 @@ def test_thinker_is_planned_without_the_tower_that_it_skips(
     text.num_hidden_layers, text.num_key_value_heads, text.head_dim = 4, 2, 16
     text.hidden_size, text.max_position_embeddings = 64, 65_536
     config = StageConfig(device="cuda")
-    skipped = limit_with_rows("thinker", config, text, tmp_path, "thinker.", skip="thinker.visual.")
-    assert skipped == 1_024
-    assert limit_with_rows("thinker", config, text, tmp_path, "thinker.") < 1_024
+
+    def limit(*skip: str) -> int:
+        stored = StoredPart(Weights(tmp_path), "thinker.", skip)
+        return planned_limit(decoder_memory("thinker", config, text, stored, row=64))
+
+    assert limit("thinker.visual.") == 1_024
+    assert limit() < 1_024
 
 
 def test_vllm_is_planned_without_a_context_of_this_process(
@@ -248,14 +262,19 @@ def test_decoders_without_positions_tell_their_plan(
     weights: Weights, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    parts = [(weights, "talker."), (weights, "thinker.")]
     taken = 4 * 1057
-    check_room("code2wav", StageConfig(device="cpu"), parts, streams=1 << 60)
+
+    def check(device: str, streams: int = 0) -> None:
+        parts = StoredPart(weights, "talker."), StoredPart(weights, "thinker.")
+        config = StageConfig(device=device)
+        check_room(StageMemory("code2wav", config, parts, "float32", shared=streams))
+
+    check("cpu", 1 << 60)
     assert not lines_of(caplog, PLAN)
     with_free(monkeypatch, taken + 2_000_000_000 + WORKING_BYTES)
-    check_room("code2wav", StageConfig(device="cuda"), parts, streams=2_000_000_000)
+    check("cuda", 2_000_000_000)
     with_free(monkeypatch, taken)
-    check_room("code2wav", StageConfig(device="cuda"), parts)
+    check("cuda")
     assert [each.levelname for each in records_of(caplog, PLAN)] == ["INFO", "WARNING"]
     assert lines_of(caplog, PLAN)[0] == (
         "code2wav: memory plan: weights 0.00 GB, cache of streams 2.00 GB, "
@@ -282,8 +301,10 @@ def test_decoders_that_do_not_fit_are_refused_before_they_load(
 ) -> None:
     with_free(monkeypatch, 2 * 1050 + spare)
     config = StageConfig(device="cuda", dtype="bfloat16")
+    stored = (StoredPart(weights, "talker."),)
+    memory = StageMemory("code2wav", config, stored, "bfloat16", shared=streams)
     with pytest.raises(InvalidArgument) as refused:
-        check_room("code2wav", config, [(weights, "talker.")], streams=streams)
+        check_room(memory)
     assert refused.value.field == field
     assert remedy in refused.value.message
 

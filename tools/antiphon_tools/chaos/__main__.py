@@ -35,6 +35,8 @@ from antiphon_tools.chaos.kills import Kill, Kills
 from antiphon_tools.chaos.listener import AnswerListener
 from antiphon_tools.chaos.report import BUFFER_S
 from antiphon_tools.chaos.rounds import ChaosFound, Round, Rounds
+from antiphon_tools.hub.deployment import model_directory
+from antiphon_tools.hub.settings import add_hub_options, hub_settings
 from antiphon_tools.launcher.events import LaunchEvent, Output, Report
 from antiphon_tools.launcher.launcher import Launcher
 from antiphon_tools.load.player import plays_on
@@ -76,7 +78,7 @@ def main(
 def _model(options: argparse.Namespace, directory: Path) -> Path:
     """The checkpoint that is served."""
     if options.model is not None:
-        return Path(options.model)
+        return model_directory(options.model, hub_settings(options))
     build_tiny_checkpoint(directory / "tiny", TinyShape(endless_speech=True))
     return directory / "tiny"
 
@@ -226,7 +228,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, default=0, help="at most so many rounds (no bound)")
     parser.add_argument("--seed", type=int, help="draw the same again (a new one, which is told)")
-    parser.add_argument("--model", type=Path, help="checkpoint (a tiny one, made for this)")
+    parser.add_argument(
+        "--model", help="checkpoint directory, or ORG/NAME of the hub (a tiny one, made for this)"
+    )
     parser.add_argument("--replicas", type=int, default=2, help="of each stage (2)")
     parser.add_argument("--listeners", type=int, default=4, help="answers at a time (4)")
     parser.add_argument(
@@ -241,6 +245,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--log", type=Path, help="a file for what the processes print")
     parser.add_argument("--json", type=Path, help="with `--faults kill` alone: a file for it all")
+    add_hub_options(parser)
     return parser
 
 

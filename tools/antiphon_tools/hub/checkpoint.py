@@ -56,11 +56,7 @@ def fetch_checkpoint(model: HubId, settings: HubSettings, *, pipeline: str = "")
     reached, a complete checkpoint in the cache is taken. Raises `NotFound`, `FailedPrecondition`,
     `ResourceExhausted`, `Unavailable` or `DataLoss`.
     """
-
-    def layout(folder: Path, paths: Collection[str]) -> CheckpointFiles:
-        return layout_of(pipeline_for(folder, pipeline), paths)
-
-    return _fetch(model, settings, layout)
+    return _fetch(model, settings, _layout_for(pipeline))
 
 
 def fetch_companion(model: HubId, settings: HubSettings) -> Path:
@@ -68,9 +64,44 @@ def fetch_companion(model: HubId, settings: HubSettings) -> Path:
     return _fetch(model, settings, lambda folder, paths: COMPANION_FILES)
 
 
+def fetch_headers(model: HubId, settings: HubSettings, folder: Path, *, pipeline: str = "") -> Path:
+    """A directory with the files that describe a checkpoint, and of its weights the headers alone.
+
+    It is `folder`, or a complete checkpoint in the cache if the hub cannot be reached or is not
+    asked. Only headers of safetensors can be read by themselves; weights in other formats are in
+    the directory if the cache has them. Raises as `fetch_checkpoint`.
+    """
+    return _headers(model, settings, folder, _layout_for(pipeline))
+
+
+def fetch_companion_headers(model: HubId, settings: HubSettings, folder: Path) -> Path:
+    """The same of a repository that has weights but no pipeline."""
+    return _headers(model, settings, folder, lambda folder, paths: CheckpointFiles())
+
+
+def _layout_for(pipeline: str) -> FindLayout:
+    """Finds the layout of a checkpoint of the pipeline; empty: of the checkpoint's own."""
+    return lambda folder, paths: layout_of(pipeline_for(folder, pipeline), paths)
+
+
+def _headers(model: HubId, settings: HubSettings, folder: Path, layout: FindLayout) -> Path:
+    if settings.is_offline:
+        return _from_cache(model, settings, layout)
+    found = _found_on_hub(model, settings, layout)
+    if isinstance(found, Path):
+        return found
+    return _copy_headers(model, found, settings, layout, folder)
+
+
 def _fetch(model: HubId, settings: HubSettings, layout: FindLayout) -> Path:
     if settings.is_offline:
         return _from_cache(model, settings, layout)
+    found = _found_on_hub(model, settings, layout)
+    return found if isinstance(found, Path) else _download(model, found, settings, layout)
+
+
+def _found_on_hub(model: HubId, settings: HubSettings, layout: FindLayout) -> _Commit | Path:
+    """The model's commit; a complete directory of the cache if the hub cannot be reached."""
     try:
         with explained(model, settings):
             commit = _commit_of(model, settings)
@@ -81,7 +112,7 @@ def _fetch(model: HubId, settings: HubSettings, layout: FindLayout) -> Path:
             raise error from None
         print(f"{error.message}; the cache has a complete one", file=settings.output, flush=True)
         return folder
-    return _download(model, commit, settings, layout)
+    return commit
 
 
 def _download(
@@ -90,13 +121,7 @@ def _download(
     storage = _storage(model, settings)
     snapshot = storage / "snapshots" / commit.sha
     downloads = Downloads(model, commit.sha, settings)
-    paths = commit.files.keys()
-    downloads.fetch([commit.files[each] for each in identifying_files() if each in paths])
-    with _about(model):
-        layout = find_layout(snapshot, paths)
-    downloads.fetch([commit.files[each] for each in description_files(layout, paths)])
-    with _about(model):
-        weights = weight_files(layout, paths, lambda index: _listed(snapshot / index))
+    weights = _describe(model, commit, downloads, snapshot, find_layout)
     missing = [commit.files[each] for each in weights if downloads.cached(each) is None]
     if missing:
         total = sum(each.size for each in missing)
@@ -106,6 +131,42 @@ def _download(
     with explained(model, settings):
         _write_ref(storage, model, commit.sha)
     return snapshot
+
+
+def _describe(
+    model: HubId,
+    commit: _Commit,
+    downloads: Downloads,
+    snapshot: Path,
+    find_layout: FindLayout,
+) -> list[str]:
+    """Have what describes the weights in the cache; the paths of the weights."""
+    paths = commit.files.keys()
+    downloads.fetch([commit.files[each] for each in identifying_files() if each in paths])
+    with _about(model):
+        layout = find_layout(snapshot, paths)
+    downloads.fetch([commit.files[each] for each in description_files(layout, paths)])
+    with _about(model):
+        return weight_files(layout, paths, lambda index: _listed(snapshot / index))
+
+
+def _copy_headers(
+    model: HubId, commit: _Commit, settings: HubSettings, layout: FindLayout, folder: Path
+) -> Path:
+    snapshot = _storage(model, settings) / "snapshots" / commit.sha
+    downloads = Downloads(model, commit.sha, settings)
+    weights = _describe(model, commit, downloads, snapshot, layout)
+    for path in commit.files:
+        copy = folder / path
+        cached = downloads.cached(path)
+        if cached is None and not (path in weights and path.endswith(".safetensors")):
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if cached is not None:
+            copy.symlink_to(cached)
+        else:
+            copy.write_bytes(downloads.header(path))
+    return folder
 
 
 def _commit_of(model: HubId, settings: HubSettings) -> _Commit:

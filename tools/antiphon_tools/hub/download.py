@@ -6,16 +6,18 @@ because its own download discards what a stopped process had received, and compa
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.errors import DataLoss, Unavailable
+from antiphon.runtime.checkpoint.safetensors_header import header_length
 from antiphon_tools.hub.errors import explained
 from antiphon_tools.hub.hub_id import HubId
 from antiphon_tools.hub.progress import TransferProgress
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 PARALLEL = 4
 BLOCK_BYTES = 1 << 20
+HEADER_GUESS_BYTES = 1 << 16
+"""First request for a header, whose length its first bytes state."""
 RETRIES = 5
 """Failed attempts in a row that bring no byte, after which a download fails."""
 LONGEST_PAUSE_S = 8.0
@@ -104,6 +108,39 @@ class Downloads:
         for failed in (each.exception() for each in done):
             if failed is not None and not isinstance(failed, _Stopped):
                 raise failed
+
+    def header(self, path: str) -> bytes:
+        """The header of a safetensors file of the hub; nothing behind it is asked for.
+
+        Raises what `explained` does, `DataLoss` for another kind of file.
+        """
+        with explained(self._model, self._settings):
+            start = self._first_bytes(path, HEADER_GUESS_BYTES)
+            length = header_length(start)
+            if length is None:
+                raise DataLoss(
+                    f"{self._model}: {path}: is no safetensors file; check HF_ENDPOINT and proxies"
+                )
+            found = start if length <= len(start) else self._first_bytes(path, length)
+        if len(found) < length:
+            raise DataLoss(f"{self._model}: {path}: ends within its header; start again")
+        return found[:length]
+
+    def _first_bytes(self, path: str, count: int) -> bytes:
+        """So many bytes from a file's start, or all of a shorter file."""
+        received = bytearray()
+        with self._stream(path, {"Range": f"bytes=0-{count - 1}"}) as response:
+            if response.status_code in _TRANSIENT:
+                raise Unavailable(
+                    f"{self._model}: {path}: the hub answered with status "
+                    f"{response.status_code}; try again later"
+                )
+            # A server that ignores the range is not read to the end.
+            for chunk in response.iter_raw(min(count, BLOCK_BYTES)):
+                received += chunk
+                if len(received) >= count:
+                    break
+        return bytes(received[:count])
 
     def _fetch(self, path: str, progress: TransferProgress | None) -> None:
         from huggingface_hub import hf_hub_download
@@ -194,30 +231,35 @@ class Downloads:
 
     def _receive(self, path: str, partial: Path, progress: TransferProgress | None) -> None:
         """Append to the file what one request brings."""
-        from huggingface_hub import constants
-        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
-
         offset = partial.stat().st_size if partial.exists() else 0
-        headers = build_hf_headers(token=self._settings.token or None)
-        headers["Accept-Encoding"] = "identity"
-        if offset:
-            headers["Range"] = f"bytes={offset}-"
-        # A redirect to another host is followed without the token.
-        with get_session().stream(
-            "GET",
-            self._url(path),
-            headers=headers,
-            follow_redirects=True,
-            timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
-        ) as response:
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        with self._stream(path, headers) as response:
             if response.status_code in _TRANSIENT:
                 raise _Interrupted(f"the hub answered with status {response.status_code}")
-            hf_raise_for_status(response)
             if offset and response.status_code != 206:
                 partial.unlink()
                 if progress is not None:
                     progress.add(-offset)
             self._write(response, partial, progress)
+
+    @contextlib.contextmanager
+    def _stream(self, path: str, more: Mapping[str, str]) -> Iterator[httpx2.Response]:
+        """A response with a file's bytes as they are stored, or with a transient status."""
+        from huggingface_hub import constants
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+        headers = build_hf_headers(token=self._settings.token or None)
+        # A redirect to another host is followed without the token.
+        with get_session().stream(
+            "GET",
+            self._url(path),
+            headers={**headers, "Accept-Encoding": "identity", **more},
+            follow_redirects=True,
+            timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
+        ) as response:
+            if response.status_code not in _TRANSIENT:
+                hf_raise_for_status(response)
+            yield response
 
     def _write(
         self, response: httpx2.Response, partial: Path, progress: TransferProgress | None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from antiphon.values.segment import ChunkPolicy, Delivery
+from antiphon_tools.hub.settings import add_hub_options
 from antiphon_tools.launcher.plan import GATEWAY
 from antiphon_tools.load.measured import METRICS
 from antiphon_tools.load.upstream import RATE_HZ
@@ -60,6 +61,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     _add_content(parser.add_argument_group("what requests are"))
     _add_upstream(parser.add_argument_group("what stages are fed"))
     _add_result(parser.add_argument_group("result"))
+    add_hub_options(parser)
     return parser
 
 
@@ -119,7 +121,9 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument("--key", type=Path, metavar="FILE", help="key of --certificate")
     group.add_argument(
-        "--model", type=Path, metavar="DIR", help="checkpoint (the small one in the repository)"
+        "--model",
+        metavar="MODEL",
+        help="checkpoint directory, or ORG/NAME of the hub (the small one in the repository)",
     )
     group.add_argument("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
     group.add_argument(

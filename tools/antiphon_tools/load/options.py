@@ -13,6 +13,8 @@ import msgspec
 from antiphon.deployment.schema import Deployment, load_deployment
 from antiphon.errors import InvalidArgument
 from antiphon.values.segment import Delivery
+from antiphon_tools.hub.deployment import with_directories
+from antiphon_tools.hub.settings import hub_settings
 from antiphon_tools.launcher.plan import GATEWAY, application_root, resolve, with_overrides
 from antiphon_tools.load.command_line import DEFAULT_RATE, command_line
 from antiphon_tools.load.content import TEXT, Content
@@ -190,5 +192,5 @@ def _prompts(path: Path) -> tuple[str, ...]:
 def _deployment(given: argparse.Namespace) -> Deployment:
     deployment = load_deployment(given.config) if given.config else Deployment()
     if given.model:
-        deployment = msgspec.structs.replace(deployment, model=str(given.model))
-    return with_overrides(deployment, given.stage)
+        deployment = msgspec.structs.replace(deployment, model=given.model)
+    return with_directories(with_overrides(deployment, given.stage), hub_settings(given))

@@ -30,6 +30,8 @@ from antiphon.pipelines.registry import pipeline_of
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from antiphon_tools.device import NoDevice, facts, require
+from antiphon_tools.hub.deployment import model_directory
+from antiphon_tools.hub.settings import add_hub_options, hub_settings
 from antiphon_tools.load.machine import machine
 from antiphon_tools.verify_release import stages
 from antiphon_tools.verify_release.answers import Truth
@@ -80,14 +82,14 @@ def main(
     show = _progress()
     try:
         require(_device("--device", options.device))
+        name = str(options.model)
+        options.model = model_directory(name, hub_settings(options))
         pipeline = pipeline_of(options.model)
         family = family_of(pipeline, options.model)
         _check(options, pipeline)
         options.out.mkdir(parents=True, exist_ok=True)
         known = machine() | facts(torch.device(options.device))
-        report = VerificationReport(
-            options.out / "report.json", known | {"model": options.model.name}
-        )
+        report = VerificationReport(options.out / "report.json", known | {"model": Path(name).name})
         _verify(options, family, report, show)
     except (AntiphonError, NoDevice, OSError) as error:
         print(f"verify_release: {error}", file=sys.stderr)
@@ -161,12 +163,12 @@ def _verify(
 def _checkpoint(model: Path, pipeline: Pipeline) -> dict[str, Any]:
     """Its size by the headers of its files; names and shapes are checked as stages load."""
     weights = Weights(model)
-    numbers, stored = weights.sizes("")
+    sizes = weights.sizes("").values()
     return {
         "pipeline": pipeline.name,
         "tensors": len(weights.files),
-        "numbers": numbers,
-        "gigabytes": round(stored / 1e9, 3),
+        "numbers": sum(each.numbers for each in sizes),
+        "gigabytes": round(sum(each.bytes for each in sizes) / 1e9, 3),
     }
 
 
@@ -406,7 +408,9 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the checkpoint")
+    parser.add_argument(
+        "--model", required=True, metavar="MODEL", help="directory, or ORG/NAME of the hub"
+    )
     parser.add_argument(
         "--out",
         type=Path,
@@ -460,6 +464,7 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--served-only", action="store_true", help="without the reference")
     only.add_argument("--compared-only", action="store_true", help="without spoken answers")
+    add_hub_options(parser)
     options = parser.parse_args(arguments)
     options.reference_device = options.reference_device or options.device
     options.stage_device = dict(options.stage_device)

@@ -43,8 +43,8 @@ from antiphon_services.lm.warm_up import run_segment
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
 from antiphon_services.stage.hyperpyyaml import read_hyperpyyaml
-from antiphon_services.stage.memory_plan import check_room
-from antiphon_services.stage.precision import compute_dtype
+from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_room
+from antiphon_services.stage.precision import compute_dtype, dtype_name
 from antiphon_services.vocoder.stage import NO_SAMPLING
 
 FLOW_FILE, VOCODER_FILE = "flow.pt", "hift.pt"
@@ -56,6 +56,24 @@ STORED_BUFFERS = ("decoder.estimator.rotary_embed.inv_freq",)
 WARM_UP_CODES = 8
 
 log = logging.getLogger(__name__)
+
+
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the memory of flow and vocoder, with the cache of streams.
+
+    Raises `FailedPrecondition`.
+    """
+    stored = (
+        StoredPart(Weights(model_dir, FLOW_FILE), skip=STORED_BUFFERS),
+        StoredPart(Weights(model_dir, VOCODER_FILE), VOCODER_PREFIX),
+    )
+    return StageMemory(
+        CODE2WAV,
+        config,
+        stored,
+        dtype_name(CODE2WAV, config),
+        shared=config.flow_cache_bytes,
+    )
 
 
 @torch.inference_mode()
@@ -94,8 +112,7 @@ def load_decoder(model_dir: Path, config: StageConfig) -> SpeechDecoder:
     told = read_hyperpyyaml(path)
     check_fields(path, told, PARTS)
     flow_weights, vocoder_weights = Weights(model_dir, FLOW_FILE), Weights(model_dir, VOCODER_FILE)
-    parts = [(flow_weights, ""), (vocoder_weights, VOCODER_PREFIX)]
-    check_room(CODE2WAV, config, parts, streams=config.flow_cache_bytes)
+    check_room(memory(model_dir, config))
     dtype, device = compute_dtype(CODE2WAV, config), torch.device(config.device)
     with reading(path):
         flow_config, vocoder_config = _object(told, path, "flow"), _object(told, path, "hift")

@@ -41,7 +41,12 @@ from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, require_plain_torch
 from antiphon_services.stage.hugging_face import load_config
 from antiphon_services.stage.hyperpyyaml import read_hyperpyyaml
-from antiphon_services.stage.memory_plan import Cached, planned_limit
+from antiphon_services.stage.memory_plan import (
+    StageMemory,
+    StoredPart,
+    decoder_memory,
+    planned_limit,
+)
 from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 from antiphon_services.stage.preparation import Preparations
 
@@ -57,6 +62,13 @@ MIX = (5, 15)
 OTHER_ROWS = 64
 
 
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the talker's memory. Raises `FailedPrecondition`."""
+    layers: Qwen2Config = load_config(Qwen2Config, model_dir / LAYERS_FOLDER)
+    stored = StoredPart(Weights(model_dir, WEIGHTS_FILE), skip=UNUSED)
+    return decoder_memory(TALKER, config, layers, stored)
+
+
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """Load the talker, its text front end, and the encoder of reference recordings.
@@ -70,16 +82,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     check_fields(path, told, PARTS)
     layers: Qwen2Config = load_config(Qwen2Config, folder)
     check_fields(folder / CONFIG_FILE, layers.to_dict(), LAYER_PARTS)
-    limit = planned_limit(
-        TALKER,
-        config,
-        layers.max_position_embeddings,
-        model_dir,
-        "",
-        Cached.of(layers),
-        skip=UNUSED[0],
-        file=WEIGHTS_FILE,
-    )
+    limit = planned_limit(memory(model_dir, config))
     module = load_submodule(
         SpeechTalkerModule,
         layers,

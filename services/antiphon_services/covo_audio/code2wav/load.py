@@ -46,8 +46,8 @@ from antiphon_services.covo_audio.code2wav.module import (
 from antiphon_services.covo_audio.code2wav.voice_files import read_voice, voice_folder
 from antiphon_services.lm.warm_up import run_segment
 from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
-from antiphon_services.stage.memory_plan import check_room
-from antiphon_services.stage.precision import compute_dtype
+from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_room
+from antiphon_services.stage.precision import compute_dtype, dtype_name
 from antiphon_services.vocoder.stage import NO_SAMPLING
 
 WRAPPER = "module."
@@ -59,6 +59,21 @@ WARM_UP_CODES = 2
 Sizes = TypeVar("Sizes", AnswerFlowSizes, VocoderSizes)
 
 log = logging.getLogger(__name__)
+
+
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the memory of flow and vocoder. Raises `FailedPrecondition`."""
+    weights = Weights(model_dir / TOKEN2WAV_FOLDER, DECODER_FILE)
+    wrapper = WRAPPER if weights.has(WRAPPER) else ""
+    stored = tuple(
+        StoredPart(
+            weights,
+            wrapper + part,
+            tuple(f"{wrapper}{part}{name}" for name in _unused(weights, wrapper, part)),
+        )
+        for part in (FLOW, VOCODER)
+    )
+    return StageMemory(CODE2WAV, config, stored, dtype_name(CODE2WAV, config))
 
 
 @torch.inference_mode()
@@ -95,7 +110,7 @@ def load_decoder(model_dir: Path, config: StageConfig) -> AnswerDecoder:
     path = folder / DECODER_FILE
     weights = Weights(folder, DECODER_FILE)
     wrapper = WRAPPER if weights.has(WRAPPER) else ""
-    check_room(CODE2WAV, config, [(weights, wrapper + each) for each in (FLOW, VOCODER)])
+    check_room(memory(model_dir, config))
     dtype, device = compute_dtype(CODE2WAV, config), torch.device(config.device)
     flow_module = load_submodule(
         AnswerFlowModule,

@@ -14,6 +14,7 @@ from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.covo_audio import CODE_ENTRIES, CODES, LICENCE, THINKER
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.pipelines.generation_config import default_sampling
+from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from antiphon.values.sampling import Sampling
 from antiphon_services.covo_audio.thinker.fields import PARTS, TEXT
@@ -28,7 +29,12 @@ from antiphon_services.lm.graphs import Bucketing
 from antiphon_services.lm.sampling import PenaltyWindow
 from antiphon_services.stage.config_fields import check_fields, check_window
 from antiphon_services.stage.engines import check_device, require_torch
-from antiphon_services.stage.memory_plan import limit_with_rows
+from antiphon_services.stage.memory_plan import (
+    StageMemory,
+    StoredPart,
+    decoder_memory,
+    planned_limit,
+)
 from antiphon_services.text.chat import ChatTokenizer
 from antiphon_services.text.detokenizer import Vocabulary
 from antiphon_services.text.literal import load_tokenizer
@@ -58,6 +64,13 @@ class RecordingIds:
     audio: int
     image: int = -1
     video: int = -1
+
+
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the thinker's memory. Raises `FailedPrecondition`."""
+    text = _parts(model_dir, read_config(model_dir)).text
+    stored = StoredPart(Weights(model_dir))
+    return decoder_memory(THINKER, config, text, stored, row=text.hidden_size)
 
 
 def load(
@@ -104,7 +117,7 @@ def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
     path = model_dir / CONFIG_FILE
     content = read_config(model_dir)
     text = _parts(model_dir, content).text
-    limit = limit_with_rows(THINKER, config, text, model_dir, "")
+    limit = planned_limit(memory(model_dir, config))
     check_window(path, TEXT.path, text, limit, limited=THINKER)
     tokenizer = load_tokenizer(model_dir, registered="Qwen2Tokenizer")
     ids, first = tokenizer.get_vocab(), int(content["audio_token_index"])

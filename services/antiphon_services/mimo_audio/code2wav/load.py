@@ -33,14 +33,24 @@ from antiphon_services.mimo_audio.code2wav.module import CodecDecoderModule
 from antiphon_services.mimo_audio.code2wav.windows import WindowPlan
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
-from antiphon_services.stage.memory_plan import check_room
-from antiphon_services.stage.precision import compute_dtype
+from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_room
+from antiphon_services.stage.precision import compute_dtype, dtype_name
 from antiphon_services.vocoder.stage import NO_SAMPLING
 
 PREFIX, CODEBOOK = "decoder.", "encoder.quantizer.vq.layers.{}._codebook.embed"
 
 MOST_FRAMES = 1 << 15
 """Of a segment: all positions of a context of 8192 as speech."""
+
+
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the decoder's memory. Raises `FailedPrecondition`."""
+    weights = Weights(audio_tokenizer_dir(model_dir, config.audio_tokenizer_dir))
+    tables = (
+        StoredPart.of_tensor(weights, CODEBOOK.format(each)) for each in range(len(CODEBOOKS))
+    )
+    stored = (StoredPart(weights, PREFIX), *tables)
+    return StageMemory(CODE2WAV, config, stored, dtype_name(CODE2WAV, config))
 
 
 @torch.inference_mode()
@@ -52,6 +62,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """
     require_plain_torch(CODE2WAV, config)
     codec_dir = audio_tokenizer_dir(model_dir, config.audio_tokenizer_dir)
+    check_room(memory(model_dir, config))
     decoder = load_decoder(codec_dir, config)
     limit = context_limit(CODE2WAV, config, MOST_FRAMES)
     streamed = WindowPlan(BLOCK_FRAMES, config.left_context_codes, config.right_context_codes)
@@ -80,7 +91,6 @@ def load_decoder(codec_dir: Path, config: StageConfig) -> FrameCodecDecoder:
     path = codec_dir / CONFIG_FILE
     told, weights = read_config(codec_dir), Weights(codec_dir)
     check_fields(path, told, PARTS)
-    check_room(CODE2WAV, config, [(weights, PREFIX)])
     dtype, device = compute_dtype(CODE2WAV, config), torch.device(config.device)
     with reading(path):
         module = load_submodule(

@@ -50,7 +50,12 @@ from antiphon_services.stage.budgets import text_rows
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import VLLM, check_device, choose_engine, refuse_fused
 from antiphon_services.stage.hugging_face import load_config
-from antiphon_services.stage.memory_plan import Cached, planned_limit
+from antiphon_services.stage.memory_plan import (
+    StageMemory,
+    StoredPart,
+    decoder_memory,
+    planned_limit,
+)
 from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 from antiphon_services.stage.preparation import Preparations
 from antiphon_services.text.detokenizer import Vocabulary
@@ -63,6 +68,7 @@ DEFAULT_SAMPLING = Sampling(
 `prompt.py`."""
 
 ENCODER_PREFIX, QUANTIZER = "encoder.", "quantizer"
+CODEBOOK = f"{ENCODER_PREFIX}{QUANTIZER}.vq.layers.{{}}._codebook.embed"
 # Most bytes of JSON for one of text, and of what is around it.
 JSON_ESCAPE, JSON_AROUND = 6, 64 << 10
 OTHER_ROWS = 32
@@ -96,15 +102,7 @@ class _Described:
                 f"{path}: speech_zeroemb_idx is {layers.speech_zeroemb_idx}; this stage computes "
                 f"with codebooks of {list(CODEBOOKS)}; {REMEDY}"
             )
-        limit = planned_limit(
-            TALKER,
-            config,
-            layers.max_position_embeddings,
-            model_dir,
-            "",
-            Cached.of(layers),
-            engine=engine,
-        )
+        limit = planned_limit(memory(model_dir, config, engine))
         dtype = compute_dtype(TALKER, config, on_gpu=BFLOAT16)
         tokenizer, hugging_face = PromptTokenizer.load(model_dir, layers.vocab_size)
         vocabulary = Vocabulary(hugging_face)
@@ -168,6 +166,26 @@ class _Described:
         }
 
 
+def memory(model_dir: Path, config: StageConfig, engine: str = "") -> StageMemory:
+    """Return the memory of language model and recordings' encoder on an engine.
+
+    An empty one is the one that `load` chooses. Raises `InvalidArgument` and `FailedPrecondition`.
+    """
+    # Each position costs a round trip to vLLM's process, so `auto` does not choose it.
+    chosen = engine or choose_engine(TALKER, config, vllm_runs=lambda: False)
+    codec = Weights(audio_tokenizer_dir(model_dir, config.audio_tokenizer_dir))
+    tables = (StoredPart.of_tensor(codec, CODEBOOK.format(each)) for each in range(len(CODEBOOKS)))
+    return decoder_memory(
+        TALKER,
+        config,
+        load_config(Qwen2Config, model_dir),
+        StoredPart(Weights(model_dir)),
+        StoredPart(codec, ENCODER_PREFIX, (f"{ENCODER_PREFIX}{QUANTIZER}.",)),
+        *tables,
+        engine=chosen,
+    )
+
+
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """The language model with its text and speech front ends.
@@ -175,8 +193,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
     `FailedPrecondition` when the two directories do not fit together.
     """
-    # Each position costs a round trip to vLLM's process, so `auto` does not choose it.
-    name = choose_engine(TALKER, config, vllm_runs=lambda: False)
+    name = memory(model_dir, config).engine
     refuse_fused(TALKER, config)
     check_device(config)
     codec_dir = audio_tokenizer_dir(model_dir, config.audio_tokenizer_dir)
@@ -278,9 +295,7 @@ def load_speech_encoder(codec_dir: Path, dtype: torch.dtype, device: str) -> Spe
             skip=(QUANTIZER,),
         )
         tables = tuple(
-            weights.read(f"{ENCODER_PREFIX}{QUANTIZER}.vq.layers.{channel}._codebook.embed").to(
-                where, dtype
-            )
+            weights.read(CODEBOOK.format(channel)).to(where, dtype)
             for channel in range(len(CODEBOOKS))
         )
         for size, table in zip(CODEBOOKS, tables, strict=True):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import Qwen2Config
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import CONFIG_FILE, reading
@@ -37,11 +38,42 @@ from antiphon_services.ming_tts.code2wav.module import (
 )
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
-from antiphon_services.stage.memory_plan import check_room
-from antiphon_services.stage.precision import compute_dtype
+from antiphon_services.stage.memory_plan import (
+    Cached,
+    StageMemory,
+    StoredPart,
+    check_room,
+    number_bytes,
+)
+from antiphon_services.stage.precision import compute_dtype, dtype_name
 from antiphon_services.vocoder.stage import NO_SAMPLING
 
 WARM_UP_FRAMES = 3
+FRAME_ROWS = LATENT_ROWS * STEP_LATENTS
+"""Rows of a frame in the layers."""
+
+
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the audio decoder's memory. A session keeps the rows that its layers see.
+
+    Raises `FailedPrecondition`.
+    """
+    checkpoint = MingCheckpoint.read(model_dir)
+    prefix = checkpoint.audio_prefix + DECODER
+    others = (*(f"{each}." for each in SEMANTIC), *UNUSED)
+    dtype = dtype_name(CODE2WAV, config)
+    stored = StoredPart(
+        Weights(checkpoint.audio_folder), prefix, tuple(f"{prefix}{each}" for each in others)
+    )
+    with reading(checkpoint.config_file):
+        sizes = checkpoint.audio()["dec_kwargs"]["backbone"]
+        backbone = Qwen2Config.from_dict(sizes)
+        most_frames = int(sizes["max_position_embeddings"]) // FRAME_ROWS
+    rows = context_limit(CODE2WAV, config, most_frames) * FRAME_ROWS
+    if backbone.sliding_window:
+        rows = min(rows, backbone.sliding_window - 1)
+    row_bytes = Cached.of(backbone).numbers * number_bytes(dtype)
+    return StageMemory(CODE2WAV, config, (stored,), dtype, session_state=lambda: rows * row_bytes)
 
 
 @torch.inference_mode()
@@ -60,11 +92,11 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         path = checkpoint.config_file
         check_fields(path, checkpoint.config, PARTS)
     weights, prefix = Weights(checkpoint.audio_folder), checkpoint.audio_prefix + DECODER
-    check_room(CODE2WAV, config, [(weights, prefix)])
+    check_room(memory(model_dir, config))
     audio = checkpoint.audio()
     with reading(path):
         backbone = audio["dec_kwargs"]["backbone"]
-        most_frames = int(backbone["max_position_embeddings"]) // (LATENT_ROWS * STEP_LATENTS)
+        most_frames = int(backbone["max_position_embeddings"]) // FRAME_ROWS
     module = load_submodule(
         AudioDecoderModule,
         DecoderSizes(backbone),

@@ -51,13 +51,18 @@ from antiphon_services.ming_tts.talker.module import (
 )
 from antiphon_services.ming_tts.talker.prompt import CONTROL
 from antiphon_services.ming_tts.talker.recorded_voices import read_listed_voices
-from antiphon_services.ming_tts.talker.reference import ReferenceVoiceEncoder
+from antiphon_services.ming_tts.talker.reference import ReferenceVoiceEncoder, encoder_part
 from antiphon_services.ming_tts.talker.talker import MingTalker
 from antiphon_services.ming_tts.talker.voices import VOICES
 from antiphon_services.stage.budgets import frame_rows
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, require_plain_torch
-from antiphon_services.stage.memory_plan import Cached, planned_limit
+from antiphon_services.stage.memory_plan import (
+    StageMemory,
+    StoredPart,
+    decoder_memory,
+    planned_limit,
+)
 from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 from antiphon_services.stage.preparation import Preparations
 from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
@@ -75,6 +80,22 @@ DENSE = "dense"
 OTHER_ROWS = 128
 
 
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the talker's memory; the encoder of recordings is on the host.
+
+    Raises `FailedPrecondition`.
+    """
+    checkpoint = MingCheckpoint.read(model_dir)
+    skip = FLASH_UNUSED if checkpoint.flash else (f"{AUDIO}.", *UNUSED)
+    return decoder_memory(
+        TALKER,
+        config,
+        _sizes(checkpoint).language_model,
+        StoredPart(Weights(checkpoint.folder), skip=skip),
+        encoder_part(checkpoint),
+    )
+
+
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig, *, text_edge: str = INPUT) -> LoadedStage:
     """The talker with its text front end and the encoder of reference recordings.
@@ -87,15 +108,7 @@ def load(model_dir: Path, config: StageConfig, *, text_edge: str = INPUT) -> Loa
     require_plain_torch(TALKER, config)
     checkpoint = MingCheckpoint.read(model_dir)
     sizes = _sizes(checkpoint)
-    limit = planned_limit(
-        TALKER,
-        config,
-        sizes.language_model.max_position_embeddings,
-        checkpoint.folder,
-        "",
-        Cached.of(sizes.language_model),
-        skip="" if checkpoint.flash else f"{AUDIO}.",
-    )
+    limit = planned_limit(memory(model_dir, config))
     weights = Weights(checkpoint.folder)
     dtype = compute_dtype(TALKER, config, on_gpu=BFLOAT16)
     device = torch.device(config.device)

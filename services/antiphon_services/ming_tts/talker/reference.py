@@ -21,6 +21,8 @@ from antiphon_services.clips.onnx import OnnxNetwork
 from antiphon_services.flow.normal_draws import normal_draws
 from antiphon_services.ming_tts.talker.encoder_module import AudioEncoderModule, EncoderSizes
 from antiphon_services.ming_tts.talker.prompt import RecordedVoice
+from antiphon_services.stage.memory_plan import StoredPart
+from antiphon_services.stage.precision import FLOAT32
 
 SPEAKER_FILE, ENCODER = "campplus.onnx", "encoder."
 NETWORK_RATE_HZ = 16_000
@@ -28,6 +30,12 @@ SPEAKER_BINS = 80
 CLIP_KEY = 0
 """Of the numbers that latents of a recording are drawn with: the same in every request, so that a
 recording is the same voice in each."""
+
+
+def encoder_part(checkpoint: MingCheckpoint) -> StoredPart:
+    """Return the tensors that a `ReferenceVoiceEncoder` loads. Raises `FailedPrecondition`."""
+    weights, prefix = Weights(checkpoint.audio_folder), checkpoint.audio_prefix + ENCODER
+    return StoredPart(weights, prefix, dtype=FLOAT32, on_host=True)
 
 
 class ReferenceVoiceEncoder:

@@ -45,15 +45,30 @@ from antiphon_services.stage.budgets import frame_rows
 from antiphon_services.stage.config_fields import check_fields, check_window
 from antiphon_services.stage.engines import TORCH, check_device, require_torch
 from antiphon_services.stage.hugging_face import load_config
-from antiphon_services.stage.memory_plan import Cached, planned_limit
+from antiphon_services.stage.memory_plan import (
+    StageMemory,
+    StoredPart,
+    decoder_memory,
+    planned_limit,
+)
 from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 
+PREFIX = "talker."
 WORD_TABLE = "thinker.model.embed_tokens.weight"
 
 # The defaults of the keywords `talker_*` of `Qwen2_5OmniForConditionalGeneration.generate`.
 DEFAULT_SAMPLING = Sampling(
     temperature=0.9, top_k=40, top_p=0.8, repetition_penalty=1.05, seed=0, max_tokens=4096
 )
+
+
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the talker's memory; of the thinker's word table it keeps a few rows.
+
+    Raises `FailedPrecondition`.
+    """
+    text = load_config(Qwen2_5OmniConfig, model_dir, "talker_config").talker_config
+    return decoder_memory(TALKER, config, text, StoredPart(Weights(model_dir), PREFIX))
 
 
 @torch.inference_mode()
@@ -74,14 +89,13 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     file, told = model_dir / CONFIG_FILE, read_config(model_dir)
     check_fields(file, told, PARTS)
     weights = Weights(model_dir)
-    most, cached = whole.talker_config.max_position_embeddings, Cached.of(whole.talker_config)
-    limit = planned_limit(TALKER, config, most, model_dir, "talker.", cached)
+    limit = planned_limit(memory(model_dir, config))
     check_window(file, PARTS[0].path, whole.talker_config, limit, limited=TALKER)
     voices = _read_voices(model_dir)
     module = load_submodule(
         Qwen2_5OmniTalkerForConditionalGeneration,
         whole.talker_config,
-        "talker.",
+        PREFIX,
         weights,
         dtype=compute_dtype(TALKER, config, on_gpu=BFLOAT16),
         device=torch.device(config.device),

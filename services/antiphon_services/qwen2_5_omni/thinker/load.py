@@ -25,7 +25,12 @@ from antiphon_services.qwen2_5_omni.thinker.vllm_engine.architectures import MOD
 from antiphon_services.stage.config_fields import check_fields, check_window
 from antiphon_services.stage.engines import TORCH, VLLM, check_device, choose_engine
 from antiphon_services.stage.hugging_face import load_config
-from antiphon_services.stage.memory_plan import limit_with_rows
+from antiphon_services.stage.memory_plan import (
+    StageMemory,
+    StoredPart,
+    decoder_memory,
+    planned_limit,
+)
 from antiphon_services.text.chat import load_chat_tokenizer
 from antiphon_services.text.detokenizer import Vocabulary
 from antiphon_services.thinker.audio import AudioFrontEnd
@@ -38,6 +43,18 @@ from antiphon_services.vllm import environment
 from antiphon_services.vllm.media import MediaLimits
 
 _log = logging.getLogger(__name__)
+
+
+def memory(model_dir: Path, config: StageConfig, engine: str = "") -> StageMemory:
+    """Return the thinker's memory on an engine; empty: the one that `load` chooses.
+
+    Raises `InvalidArgument` and `FailedPrecondition`.
+    """
+    chosen = engine or choose_engine(THINKER, config, vllm_runs=environment.is_installed)
+    skip = () if chosen == VLLM or _media(model_dir).sees else (VISION_TOWER,)
+    text = _load_config(model_dir).thinker_config.text_config
+    stored = StoredPart(Weights(model_dir), "thinker.", skip)
+    return decoder_memory(THINKER, config, text, stored, row=text.hidden_size, engine=chosen)
 
 
 def load(
@@ -97,8 +114,7 @@ def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> Pr
     """
     whole = _load_config(model_dir).thinker_config
     text = whole.text_config
-    skip = "" if engine == VLLM or _media(model_dir).sees else VISION_TOWER
-    limit = limit_with_rows(THINKER, config, text, model_dir, "thinker.", engine=engine, skip=skip)
+    limit = planned_limit(memory(model_dir, config, engine))
     check_window(model_dir / CONFIG_FILE, TEXT.path, text, limit, limited=THINKER)
     extractor = load_extractor(model_dir)
     chat = load_chat_tokenizer(model_dir)

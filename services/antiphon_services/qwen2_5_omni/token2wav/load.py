@@ -30,12 +30,14 @@ from antiphon_services.qwen2_5_omni.token2wav.voices import read_voices
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
 from antiphon_services.stage.hugging_face import load_config
-from antiphon_services.stage.memory_plan import check_room
-from antiphon_services.stage.precision import compute_dtype
+from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_room
+from antiphon_services.stage.precision import compute_dtype, dtype_name
 
 # The checkpoint does not contain the sample rate. The model card and its examples write files with
 # 24 kHz.
 SAMPLE_RATE_HZ = 24_000
+
+PREFIX = "token2wav."
 
 # transformers 4.x, which saved the released checkpoints, stored this buffer. The declared reference
 # (5.19) does not read it but computes it. antiphon does the same.
@@ -45,6 +47,13 @@ STORED_BUFFERS = ("code2wav_dit_model.rotary_embed.inv_freq",)
 ONLY_SEED = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 
 log = logging.getLogger(__name__)
+
+
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return token2wav's memory. Raises `FailedPrecondition`."""
+    skip = tuple(f"{PREFIX}{name}" for name in STORED_BUFFERS)
+    stored = StoredPart(Weights(model_dir), PREFIX, skip)
+    return StageMemory(TOKEN2WAV, config, (stored,), dtype_name(TOKEN2WAV, config))
 
 
 @torch.inference_mode()
@@ -61,13 +70,12 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     whole = load_config(Qwen2_5OmniConfig, model_dir, "token2wav_config").token2wav_config
     flow, vocoder = whole.dit_config, whole.bigvgan_config
     voices = read_voices(model_dir, condition_width=flow.enc_emb_dim, mel_width=vocoder.mel_dim)
-    weights = Weights(model_dir)
-    check_room(TOKEN2WAV, config, [(weights, "token2wav.")])
+    check_room(memory(model_dir, config))
     module = load_submodule(
         Qwen2_5OmniToken2WavModel,
         whole,
-        "token2wav.",
-        weights,
+        PREFIX,
+        Weights(model_dir),
         dtype=compute_dtype(TOKEN2WAV, config),
         device=torch.device(config.device),
         ignored=STORED_BUFFERS,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
+import torch
+
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, read_config
 from antiphon.pipelines.qwen3_omni import CODE2WAV, PIPELINE
-from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.submodule import construct, load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from antiphon_services.lm.graphs import Bucketing
@@ -20,16 +22,30 @@ from antiphon_services.qwen3_omni.config import Code2WavConfig, OmniConfig
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import require_plain_torch
 from antiphon_services.stage.hugging_face import load_config
-from antiphon_services.stage.memory_plan import check_room
-from antiphon_services.stage.precision import compute_dtype
+from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_room
+from antiphon_services.stage.precision import compute_dtype, dtype_name
 from antiphon_services.vocoder.audio_segment import VocoderEdges
-from antiphon_services.vocoder.stage import VocoderTerms, vocoder_stage
+from antiphon_services.vocoder.stage import VocoderTerms, state_bytes, vocoder_stage
 
 # The checkpoint does not contain the sample rate. The model card and its examples write files with
 # 24 kHz.
 SAMPLE_RATE_HZ = 24_000
 
+PREFIX = "code2wav."
+
 EDGES = VocoderEdges(frames=PIPELINE.edge("codes").name, audio=PIPELINE.edge("audio").name)
+
+
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the vocoder's memory. Raises `FailedPrecondition`."""
+
+    def session_state() -> int:
+        module = construct(Code2WavModule, _decoder_config(model_dir))
+        return state_bytes(vocoder_of(module.to("meta", getattr(torch, dtype))))
+
+    dtype = dtype_name(CODE2WAV, config)
+    stored = StoredPart(Weights(model_dir), PREFIX)
+    return StageMemory(CODE2WAV, config, (stored,), dtype, session_state=session_state)
 
 
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
@@ -41,13 +57,12 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     """
     require_plain_torch(CODE2WAV, config)
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), PARTS)
-    weights = Weights(model_dir)
-    check_room(CODE2WAV, config, [(weights, "code2wav.")])
+    check_room(memory(model_dir, config))
     module = load_submodule(
         Code2WavModule,
         _decoder_config(model_dir),
-        "code2wav.",
-        weights,
+        PREFIX,
+        Weights(model_dir),
         dtype=compute_dtype(CODE2WAV, config),
         device=config.device,
     )

@@ -31,15 +31,35 @@ from antiphon_services.stage.budgets import frame_rows
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, check_device, require_torch
 from antiphon_services.stage.hugging_face import load_config
-from antiphon_services.stage.memory_plan import Cached, planned_limit
+from antiphon_services.stage.memory_plan import (
+    StageMemory,
+    StoredPart,
+    decoder_memory,
+    planned_limit,
+)
 from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 
+PREFIX = "talker."
 WORD_TABLE = "thinker.model.embed_tokens.weight"
 
 # The defaults of the keywords `talker_*` of `Qwen3OmniMoeForConditionalGeneration.generate`.
 DEFAULT_SAMPLING = Sampling(
     temperature=0.9, top_k=50, top_p=1.0, repetition_penalty=1.05, seed=0, max_tokens=4096
 )
+
+
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the talker's memory. Raises `FailedPrecondition`."""
+    whole = load_config(OmniConfig, model_dir, "thinker_config", "talker_config")
+    text = whole.talker_config.text_config
+    return decoder_memory(
+        TALKER,
+        config,
+        text,
+        StoredPart(Weights(model_dir), PREFIX),
+        # The word table, projected to the talker's width.
+        tables=whole.thinker_config.text_config.vocab_size * text.hidden_size,
+    )
 
 
 @torch.inference_mode()
@@ -56,23 +76,12 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     fields = read_config(model_dir)
     check_fields(model_dir / CONFIG_FILE, fields, PARTS)
     whole = load_config(OmniConfig, model_dir, "thinker_config", "talker_config", "code2wav_config")
-    most = whole.talker_config.text_config.max_position_embeddings
     weights = Weights(model_dir)
-    text = whole.talker_config.text_config
-    limit = planned_limit(
-        TALKER,
-        config,
-        most,
-        model_dir,
-        "talker.",
-        Cached.of(text),
-        # The word table after it has been projected to the width of the talker.
-        tables=whole.thinker_config.text_config.vocab_size * text.hidden_size,
-    )
+    limit = planned_limit(memory(model_dir, config))
     module = load_submodule(
         OmniTalkerModule,
         whole.talker_config,
-        "talker.",
+        PREFIX,
         weights,
         dtype=compute_dtype(TALKER, config, on_gpu=BFLOAT16),
         device=torch.device(config.device),

@@ -24,7 +24,12 @@ from antiphon_services.qwen3_omni.thinker.vllm_engine.architectures import MODEL
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, VLLM, check_device, choose_engine
 from antiphon_services.stage.hugging_face import load_config
-from antiphon_services.stage.memory_plan import limit_with_rows
+from antiphon_services.stage.memory_plan import (
+    StageMemory,
+    StoredPart,
+    decoder_memory,
+    planned_limit,
+)
 from antiphon_services.text.chat import load_chat_tokenizer
 from antiphon_services.text.detokenizer import Vocabulary
 from antiphon_services.thinker.audio import AudioFrontEnd
@@ -43,6 +48,18 @@ TOKENIZER = "Qwen2Tokenizer"
 """The class that transformers registers for this family."""
 
 _log = logging.getLogger(__name__)
+
+
+def memory(model_dir: Path, config: StageConfig, engine: str = "") -> StageMemory:
+    """Return the thinker's memory on an engine; empty: the one that `load` chooses.
+
+    Raises `InvalidArgument` and `FailedPrecondition`.
+    """
+    chosen = engine or choose_engine(THINKER, config, vllm_runs=environment.is_installed)
+    skip = () if chosen == VLLM else (VISION_TOWER,)
+    text = _load_config(model_dir).thinker_config.text_config
+    stored = StoredPart(Weights(model_dir), "thinker.", skip)
+    return decoder_memory(THINKER, config, text, stored, row=text.hidden_size, engine=chosen)
 
 
 def load(
@@ -126,7 +143,7 @@ def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> Pr
     fields = read_config(model_dir)
     # A checkpoint without a talker has no talker IDs. They are not used in this case.
     special = SpecialIds.from_config(fields if whole.enable_audio_output else whole.to_dict())
-    ears, text = whole.thinker_config.audio_config, whole.thinker_config.text_config
+    ears = whole.thinker_config.audio_config
     prompts = PromptFactory(
         chat=load_chat_tokenizer(model_dir, registered=TOKENIZER),
         audio=AudioFrontEnd(
@@ -136,15 +153,7 @@ def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> Pr
             known_bytes=config.kept_recording_bytes,
         ),
         special=special,
-        context_limit=limit_with_rows(
-            THINKER,
-            config,
-            text,
-            model_dir,
-            "thinker.",
-            engine=engine,
-            skip="" if engine == VLLM else VISION_TOWER,
-        ),
+        context_limit=planned_limit(memory(model_dir, config, engine)),
         check_spoken=partial(need_user, special=special),
     )
     return PromptIntake(

@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import CONFIG_FILE
 from antiphon.pipelines.qwen3_tts import CODE2WAV, CODEC_FOLDER, PIPELINE, SAMPLE_RATE_HZ
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from antiphon_services.lm.graphs import Bucketing
-from antiphon_services.qwen3_tts.code2wav.module import load_codec_decoder, vocoder_of
+from antiphon_services.qwen3_tts.code2wav.module import (
+    describe_codec_decoder,
+    load_codec_decoder,
+    vocoder_of,
+)
 from antiphon_services.stage.engines import require_plain_torch
-from antiphon_services.stage.memory_plan import check_room
-from antiphon_services.stage.precision import compute_dtype
+from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_room
+from antiphon_services.stage.precision import compute_dtype, dtype_name
 from antiphon_services.vocoder.audio_segment import VocoderEdges
-from antiphon_services.vocoder.stage import VocoderTerms, vocoder_stage
+from antiphon_services.vocoder.stage import VocoderTerms, state_bytes, vocoder_stage
+
+
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the codec decoder's memory. Raises `FailedPrecondition`."""
+
+    def session_state() -> int:
+        module = describe_codec_decoder(model_dir)
+        return state_bytes(vocoder_of(module.to("meta", getattr(torch, dtype))))
+
+    dtype = dtype_name(CODE2WAV, config)
+    stored = StoredPart(Weights(model_dir / CODEC_FOLDER), "decoder.")
+    return StageMemory(CODE2WAV, config, (stored,), dtype, session_state=session_state)
 
 
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
@@ -25,7 +43,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     other than torch is configured, and `FailedPrecondition` if the checkpoint is not supported.
     """
     require_plain_torch(CODE2WAV, config)
-    check_room(CODE2WAV, config, [(Weights(model_dir / CODEC_FOLDER), "decoder.")])
+    check_room(memory(model_dir, config))
     module = load_codec_decoder(model_dir, compute_dtype(CODE2WAV, config), config.device)
     terms = VocoderTerms(
         VocoderEdges(frames=PIPELINE.edge("codes").name, audio=PIPELINE.edge("audio").name),

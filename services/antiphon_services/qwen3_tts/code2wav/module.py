@@ -29,7 +29,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
-from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.submodule import construct, load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon_services.qwen3_tts.code2wav.fields import PARTS
 from antiphon_services.stage.config_fields import check_fields
@@ -162,6 +162,19 @@ def load_codec_decoder(
     model_dir: Path, dtype: torch.dtype, device: torch.device | str
 ) -> CodecDecoder:
     """Load the decoder of a checkpoint. Raises `FailedPrecondition` if it cannot be loaded."""
+    config, weights = _codec_config(model_dir), Weights(model_dir / CODEC_FOLDER)
+    return load_submodule(CodecDecoder, config, "decoder.", weights, dtype=dtype, device=device)
+
+
+def describe_codec_decoder(model_dir: Path) -> CodecDecoder:
+    """Return the decoder of a checkpoint, without memory for its weights. Raises
+    `FailedPrecondition` if the configuration cannot be used.
+    """
+    return construct(CodecDecoder, _codec_config(model_dir))
+
+
+def _codec_config(model_dir: Path) -> CodecConfig:
+    """Return the decoder's configuration. Raises `FailedPrecondition` if it cannot be used."""
     folder = model_dir / CODEC_FOLDER
     codec = read_config(folder)
     kind, part = codec.get("model_type"), codec.get("decoder_config")
@@ -176,9 +189,7 @@ def load_codec_decoder(
         )
     check_fields(folder / CONFIG_FILE, codec, PARTS)
     with reading(folder / CONFIG_FILE):
-        config = CodecConfig.from_dict(part)
-    weights = Weights(folder)
-    return load_submodule(CodecDecoder, config, "decoder.", weights, dtype=dtype, device=device)
+        return CodecConfig.from_dict(part)
 
 
 def vocoder_of(module: CodecDecoder) -> Vocoder:

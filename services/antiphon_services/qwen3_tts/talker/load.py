@@ -14,6 +14,7 @@ from antiphon.pipelines.files import CONFIG_FILE, read_config, reading
 from antiphon.pipelines.generation_config import FILE, default_sampling
 from antiphon.pipelines.qwen3_tts import CODEC_FOLDER, OPTIONS, TALKER
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.values.history import FRAMES
 from antiphon.values.options import Option
@@ -27,14 +28,19 @@ from antiphon_services.qwen3_tts.talker.fields import PARTS
 from antiphon_services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from antiphon_services.qwen3_tts.talker.module import load_talker_module
 from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
-from antiphon_services.qwen3_tts.talker.reference import ReferenceEncoder
+from antiphon_services.qwen3_tts.talker.reference import ReferenceEncoder, encoder_parts
 from antiphon_services.qwen3_tts.talker.talker import TtsTalker
 from antiphon_services.qwen3_tts.talker.voice_options import AUTO, CheckpointKind
 from antiphon_services.qwen3_tts.talker.warm_up import warm_up
 from antiphon_services.stage.budgets import frame_rows
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, check_device, require_torch
-from antiphon_services.stage.memory_plan import Cached, planned_limit
+from antiphon_services.stage.memory_plan import (
+    StageMemory,
+    StoredPart,
+    decoder_memory,
+    planned_limit,
+)
 from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 from antiphon_services.stage.preparation import Preparations
 from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
@@ -46,6 +52,22 @@ DEFAULT_SAMPLING = Sampling(
 )
 PREDICTOR = "subtalker"
 PREDICTOR_SAMPLING = replace(DEFAULT_SAMPLING, repetition_penalty=1.0)
+
+
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the talker's memory, with its encoders if it clones voices.
+
+    Raises `FailedPrecondition`.
+    """
+    told = read_config(model_dir)
+    stored = [StoredPart(Weights(model_dir), "talker.")]
+    if CheckpointKind.from_config(told).clones:
+        stored += encoder_parts(model_dir)
+    with reading(model_dir / CONFIG_FILE):
+        text = told["talker_config"]
+        # The table of text, projected to the talker's width.
+        tables = int(text["text_vocab_size"]) * int(text["hidden_size"])
+        return decoder_memory(TALKER, config, text, *stored, tables=tables)
 
 
 @torch.inference_mode()
@@ -64,7 +86,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     check_fields(model_dir / CONFIG_FILE, told, PARTS)
     kind, ids = CheckpointKind.from_config(told), SpeechIds.from_config(told)
     dtype = compute_dtype(TALKER, config, on_gpu=BFLOAT16)
-    limit = _context_limit(model_dir, config)
+    limit = planned_limit(memory(model_dir, config))
     module = load_talker_module(model_dir, dtype, config.device)
     weight_bytes = module_bytes(module)
     tokenizer = LiteralTokenizer(load_tokenizer(model_dir), tags=False)
@@ -108,14 +130,6 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     warm_up(engine, kind, DEFAULT_SAMPLING, config.slots, limit)
     say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
     return LoadedStage(engine, facts)
-
-
-def _context_limit(model_dir: Path, config: StageConfig) -> int:
-    """Return the maximum number of positions in a segment. See `planned_limit`."""
-    with reading(model_dir / CONFIG_FILE):
-        told = read_config(model_dir)["talker_config"]
-        most, cached = int(told["max_position_embeddings"]), Cached.of(told)
-    return planned_limit(TALKER, config, most, model_dir, "talker.", cached)
 
 
 def _described(kind: CheckpointKind, ids: SpeechIds) -> Iterator[Option]:

@@ -21,9 +21,21 @@ from antiphon_services.clips.cache import ClipCache, Samples
 from antiphon_services.qwen3_tts.talker.fields import CODEC_PARTS
 from antiphon_services.qwen3_tts.talker.speaker import SpeakerEncoder
 from antiphon_services.stage.config_fields import check_fields
+from antiphon_services.stage.memory_plan import StoredPart
+
+CODEC_PREFIX, SPEAKER_PREFIX = "encoder.", "speaker_encoder."
 
 # Modules that this codec does not have. Its decoder is a different one.
 NOT_THERE = ("upsample", "decoder_transformer", "decoder")
+
+
+def encoder_parts(model_dir: Path) -> list[StoredPart]:
+    """Return the tensors that a `ReferenceEncoder` loads. Raises `FailedPrecondition`."""
+    skip = tuple(f"{CODEC_PREFIX}{name}." for name in NOT_THERE)
+    return [
+        StoredPart(Weights(model_dir / CODEC_FOLDER), CODEC_PREFIX, skip),
+        StoredPart(Weights(model_dir), SPEAKER_PREFIX),
+    ]
 
 
 class ReferenceEncoder:
@@ -41,10 +53,10 @@ class ReferenceEncoder:
             self.groups = int(codec["encoder_valid_num_quantizers"])
             self._samples_per_frame = int(codec["encode_downsample_rate"])
         self._codec: Any = load_submodule(
-            MimiModel, config, "encoder.", Weights(folder), skip=NOT_THERE, **placed
+            MimiModel, config, CODEC_PREFIX, Weights(folder), skip=NOT_THERE, **placed
         )
         self._speaker = load_submodule(
-            SpeakerEncoder, speaker, "speaker_encoder.", Weights(model_dir), **placed
+            SpeakerEncoder, speaker, SPEAKER_PREFIX, Weights(model_dir), **placed
         )
         self._device = torch.device(device)
         self._dtype = dtype

@@ -1,0 +1,51 @@
+"""Commands that start a model take its id on the hub, as `antiphon serve` does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import FailedPrecondition, NotFound
+from antiphon_tools.chaos import __main__ as chaos
+from antiphon_tools.hub.deployment import model_directory
+from antiphon_tools.hub.settings import HubSettings
+from antiphon_tools.load.options import read_options
+from antiphon_tools.verify_release import __main__ as verify
+from tests.loopback_hub import COMMIT, LoopbackHub
+from tests.unit.tools.hub.made_repository import MODEL
+
+
+def test_an_id_is_downloaded_and_a_directory_stays(settings: HubSettings, tmp_path: Path) -> None:
+    found = model_directory(MODEL, settings)
+    assert found.name == COMMIT
+    assert (found / "model-00001-of-00002.safetensors").is_file()
+    assert model_directory(str(tmp_path), settings) == tmp_path
+
+
+def test_a_model_of_two_repositories_is_refused_with_a_remedy(
+    hub: LoopbackHub, settings: HubSettings
+) -> None:
+    folder = hub.repositories[MODEL]
+    (folder / "config.json").write_text('{"architectures": ["MiMoAudioForCausalLM"]}')
+    hub.repositories = {MODEL: folder, "XiaomiMiMo/MiMo-Audio-Tokenizer": folder}
+    with pytest.raises(FailedPrecondition, match="needs a second repository"):
+        model_directory(MODEL, settings)
+
+
+def test_load_chaos_and_verify_ask_the_hub(
+    hub: LoopbackHub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    asked = ["--model", "acme/None", "--cache", str(tmp_path / "cache")]
+    with pytest.raises(NotFound, match="has no model acme/None"):
+        read_options(["gateway", *asked])
+    assert chaos.main(asked) == 1
+    assert "has no model acme/None" in capsys.readouterr().err
+    assert verify.main([*asked, "--device", "cpu"]) == verify.NOTHING
+    assert "has no model acme/None" in capsys.readouterr().err

@@ -1,0 +1,99 @@
+"""Asks the stages of a family for their memory. Imports torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.graph import CLIENT, Pipeline
+from antiphon_services.lm.memory import WORKING_BYTES
+from antiphon_services.stage.engines import VLLM
+from antiphon_services.stage.loading import stage_memory
+from antiphon_services.stage.memory_plan import CONTEXT_BYTES, VLLM_WORKING_BYTES, StageMemory
+from antiphon_tools.gpu_plan.stage_needs import StageNeeds
+
+POSITIONS = 8192
+"""Planned length of a session, unless it is given or the checkpoint allows less."""
+HOST_BYTES = 1 << 30
+"""Estimate of the host memory of a process with torch, without weights."""
+
+
+def stage_needs(
+    pipeline: Pipeline,
+    role: str,
+    folder: Path,
+    config: StageConfig,
+    *,
+    sessions: int | None,
+    positions: int | None,
+) -> StageNeeds | None:
+    """Return the needs of a stage; None if its family does not declare them.
+
+    `sessions` and `positions` of None mean the settings of `config`. Raises `InvalidArgument` for
+    more positions than the checkpoint allows, and what the stage's `memory` does.
+    """
+    memory = stage_memory(pipeline, role, folder, config)
+    if memory is None:
+        return None
+    on_gpu = config.device.startswith("cuda")
+    weights, working, position_bytes = memory.weights, 0, memory.position_bytes
+    if memory.engine == VLLM and memory.cached:
+        # The GPU's size does not change what is asked for here.
+        planned = memory.plan(free=0, total=0)
+        weights, position_bytes = planned.weights, planned.position_bytes
+    if on_gpu:
+        working = VLLM_WORKING_BYTES if memory.engine == VLLM else WORKING_BYTES + CONTEXT_BYTES
+    return StageNeeds(
+        role,
+        memory.engine,
+        memory.dtype,
+        memory.stored_bytes,
+        weights,
+        working,
+        memory.shared,
+        position_bytes,
+        memory.session_state(),
+        memory.most,
+        _positions(memory, positions),
+        sessions or config.slots,
+        HOST_BYTES + memory.host_weights,
+        _host_bounds(pipeline, role, config),
+    )
+
+
+def _positions(memory: StageMemory, asked: int | None) -> int:
+    """Return the length of a session; 0 if positions take nothing."""
+    if not memory.cached:
+        return 0
+    configured = memory.config.context_limit
+    if asked is None and isinstance(configured, int):
+        asked = configured or memory.most
+    if asked is None:
+        return min(POSITIONS, memory.most)
+    if asked > memory.most and memory.config.context_limit == asked:
+        raise InvalidArgument(
+            f"{memory.role}: context_limit {asked} is above the checkpoint's {memory.most}; lower "
+            "it",
+            field="context_limit",
+        )
+    return min(asked, memory.most)
+
+
+def _host_bounds(pipeline: Pipeline, role: str, config: StageConfig) -> dict[str, int]:
+    """Return what a stage may use of the host's memory by its settings."""
+    consumers = {
+        each for edge in pipeline.outputs(role) for each in edge.consumers if each != CLIENT
+    }
+    found = {
+        "mailbox_bytes": config.mailbox_bytes,
+        "link_bytes": config.link_bytes * len(consumers),
+        "slab_bytes": config.slab_bytes * len(consumers),
+    }
+    if any(edge.producer == CLIENT for edge in pipeline.inputs(role)):
+        found["kept_recording_bytes"] = config.kept_recording_bytes
+    if config.device.startswith("cuda"):
+        found["staging_bytes"] = config.staging_bytes * (
+            config.async_to_host + config.async_to_device
+        )
+    return {name: size for name, size in found.items() if size}
