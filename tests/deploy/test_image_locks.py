@@ -12,7 +12,15 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from antiphon_tools.images.commands import INSTALLED, OPTIONAL, lock_file
-from antiphon_tools.images.lock import CPU_TORCH, Locked, packages_of, requirements
+from antiphon_tools.images.lock import (
+    ARM64,
+    CPU_TORCH,
+    PLATFORMS,
+    Locked,
+    merged,
+    packages_of,
+    requirements,
+)
 from tests.deploy.chart_rendering import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -67,6 +75,23 @@ def test_images_have_the_engine_of_their_variant() -> None:
             assert not [name for name in locked(image, extra) if CUDA.search(name)]
     assert [name for name in locked("stage-cuda") if name.startswith("nvidia-")]
     assert {image for image in INSTALLED if "vllm" in locked(image)} == {"stage-vllm"}
+
+
+def test_a_lock_of_two_platforms_has_the_files_of_both() -> None:
+    one, other = Locked("1.0", ("sha256:a", "sha256:b")), Locked("1.0", ("sha256:b", "sha256:c"))
+    both = Locked("1.0", ("sha256:a", "sha256:b", "sha256:c"))
+    assert merged({"one": one}, {"one": other}, ARM64) == {"one": both}
+    for elsewhere in ({}, {"one": Locked("2.0", ())}, {"one": other, "two": other}):
+        with pytest.raises(ValueError, match=f"{ARM64} has"):
+            merged({"one": one}, elsewhere, ARM64)
+
+
+@pytest.mark.parametrize("image", INSTALLED)
+def test_compiled_packages_of_a_lock_have_a_file_for_each_platform(image: str) -> None:
+    text = lock_file(image).read_text()
+    hashes = {name: found.count("--hash") for name, _, found in LINE.findall(text)}
+    # Wheels of uvloop and msgspec are one for each platform.
+    assert hashes["uvloop"] == hashes["msgspec"] == len(PLATFORMS[image])
 
 
 def test_a_lock_has_the_hash_of_every_wheel() -> None:

@@ -1,7 +1,8 @@
 """`python -m antiphon_tools.images.lock`: resolve the packages of the images again, with hashes.
 
 `uv` resolves the requirements of `pyproject.toml` to the newest compatible versions, as wheels for
-the Python and the platform of the images. The extras of an image are resolved together with it, so
+the Python and the platforms of the images. A package has the same version on each platform. The
+extras of an image are resolved together with it, so
 that each of them is compatible. The additional packages of an extra are in a separate file, as few
 images have them. The build of the images installs only these versions, and only files with these
 hashes.
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +23,20 @@ from antiphon_tools.images.commands import IMAGES, INSTALLED, OPTIONAL, ROOT, lo
 
 PYTHON = "3.11"
 # glibc 2.31 or newer, as in every Debian since 11.
-PLATFORM = "x86_64-manylinux_2_31"
+X86_64, ARM64 = "x86_64-manylinux_2_31", "aarch64-manylinux_2_31"
+PLATFORMS = {
+    "gateway": (X86_64, ARM64),
+    # torch's index of CPU builds has other files for each platform.
+    "stage-cpu": (X86_64,),
+    "stage-cuda": (X86_64, ARM64),
+    # vLLM on arm64 has other packages, and needs a newer glibc.
+    "stage-vllm": (X86_64,),
+}
+"""Platforms of each image, of which the first one determines the versions."""
 # The index that has all else has torch for CUDA alone.
 CPU_IMAGE = "stage-cpu"
 CPU_TORCH = "torch==2.13.0+cpu"
-HEAD = f"""\
-# Made by `make lock` from pyproject.toml, for CPython {PYTHON} on x86-64 Linux: wheels alone.
-"""
+NAMES = {X86_64: "x86-64", ARM64: "arm64"}
 
 
 @dataclass(frozen=True)
@@ -55,22 +63,58 @@ def main() -> int:
         if image == CPU_IMAGE and not where:
             print(f"lock: {CPU_IMAGE} needs --torch-index-url", file=sys.stderr)
             return 2
-        every = resolved((*INSTALLED[image], *OPTIONAL[image]), {}, where)
-        own = resolved(INSTALLED[image], every, where)
-        _write(lock_file(image), own)
+        platforms = PLATFORMS[image]
+        every = resolved((*INSTALLED[image], *OPTIONAL[image]), {}, where, platforms)
+        own = resolved(INSTALLED[image], every, where, platforms)
+        _write(lock_file(image), own, platforms)
         for extra in OPTIONAL[image]:
-            more = resolved((*INSTALLED[image], extra), every, where)
-            _write(lock_file(image, extra), {n: p for n, p in more.items() if n not in own})
+            more = resolved((*INSTALLED[image], extra), every, where, platforms)
+            added = {n: p for n, p in more.items() if n not in own}
+            _write(lock_file(image, extra), added, platforms)
         print(f"{image}: {len(own)} packages", flush=True)
     return 0
 
 
-def resolved(extras: Iterable[str], versions: Mapping[str, Locked], cpu_torch_at: str) -> Packages:
+def resolved(
+    extras: Sequence[str],
+    versions: Mapping[str, Locked],
+    cpu_torch_at: str,
+    platforms: Sequence[str] = (X86_64,),
+) -> Packages:
     """Return the requirements of these extras of `pyproject.toml`, and of the build.
 
-    Versions are pinned if they are given; torch is the CPU build if its index is given. Raises
-    `subprocess.CalledProcessError`.
+    Versions are pinned if they are given; torch is the CPU build if its index is given. The
+    packages have files for all platforms. Raises `subprocess.CalledProcessError`, and `ValueError`
+    for a platform with other packages.
     """
+    found: Packages = {}
+    for platform in platforms:
+        own = _resolved(extras, {**versions, **found}, cpu_torch_at, platform)
+        found = merged(found, own, platform) if found else own
+    return found
+
+
+def merged(packages: Packages, others: Packages, platform: str) -> Packages:
+    """Return the packages with the hashes of both.
+
+    Raises `ValueError` unless both have the same packages at the same versions.
+    """
+    for name in packages.keys() | others.keys():
+        one, other = packages.get(name), others.get(name)
+        if one is None or other is None or one.version != other.version:
+            raise ValueError(
+                f"{name}: {platform} has {other.version if other else 'none'}, not "
+                f"{one.version if one else 'none'}; take the platform out of PLATFORMS"
+            )
+    return {
+        name: Locked(each.version, tuple(dict.fromkeys((*each.hashes, *others[name].hashes))))
+        for name, each in packages.items()
+    }
+
+
+def _resolved(
+    extras: Sequence[str], versions: Mapping[str, Locked], cpu_torch_at: str, platform: str
+) -> Packages:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = list(project["build-system"]["requires"])
     if cpu_torch_at:
@@ -83,7 +127,7 @@ def resolved(extras: Iterable[str], versions: Mapping[str, Locked], cpu_torch_at
         constraints.write_text("\n".join(f"{n}=={p.version}" for n, p in versions.items()))
         command = [
             *("uv", "pip", "compile", "--quiet", "--no-header", "--format", "pylock.toml"),
-            *("--python-version", PYTHON, "--python-platform", PLATFORM),
+            *("--python-version", PYTHON, "--python-platform", platform),
             *("--only-binary", ":all:", "--no-emit-package", project["project"]["name"]),
             *("--constraints", str(constraints), "--output-file", str(made)),
             *(part for extra in extras for part in ("--extra", extra)),
@@ -111,22 +155,27 @@ def packages_of(pylock: str) -> Packages:
     }
 
 
-def requirements(packages: Mapping[str, Locked]) -> str:
+def requirements(packages: Mapping[str, Locked], platforms: Sequence[str] = (X86_64,)) -> str:
     """The text of a lock file, as pip reads it."""
+    machines = " and ".join(NAMES[each] for each in platforms)
+    head = (
+        f"# Made by `make lock` from pyproject.toml, for CPython {PYTHON} on {machines} Linux: "
+        "wheels alone.\n"
+    )
     lines = [
         " \\\n".join([f"{name}=={package.version}", *_hash_options(package.hashes)])
         for name, package in sorted(packages.items())
     ]
-    return HEAD + "".join(f"{line}\n" for line in lines)
+    return head + "".join(f"{line}\n" for line in lines)
 
 
 def _hash_options(hashes: Sequence[str]) -> list[str]:
     return [f"    --hash={each}" for each in sorted(hashes)]
 
 
-def _write(path: Path, packages: Mapping[str, Locked]) -> None:
+def _write(path: Path, packages: Mapping[str, Locked], platforms: Sequence[str]) -> None:
     path.parent.mkdir(exist_ok=True)
-    path.write_text(requirements(packages))
+    path.write_text(requirements(packages, platforms))
 
 
 if __name__ == "__main__":
