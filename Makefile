@@ -151,7 +151,7 @@ CLIENTS ?= $(patsubst tests/clients/%/,%,$(dir $(wildcard tests/clients/*/talk_t
 test-clients: setup-dev setup-clients ## talk with published voice clients: [CLIENTS="openai_agents ..."]; large installs
 	CLIENT_ENVIRONMENTS=$(abspath $(CLIENTS_VENVS)) $(BIN)/python -m pytest --clients "$(CLIENTS)" $(or $(TESTS),tests/clients) $(ARGS)
 
-setup-clients: $(CLIENTS:%=$(CLIENTS_VENVS)/%/.installed)
+setup-clients: $(CLIENTS:%=$(CLIENTS_VENVS)/%/.installed) $(CLIENTS_VENVS)/node_example/.installed
 
 $(CLIENTS_VENVS)/%/.installed: tests/clients/%/requirements.txt
 	$(PYTHON) -m venv $(@D)
@@ -159,6 +159,12 @@ $(CLIENTS_VENVS)/%/.installed: tests/clients/%/requirements.txt
 	touch $@
 
 $(CLIENTS_VENVS)/%/.installed: tests/clients/%/package.json
+	mkdir -p $(@D)
+	cp $< $(@D)
+	npm install --silent --no-audit --no-fund --prefix $(@D)
+	touch $@
+
+$(CLIENTS_VENVS)/node_example/.installed: examples/node/package.json
 	mkdir -p $(@D)
 	cp $< $(@D)
 	npm install --silent --no-audit --no-fund --prefix $(@D)

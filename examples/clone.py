@@ -1,0 +1,35 @@
+"""Speak a text with the voice of a recording."""
+
+import argparse
+import base64
+from pathlib import Path
+
+from openai import OpenAI
+
+arguments = argparse.ArgumentParser(description=__doc__)
+arguments.add_argument("recording", type=Path, help="a WAV, MP3, FLAC or Ogg file of the voice")
+arguments.add_argument("text", nargs="?", default="This is my voice, and I never said this.")
+arguments.add_argument("--says", default="", help="what the recording says: clones more exactly")
+arguments.add_argument("--url", default="http://localhost:8000")
+arguments.add_argument("--out", type=Path, default=Path("speech.wav"))
+options = arguments.parse_args()
+
+api = OpenAI(base_url=f"{options.url}/v1", api_key="none")
+model = api.models.list().data[0]
+offered = {option["name"] for option in model.model_dump()["options"]}
+if "reference_audio" not in offered:
+    raise SystemExit(f"{model.id} does not clone voices; serve a model that does.")
+voice = {"reference_audio": {"data": base64.b64encode(options.recording.read_bytes()).decode()}}
+if options.says:
+    voice["reference_text"] = options.says
+with api.audio.speech.with_streaming_response.create(
+    model=model.id,
+    # The recording is the voice.
+    voice="",
+    input=options.text,
+    response_format="wav",
+    # A file whose header states its length; a stream's cannot.
+    extra_body={"options": voice, "delivery": "whole"},
+) as speech:
+    speech.stream_to_file(options.out)
+print(f"The speech is in {options.out}.")
