@@ -132,6 +132,19 @@ def test_refused_page_says_why_when_the_gateway_has_keys(tmp_path: Path) -> None
             expect(status).to_have_text("The model is still loading …")
 
 
+def test_page_waits_until_all_stages_are_ready(served: str) -> None:
+    """A gateway whose first stage is ready takes conversations, and does not know the others."""
+    with browser_page(served, expected_errors=REFUSED) as page:
+        page.route("**/health", lambda route: route.fulfill(status=503, json={"reason": "loading"}))
+        with page.expect_response("**/health"):
+            connect_again(page)
+        expect(page.get_by_role("status")).to_have_text("The model is still loading …")
+        expect(page.get_by_label("Message")).to_be_disabled()
+        page.unroute("**/health")
+        expect(page.get_by_role("status")).to_have_text("Connected.")
+        expect(page.get_by_label("Message")).to_be_enabled()
+
+
 def test_conversation_goes_on_when_the_gateway_of_make_up_is_killed() -> None:
     with (
         embedded_model() as model,

@@ -5,7 +5,7 @@ import { draw } from "./drawing.js";
 import { EventLog } from "./events.js";
 import { showCall } from "./functions.js";
 import { itemsOf, keepTurns, keptTurns } from "./history.js";
-import { promptsFor, servedModel, voiceSample } from "./model.js";
+import { isLoading, promptsFor, servedModel, voiceSample } from "./model.js";
 import { Panes } from "./panes.js";
 import { EVENT_PREFIX, Settings } from "./settings.js";
 import { Microphone, Speaker, fromBase64, toBase64 } from "./sound.js";
@@ -129,20 +129,27 @@ function hush() {
 const on = {
   "session.created": async ({ session }) => {
     at("model").textContent = session.model;
+    const { conversation } = page;
+    let model = null;
+    try {
+      if (await isLoading()) {
+        if (conversation !== page.conversation) return;
+        show("The model is still loading …");
+        conversation.tryAgain();
+        refresh();
+        return;
+      }
+      model = await servedModel(settings.key);
+    } catch (error) {
+      show(`The model cannot be described: ${error.message}`);
+    }
+    if (conversation !== page.conversation) return;
     // A model that does not speak says so.
     const speaks = session.output_modalities[0] === "audio";
     for (const option of at("output").options) {
       if (option.value === "audio") option.hidden = option.disabled = !speaks;
     }
     if (!speaks && at("output").value === "audio") at("output").value = "text";
-    const { conversation } = page;
-    let model = null;
-    try {
-      model = await servedModel(settings.key);
-    } catch (error) {
-      show(`The model cannot be described: ${error.message}`);
-    }
-    if (conversation !== page.conversation) return;
     settings.begin(session.model);
     if (!model) return;
     page.model = model;

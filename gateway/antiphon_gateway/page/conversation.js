@@ -44,6 +44,13 @@ export class Conversation {
     this.#socket.close();
   }
 
+  /** Begins another conversation in a while, as after a refusal. */
+  tryAgain() {
+    this.close();
+    this.#position = new Position();
+    this.#waiting = setTimeout(() => this.#connect(false), LONGEST_PAUSE_MS / 4);
+  }
+
   /** What is sent while no gateway is there goes to the one that goes on. */
   send(type, fields = {}) {
     const command = { type, ...fields };

@@ -21,6 +21,11 @@ export async function servedModel(key) {
   return answer.ok ? (await answer.json()).data[0] : null;
 }
 
+/** Whether a stage is not ready. The gateway cannot describe the whole model then. */
+export async function isLoading() {
+  return (await fetch("health")).status === 503;
+}
+
 export const promptsFor = (model) => (model.reads_aloud ? READ_ALOUD : (PROMPTS[model.id] ?? []));
 
 /** A WAV file of a short sentence in a voice; `options` are the model's. Throws the gateway's reason. */
