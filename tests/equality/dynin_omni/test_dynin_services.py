@@ -398,7 +398,8 @@ async def test_every_service_is_loaded(
     service: str, more: list[str], dynin: Running, tmp_path: Path
 ) -> None:
     pace = ["--sessions", "2", *more]
-    await check_load(dynin, service, [], tmp_path, http=False, pace=pace)
+    options = ["task=speech"] if service in ("gateway", THINKER) else []
+    await check_load(dynin, service, options, tmp_path, http=False, pace=pace)
 
 
 @pytest.mark.parametrize("role", PIPELINE.roles)

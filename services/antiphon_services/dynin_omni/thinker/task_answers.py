@@ -44,9 +44,9 @@ class AnswerMaker:
         Raises `InvalidArgument` if none, or not all of an image, fit after the prompt.
         """
         room = self._context_limit - len(prompt.ids) - len(prompt.after)
-        if prompt.count and asked.max_tokens is not None:
+        if asked.max_tokens is not None and asked.max_tokens < prompt.count:
             raise InvalidArgument(
-                f"max_tokens: an image of this size has {prompt.count} tokens; leave it out",
+                f"max_tokens: an image of this size has {prompt.count} tokens; raise it",
                 field="max_tokens",
             )
         if room < max(1, prompt.count):
