@@ -89,15 +89,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", help="record only these again")
     given = parser.parse_args()
     vendor: Path = given.vendor
-    sys.path.insert(0, str(vendor))
-    package = types.ModuleType("models")
-    package.__path__ = [str(vendor / "models")]
-    for name in ("MAGVITv2", "MMadaModelLM", "DyninOmniModelLM"):
-        setattr(package, name, MagicMock())
-    sys.modules["models"] = package
-    for name in STUBBED:
-        sys.modules.setdefault(name, MagicMock())
-    sys.modules["training.data"] = first_requests(vendor / "training" / "data.py")
+    prepare_vendor(vendor)
     arrays: dict[str, np.ndarray] = {}
     words: dict[str, str] = {}
     if given.cases:
@@ -121,6 +113,19 @@ def main() -> None:
                 print(stem, made[1], repr(words[stem]))
     np.savez_compressed(HERE / "recorded.npz", **arrays)
     (HERE / "recorded.json").write_text(json.dumps(words, indent=1, ensure_ascii=False) + "\n")
+
+
+def prepare_vendor(vendor: Path) -> None:
+    """Let the vendor's modules be imported, without what they do not need here."""
+    sys.path.insert(0, str(vendor))
+    package = types.ModuleType("models")
+    package.__path__ = [str(vendor / "models")]
+    for name in ("MAGVITv2", "MMadaModelLM", "DyninOmniModelLM"):
+        setattr(package, name, MagicMock())
+    sys.modules["models"] = package
+    for name in STUBBED:
+        sys.modules.setdefault(name, MagicMock())
+    sys.modules["training.data"] = first_requests(vendor / "training" / "data.py")
 
 
 def first_requests(file: Path) -> types.ModuleType:
@@ -271,6 +276,13 @@ class VendorScripts:
         else:
             plan = block_steps(case.count, case.block, case.steps)
         KeyedDraws(model, place, plan).inject()
+        return self.generate(model, case, asked)
+
+    @torch.inference_mode()
+    def generate(self, model: Any, case: DyninCase, asked: AskedIds) -> list[int]:
+        """Ids that the model draws, as `answer` returns them."""
+        kind, ids = KINDS[case.kind], asked.ids.clone()
+        start = int((ids[0] == self.mask).nonzero()[0, 0])
         if kind == TEXT:
             made = model.mmu_generate(
                 ids[:, :start],
