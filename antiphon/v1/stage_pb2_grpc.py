@@ -106,8 +106,8 @@ class StageServiceServicer(object):
 
     def WatchLoad(self, request, context):
         """Streams the load of this process. The stage sends it once at the start, then after every
-        change, but at most every 100 ms and at least every half second, as a sign of life. The stream
-        ends when the stage stops.
+        change, but at most every 100 ms and at least every half second, as a sign of life. A stage
+        without sessions sends it at least every second. The stream ends when the stage stops.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

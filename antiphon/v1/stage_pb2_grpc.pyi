@@ -64,8 +64,8 @@ class StageServiceStub:
         antiphon.v1.stage_pb2.StageLoad,
     ]
     """Streams the load of this process. The stage sends it once at the start, then after every
-    change, but at most every 100 ms and at least every half second, as a sign of life. The stream
-    ends when the stage stops.
+    change, but at most every 100 ms and at least every half second, as a sign of life. A stage
+    without sessions sends it at least every second. The stream ends when the stage stops.
     """
 
 class StageServiceAsyncStub:
@@ -113,8 +113,8 @@ class StageServiceAsyncStub:
         antiphon.v1.stage_pb2.StageLoad,
     ]
     """Streams the load of this process. The stage sends it once at the start, then after every
-    change, but at most every 100 ms and at least every half second, as a sign of life. The stream
-    ends when the stage stops.
+    change, but at most every 100 ms and at least every half second, as a sign of life. A stage
+    without sessions sends it at least every second. The stream ends when the stage stops.
     """
 
 class StageServiceServicer(metaclass=abc.ABCMeta):
@@ -172,8 +172,8 @@ class StageServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[antiphon.v1.stage_pb2.StageLoad], collections.abc.AsyncIterator[antiphon.v1.stage_pb2.StageLoad]]:
         """Streams the load of this process. The stage sends it once at the start, then after every
-        change, but at most every 100 ms and at least every half second, as a sign of life. The stream
-        ends when the stage stops.
+        change, but at most every 100 ms and at least every half second, as a sign of life. A stage
+        without sessions sends it at least every second. The stream ends when the stage stops.
         """
 
 def add_StageServiceServicer_to_server(servicer: StageServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -8,9 +8,11 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 # Shortest and longest interval between two reports to one watcher. They are signs of life: the
-# longest is less than the gateway's default `probe_interval_s`, so an idle stage is not probed.
+# longest is less than the gateway's default `probe_interval_s`. A stage without sessions reports
+# less often: nobody waits for it, and the reports are most of what an idle fleet costs.
 SHORTEST_S = 0.1
 LONGEST_S = 0.45
+IDLE_LONGEST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,12 @@ class LoadWatch:
         read: Callable[[], LoadCounts],
         shortest_s: float = SHORTEST_S,
         longest_s: float = LONGEST_S,
+        idle_longest_s: float = IDLE_LONGEST_S,
     ) -> None:
         self._read = read
         self._shortest_s = shortest_s
         self._longest_s = longest_s
+        self._idle_longest_s = idle_longest_s
         self._closed = asyncio.Event()
         self._watchers: set[asyncio.Event] = set()
 
@@ -59,10 +63,11 @@ class LoadWatch:
             while not self._closed.is_set():
                 touched.clear()
                 load, read_at = self._read(), loop.time()
-                if load != reported or read_at >= reported_at + self._longest_s:
+                longest_s = self._longest_s if load.open_sessions else self._idle_longest_s
+                if load != reported or read_at >= reported_at + longest_s:
                     yield load
                     reported, reported_at = load, read_at
-                await _wait(touched, reported_at + self._longest_s - loop.time())
+                await _wait(touched, reported_at + longest_s - loop.time())
                 if touched.is_set() and read_at + self._shortest_s > loop.time():
                     await _wait(self._closed, read_at + self._shortest_s - loop.time())
         finally:

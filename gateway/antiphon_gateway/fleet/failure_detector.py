@@ -19,6 +19,9 @@ from antiphon.deadlines.awake_deadline import AwakeDeadline
 
 MISSES_TO_LOSE = 2
 REPORTS_EXCUSE = 4
+IDLE_S = 1.1
+"""A stage without sessions that has reported nothing for so long is probed: it reports once a
+second."""
 STARVED_PRESSURE = 0.9
 STARVED_WEIGHT = 0.2
 
@@ -35,10 +38,15 @@ class Liveness(Enum):
 
 class ProbeSchedule:
     """When a stage is probed: after `interval_s` in which it has reported no load, or is not ready;
-    else once in the time for which reports excuse a missing answer."""
+    else once in the time for which reports excuse a missing answer.
+
+    A stage without sessions reports less often, so its probe is sent later. The silence beyond
+    `interval_s` then counts as if the probe had been open, so it is suspected as soon as any.
+    """
 
     def __init__(self, interval_s: float, timeout_s: float) -> None:
         self._interval_s = interval_s
+        self._idle_interval_s = max(interval_s, min(IDLE_S, interval_s + timeout_s / 2))
         self._confirm_s = REPORTS_EXCUSE * timeout_s
         self._confirmed_at: float | None = None
 
@@ -46,13 +54,21 @@ class ProbeSchedule:
         """A probe was answered, and its answer agrees with what the stage says by itself."""
         self._confirmed_at = now
 
-    def left_s(self, now: float, reported_at: float, *, ready: bool) -> float:
+    def left_s(self, now: float, reported_at: float, *, ready: bool, idle: bool = False) -> float:
         """Seconds until it has to be decided again; 0: a probe is due.
 
-        `reported_at` is when the latest report of its load was read.
+        `reported_at` is when the latest report of its load was read; `idle` is whether the stage
+        has no sessions.
         """
         is_confirmed = self._confirmed_at is not None and now < self._confirmed_at + self._confirm_s
-        return max(0.0, reported_at + self._interval_s - now) if ready and is_confirmed else 0.0
+        interval_s = self._idle_interval_s if idle else self._interval_s
+        return max(0.0, reported_at + interval_s - now) if ready and is_confirmed else 0.0
+
+    def overdue_s(self, now: float, reported_at: float) -> float:
+        """Seconds of silence that count before a probe which is sent now: at most those for which
+        the probe of an idle stage waits."""
+        most_s = self._idle_interval_s - self._interval_s
+        return min(most_s, max(0.0, now - reported_at - self._interval_s))
 
 
 class FailureDetector:
@@ -77,9 +93,11 @@ class FailureDetector:
         """Probes in a row without an answer or another sign of life."""
         return self._misses
 
-    def sent(self) -> None:
-        """A probe has been sent: the stage has the whole timeout again."""
+    def sent(self, overdue_s: float = 0.0) -> None:
+        """A probe has been sent: the stage has the whole timeout again, but for `overdue_s` of
+        silence before it."""
         self._silence.restart()
+        self._silence.waited(overdue_s, 0.0)
 
     def answered(self) -> None:
         """The stage has answered a probe, or its connection is a new one."""

@@ -128,6 +128,12 @@ class Replica:
         return self.reported is not None and self.reported.open_segments > 0
 
     @property
+    def idle(self) -> bool:
+        """Whether the process has no session, as far as it reports and this gateway knows."""
+        reported = self.reported
+        return not self.segments and reported is not None and not reported.open_sessions
+
+    @property
     def takes_sessions(self) -> bool:
         """Whether the process and discovery allow new sessions."""
         return self.ready and not self.leaving

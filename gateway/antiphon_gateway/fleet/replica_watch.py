@@ -26,6 +26,7 @@ from collections.abc import Iterable
 import grpc
 from grpc_health.v1 import health_pb2
 
+from antiphon.deadlines.awake_deadline import ON_TIME_S
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, FailedPrecondition, Unavailable
 from antiphon.transport.mutual_tls import ServiceTls
@@ -168,6 +169,7 @@ class ReplicaWatch:
         schedule = ProbeSchedule(health.probe_interval_s, health.probe_timeout_s)
         wait_s = health.probe_interval_s
         while True:
+            due = time.monotonic() + wait_s
             await asyncio.sleep(wait_s)
             if self._replica.channel.get_state() is not grpc.ChannelConnectivity.READY:
                 # The stream is waiting for a connection, or breaks now.
@@ -175,11 +177,16 @@ class ReplicaWatch:
                 wait_s = health.probe_interval_s
                 continue
             now, replica = time.monotonic(), self._replica
-            wait_s = schedule.left_s(now, replica.reported_at, ready=replica.ready)
+            is_late = now > due + ON_TIME_S
+            wait_s = schedule.left_s(
+                now, replica.reported_at, ready=replica.ready, idle=replica.idle
+            )
             if wait_s:
                 continue
             wait_s = health.probe_interval_s
-            serves = await self._ask(detector)
+            # A gateway that was not scheduled has not read the reports that came meanwhile.
+            overdue_s = 0.0 if is_late else schedule.overdue_s(now, replica.reported_at)
+            serves = await self._ask(detector, overdue_s)
             if serves is None:
                 continue
             detector.answered()
@@ -189,7 +196,7 @@ class ReplicaWatch:
             if not contradictions:
                 schedule.confirmed(time.monotonic())
 
-    async def _ask(self, detector: FailureDetector) -> bool | None:
+    async def _ask(self, detector: FailureDetector, overdue_s: float) -> bool | None:
         """Probe until an answer arrives, and return whether it is SERVING, or None if a probe
         failed.
 
@@ -202,7 +209,8 @@ class ReplicaWatch:
                 if len(probes) == MISSES_TO_LOSE:
                     probes[0].cancel()
                 probes.append(asyncio.create_task(self._answer()))
-                detector.sent()
+                detector.sent(overdue_s)
+                overdue_s = 0.0
                 self._signs()
                 self._pressure.begin()
                 verdict = Liveness.ALIVE

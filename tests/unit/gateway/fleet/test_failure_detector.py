@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pytest
 
 from antiphon.deployment.gateway_config import HealthConfig
-from antiphon.runtime.server.load_watch import LONGEST_S
+from antiphon.runtime.server.load_watch import IDLE_LONGEST_S, LONGEST_S
 from antiphon_gateway.fleet.failure_detector import (
+    IDLE_S,
     MISSES_TO_LOSE,
     REPORTS_EXCUSE,
     STARVED_PRESSURE,
@@ -127,13 +129,15 @@ def test_probes_that_fail_are_misses_and_an_answer_forgets_them() -> None:
 INTERVAL_S = HealthConfig().probe_interval_s
 
 
-def probes_in(seconds: float, report_every_s: float, *, ready: bool = True) -> int:
+def probes_in(
+    seconds: float, report_every_s: float, *, ready: bool = True, idle: bool = False
+) -> int:
     """Of a stage that answers each probe at once."""
     schedule = ProbeSchedule(INTERVAL_S, TIMEOUT_S)
     now, wait_s, probes = 0.0, INTERVAL_S, 0
     while (now := now + wait_s) < seconds:
         reported_at = now // report_every_s * report_every_s
-        wait_s = schedule.left_s(now, reported_at, ready=ready)
+        wait_s = schedule.left_s(now, reported_at, ready=ready, idle=idle)
         if not wait_s:
             probes += 1
             schedule.confirmed(now)
@@ -141,8 +145,39 @@ def probes_in(seconds: float, report_every_s: float, *, ready: bool = True) -> i
     return probes
 
 
-def test_idle_stage_that_reports_its_load_is_hardly_probed() -> None:
-    assert probes_in(600.0, LONGEST_S) <= 600 / (REPORTS_EXCUSE * TIMEOUT_S)
+@pytest.mark.parametrize(
+    ("every_s", "idle"), [(LONGEST_S, False), (IDLE_LONGEST_S, True)], ids=["sessions", "idle"]
+)
+def test_stage_that_reports_its_load_is_hardly_probed(every_s: float, *, idle: bool) -> None:
+    assert probes_in(600.0, every_s, idle=idle) <= 600 / (REPORTS_EXCUSE * TIMEOUT_S)
+
+
+@pytest.mark.parametrize("interval_s", [0.1, INTERVAL_S, 5.0])
+@pytest.mark.parametrize("timeout_s", [0.2, TIMEOUT_S])
+def test_idle_stage_that_freezes_is_suspected_as_soon_as_any(
+    interval_s: float, timeout_s: float
+) -> None:
+    schedule, detector = ProbeSchedule(interval_s, timeout_s), FailureDetector(timeout_s)
+    schedule.confirmed(0.0)
+    now = schedule.left_s(0.0, 0.0, ready=True, idle=True)
+    overdue_s = schedule.overdue_s(now, 0.0)
+    # The probe has at least half of its time.
+    assert overdue_s <= timeout_s / 2
+    detector.sent(overdue_s)
+    verdict = ALIVE
+    while verdict is ALIVE:
+        slice_s = detector.next_slice_s
+        now += slice_s
+        verdict = detector.waited(slice_s, 0.0, pressure=0.5, output=False, reported=False)
+    assert now == pytest.approx(interval_s + timeout_s)
+
+
+def test_silence_counts_before_a_probe_only_as_far_as_it_is_overdue() -> None:
+    schedule = ProbeSchedule(INTERVAL_S, TIMEOUT_S)
+    assert schedule.overdue_s(10.0, 10.0) == schedule.overdue_s(10.5, 10.0) == 0
+    assert schedule.overdue_s(10.6, 10.0) == pytest.approx(0.1)
+    most_s = IDLE_S - INTERVAL_S
+    assert schedule.overdue_s(10.0, -math.inf) == pytest.approx(most_s)
 
 
 def test_stage_that_reports_nothing_or_is_not_ready_is_probed_at_intervals() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from antiphon.runtime.server.load_watch import LoadCounts, LoadWatch
 
 LOAD = LoadCounts(draining=False, open_sessions=0, open_segments=0, held_segments=0, refused=0)
@@ -23,7 +25,7 @@ class Stage:
 
 async def test_a_watcher_is_told_at_once_and_on_change() -> None:
     stage = Stage()
-    watch = LoadWatch(stage.read, shortest_s=0.001, longest_s=3600)
+    watch = LoadWatch(stage.read, shortest_s=0.001, longest_s=3600, idle_longest_s=3600)
     loads = watch.follow()
     assert await anext(loads) == LOAD
     stage.load = replace(LOAD, open_segments=1)
@@ -32,16 +34,27 @@ async def test_a_watcher_is_told_at_once_and_on_change() -> None:
     await loads.aclose()
 
 
-async def test_a_watcher_hears_the_same_again_when_nothing_changes() -> None:
+@pytest.mark.parametrize(
+    ("sessions", "longest_s", "idle_longest_s"),
+    [(1, 0.01, 3600), (0, 3600, 0.01)],
+    ids=["with a session", "idle"],
+)
+async def test_a_watcher_hears_the_same_again_when_nothing_changes(
+    sessions: int, longest_s: float, idle_longest_s: float
+) -> None:
     stage = Stage()
-    loads = LoadWatch(stage.read, shortest_s=0.001, longest_s=0.01).follow()
-    assert [await anext(loads) for _ in range(3)] == [LOAD] * 3
+    stage.load = replace(LOAD, open_sessions=sessions)
+    watch = LoadWatch(
+        stage.read, shortest_s=0.001, longest_s=longest_s, idle_longest_s=idle_longest_s
+    )
+    loads = watch.follow()
+    assert [await anext(loads) for _ in range(3)] == [stage.load] * 3
     await loads.aclose()
 
 
 async def test_facts_that_change_nothing_are_not_told() -> None:
     stage = Stage()
-    watch = LoadWatch(stage.read, shortest_s=0.001, longest_s=3600)
+    watch = LoadWatch(stage.read, shortest_s=0.001, longest_s=3600, idle_longest_s=3600)
     loads = watch.follow()
     await anext(loads)
     nothing = asyncio.ensure_future(anext(loads))
@@ -57,7 +70,7 @@ async def test_facts_that_change_nothing_are_not_told() -> None:
 
 async def test_counting_costs_nothing_between_reports() -> None:
     stage = Stage()
-    watch = LoadWatch(stage.read, shortest_s=3600, longest_s=7200)
+    watch = LoadWatch(stage.read, shortest_s=3600, longest_s=7200, idle_longest_s=7200)
     loads = watch.follow()
     await anext(loads)
     waiting = asyncio.ensure_future(anext(loads, None))
