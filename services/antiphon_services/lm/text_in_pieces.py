@@ -1,7 +1,7 @@
 """A text to be spoken that may arrive in pieces. See `antiphon_services.lm.spoken_text`.
 
-The pieces that have arrived are prepared together, while later ones arrive. So a segment has
-several preparations, one after the other, and may speak before its text is complete.
+The pieces that have arrived are prepared together while later pieces arrive. Therefore, a segment
+has several consecutive preparations and may speak before its text is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from antiphon_services.stage.preparation import Preparations
 
 
 class TextSizes(Protocol):
-    """The most text that fits. Both methods raise `InvalidArgument` for more."""
+    """The maximum size of a text. Both methods raise `InvalidArgument` if it is exceeded."""
 
     def check_size(self, json_bytes: int) -> None:
         """Check the size of a message."""
@@ -34,10 +34,10 @@ class TextSizes(Protocol):
 
 
 class TextInPieces(SpokenText[Made]):
-    """The text received on `edge`: whole, as one message that `make` prepares, or in pieces.
+    """The text that arrives on `edge` as one message or in pieces. `make` prepares a message.
 
-    `reference` is the request's recording. A text that is `written` by another stage arrives in
-    pieces with other tensors, which are ignored, and may be empty.
+    `reference` contains the samples of the request's recording. A text that is `written` by another
+    stage arrives in pieces and may be empty. The other tensors of that stage are ignored.
     """
 
     def __init__(
@@ -59,7 +59,10 @@ class TextInPieces(SpokenText[Made]):
 
     @abstractmethod
     def make_pieces(self, utf8: bytes, *, last: bool) -> Callable[[], Made]:
-        """Return the function that prepares the next bytes of the text, the `last` ones or not."""
+        """Return the function that prepares the next bytes of the text.
+
+        `last` is set if the text ends with them.
+        """
 
     def accept(self, chunk: InputChunk) -> None:
         """Store the text, or a piece of it. Raises `InvalidArgument`."""

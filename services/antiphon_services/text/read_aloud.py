@@ -7,6 +7,19 @@ from antiphon.values.conversation import Conversation, TextPart
 
 MESSAGES = "messages"
 
+JSON_ESCAPE, JSON_AROUND = 6, 256
+"""The maximum bytes of JSON for one byte of text, and for the fields around the text."""
+
+
+def most_json_bytes(text_bytes: int) -> int:
+    """Return the maximum size in bytes of a message whose text has at most `text_bytes` bytes."""
+    return JSON_ESCAPE * text_bytes + JSON_AROUND
+
+
+def too_long(what: str, field: str) -> InvalidArgument:
+    """Return the error for a text in `field` that is too long."""
+    return InvalidArgument(f"{field}: {what}; shorten it", field=field)
+
 
 def text_to_read(conversation: Conversation) -> str:
     """Return the text of a conversation that consists of one message. Raises `InvalidArgument` if

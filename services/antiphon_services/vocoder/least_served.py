@@ -1,12 +1,13 @@
-"""An engine whose decoder computes every segment by itself, in parts.
+"""An engine for decoders that compute each segment separately and in parts.
 
-The least-served segment computes its next part: the one that has received the least work, of those
-that have a part to compute. (Schedulers call this least attained service.) So a long answer delays
-a short one by one part at a time, and samples do not depend on what else is served. A step starts
-parts until they add up to `step_work`. An error fails only its segment.
+The engine always continues the ready segment that has received the least work so far. Schedulers
+call this policy least attained service. Therefore, a long answer delays a short one by one part at
+a time. Segments share no calls, so that the samples of a segment do not depend on the other
+segments. A step starts parts until their work reaches `step_work`, which the last part may exceed.
+An error fails only the segment in which it occurred.
 
-A segment ends in the step in which its last samples leave. What a unit of work is, and what a part
-computes, depends on the decoder: rows of a layer, frames or latents.
+A segment ends in the step that emits its last samples. Each decoder defines its unit of work, for
+example a row of a layer, a frame or a latent.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from antiphon_services.vocoder.received_codes import CheckedCodes
 class ServedSegment(ABC):
     """An admitted segment, which has received `served` units of work.
 
-    Output is on the edge `audio` if `wanted`; `samples` were emitted.
+    Its samples are emitted on the edge `audio` if they are `wanted`. `samples` is the number of
+    samples that have been emitted.
     """
 
     key: SegmentKey
@@ -53,11 +55,11 @@ class ServedSegment(ABC):
     @property
     @abstractmethod
     def all_sent(self) -> bool:
-        """Whether the samples of all codes so far have been emitted."""
+        """Whether the samples of all codes that have arrived have been emitted."""
 
     @property
     def has_part(self) -> bool:
-        """Whether a part can be computed: after the last code, unless a decoder streams."""
+        """Whether a part can be computed. By default, this is the case after the last code."""
         return self.received.finished and not self.all_sent
 
     @property
@@ -67,12 +69,12 @@ class ServedSegment(ABC):
 
     @property
     def complete(self) -> bool:
-        """Whether only the end has not been emitted."""
+        """Whether only the end of the segment remains to be emitted."""
         return self.received.finished and not self.ended and (self.all_sent or not self.wanted)
 
     @property
     def missing_edge(self) -> str | None:
-        """The edge that the segment waits for, or None if a step advances or ends it."""
+        """The edge that the segment waits for, or None if a step can advance or end it."""
         return None if self.ended or self.ready or self.complete else self.due_edge
 
     @property
@@ -85,7 +87,10 @@ class ServedSegment(ABC):
         """Compute a part, and add its work to `served`. The segment must be `ready`."""
 
     def emit(self, samples: Tensor, **tensors: Tensor) -> list[EngineEvent]:
-        """Return the event of samples, float32 [n], with `tensors` of their codes."""
+        """Return the event that emits samples and the `tensors` of their codes.
+
+        `samples` has the shape [n] and the type float32.
+        """
         position, self.samples = self.samples, self.samples + len(samples)
         return [Emitted(self.key, self.audio, position, {"samples": samples, **tensors})]
 
@@ -102,12 +107,12 @@ class ServedSegment(ABC):
         return Completed(self.key, reason, self.received.count, self.samples)
 
     def fail(self) -> None:
-        """Mark the segment as ended, and free what it holds."""
+        """Mark the segment as ended, and free its resources."""
         self.ended = True
         self.close()
 
-    def close(self) -> None:  # noqa: B027 - most segments hold nothing
-        """Free what the segment holds besides its fields. May be called more than once."""
+    def close(self) -> None:  # noqa: B027 - most segments have no resources
+        """Free the segment's resources. This may be called more than once."""
 
 
 class LeastServedEngine(ABC):
@@ -143,7 +148,7 @@ class LeastServedEngine(ABC):
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
-        """Remove the segment, and free what it holds."""
+        """Remove the segment, and free its resources."""
         self._segments.pop(key).close()
 
     @torch.inference_mode()

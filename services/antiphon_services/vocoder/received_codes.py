@@ -1,4 +1,4 @@
-"""A decoder's input: codes in chunks of any size, whose order, number and form are checked."""
+"""The codes that a decoder receives. They arrive in chunks of any size, which are checked."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from antiphon.values.segment import FinishReason
 
 @dataclass(slots=True)
 class CheckedCodes:
-    """Codes of a segment on `edge`, in a tensor of the edge's name: uint16 [n, groups].
+    """The codes of a segment on `edge`, in a uint16 tensor with the edge's name.
 
-    Without `groups` the shape is [n]. Each is below `entries`, or below that of its group. `count`
-    of at most `limit` have arrived. In errors, one is an `element`.
+    The tensor of a chunk has the shape [n, groups], or [n] if `groups` is None. `entries` is the
+    bound of all codes, or has a bound for each group. `count` codes have arrived. `limit` is their
+    maximum number, or None if there is no maximum. Error messages call a code an `element`.
     """
 
     edge: str
@@ -47,7 +48,7 @@ class CheckedCodes:
 
 @dataclass(slots=True)
 class ReceivedCodes(CheckedCodes):
-    """Codes that are kept until the segment is released."""
+    """Codes of a segment that are kept until it is released."""
 
     _parts: list[Tensor] = field(default_factory=list)
 
@@ -60,7 +61,7 @@ class ReceivedCodes(CheckedCodes):
 
     @property
     def codes(self) -> Tensor:
-        """All codes so far, uint16 [count, groups] or [count]; `count` must be above 0."""
+        """All codes that have arrived, as one tensor. `count` must be above 0."""
         if len(self._parts) > 1:
             self._parts = [np.concatenate(self._parts)]
         return self._parts[0]
@@ -69,9 +70,10 @@ class ReceivedCodes(CheckedCodes):
 def check_order(
     chunk: InputChunk, edge: str, element: str, due: int, finish_reason: FinishReason | None
 ) -> None:
-    """Raise unless the chunk is on the edge and starts with element number `due`.
+    """Check that the chunk is on the edge and starts with the element number `due`.
 
-    No chunk follows one with a finish reason. Raises `DataLoss` or `InvalidArgument`.
+    `finish_reason` is that of the previous chunk. If it is set, no chunk may follow. Raises
+    `DataLoss` or `InvalidArgument` if the chunk is invalid.
     """
     if chunk.edge != edge:
         raise InvalidArgument(
@@ -89,10 +91,10 @@ def check_order(
 
 
 def read_codes(chunk: InputChunk, groups: int | None, entries: int | Sequence[int]) -> Tensor:
-    """Return the chunk's codes, uint16 [n, groups] or [n]; n is 0 for a finish without codes.
+    """Return the chunk's codes as a uint16 tensor of shape [n, groups], or [n] without groups.
 
-    They are in the tensor with the edge's name. Raises `InvalidArgument` for codes that the decoder
-    does not support: all must be below `entries`, or those of each group below its number.
+    They are in the tensor with the edge's name. `n` is 0 if the chunk only signals the end. Raises
+    `InvalidArgument` if a code is not below `entries`, or below the entry of its group.
     """
     edge = chunk.edge
     row = () if groups is None else (groups,)

@@ -30,12 +30,9 @@ from antiphon_services.cosyvoice3.talker.tokenizer import END_OF_PROMPT
 from antiphon_services.cosyvoice3.talker.voice_options import VoiceRequest
 from antiphon_services.cosyvoice3.talker.voices import StoredVoice
 from antiphon_services.text.literal import LiteralTokenizer
-from antiphon_services.text.read_aloud import MESSAGES, text_to_read
+from antiphon_services.text.read_aloud import MESSAGES, most_json_bytes, text_to_read, too_long
 
 SYSTEM = "You are a helpful assistant."
-
-# Maximum bytes of JSON for one byte of text, and for the fields around the text.
-JSON_ESCAPE, JSON_AROUND = 6, 256
 
 MOST_UTTERANCES = 64
 """The maximum number of utterances of a text: half an hour of speech."""
@@ -77,8 +74,8 @@ class UtteranceFrontEnd:
 
     def check_size(self, json_bytes: int) -> None:
         """Raise `InvalidArgument` for a message whose JSON is too large for any text that fits."""
-        if json_bytes > JSON_ESCAPE * self.max_text_bytes + JSON_AROUND:
-            raise _too_long(f"{json_bytes} bytes are too many", MESSAGES)
+        if json_bytes > most_json_bytes(self.max_text_bytes):
+            raise too_long(f"{json_bytes} bytes are too many", MESSAGES)
 
     def prepare(self, tensors: Tensors, request: VoiceRequest) -> SpeechPrompt:
         """Return the prompts of an `input` chunk. Takes long, so that it should run on a worker
@@ -98,7 +95,7 @@ class UtteranceFrontEnd:
         if not parts:
             raise InvalidArgument(f"{MESSAGES}: there is nothing to say", field=MESSAGES)
         if len(parts) > MOST_UTTERANCES:
-            raise _too_long(
+            raise too_long(
                 f"the text has {len(parts)} parts of about {len(text) // len(parts)} characters, "
                 f"at most {MOST_UTTERANCES} are spoken",
                 MESSAGES,
@@ -116,7 +113,7 @@ class UtteranceFrontEnd:
         ]
         if not all(each.most_draws for each in utterances):
             longest = max(len(each.ids) for each in utterances)
-            raise _too_long(
+            raise too_long(
                 f"{longest} positions leave no room for speech within the context limit of "
                 f"{self._context_limit}",
                 MESSAGES,
@@ -126,7 +123,7 @@ class UtteranceFrontEnd:
     def check_pieces(self, count: int) -> None:
         """Raise `InvalidArgument` if `count` bytes of a text in pieces cannot fit."""
         if count > self._context_limit * self._tokenizer.bytes_per_id:
-            raise _too_long(f"{count} bytes of text are too many", PIECE_FIELD)
+            raise too_long(f"{count} bytes of text are too many", PIECE_FIELD)
 
     def growing_text(self) -> GrowingText:
         """Return an empty text that arrives in pieces."""
@@ -142,7 +139,7 @@ class UtteranceFrontEnd:
         prompt_text = prompt_text or self._system()
         head = prompt_text.index(self._end_of_prompt) + 1
         if len(prompt_text) + len(codes) + self._mix.text >= self._context_limit:
-            raise _too_long(
+            raise too_long(
                 f"{len(prompt_text) + len(codes)} positions of the voice leave no room for speech "
                 f"within the context limit of {self._context_limit}",
                 "options.reference_audio",
@@ -181,7 +178,3 @@ class UtteranceFrontEnd:
 
     def _encode(self, text: str, field: str) -> list[int]:
         return self._tokenizer.encode(text, field=field)
-
-
-def _too_long(what: str, field: str) -> InvalidArgument:
-    return InvalidArgument(f"{field}: {what}; shorten it", field=field)

@@ -28,11 +28,9 @@ from antiphon_services.ming_tts.talker.reference import ReferenceVoiceEncoder
 from antiphon_services.ming_tts.talker.utterances import ArrivingText, split_text
 from antiphon_services.ming_tts.talker.voice_options import MingVoiceRequest
 from antiphon_services.text.literal import LiteralTokenizer
-from antiphon_services.text.read_aloud import MESSAGES, text_to_read
+from antiphon_services.text.read_aloud import MESSAGES, most_json_bytes, text_to_read, too_long
 from antiphon_services.text.utf8_pieces import nothing_to_say
 
-# Most bytes of JSON for one of text, and of what is around the text.
-JSON_ESCAPE, JSON_AROUND = 6, 256
 MOST_PIECES_BYTES = 64 << 10
 """Most bytes of a text in pieces, an hour of speech."""
 
@@ -82,15 +80,13 @@ class LatentFrontEnd:
 
     def check_size(self, json_bytes: int) -> None:
         """Raise `InvalidArgument` for a message whose JSON is larger than any that fits."""
-        if json_bytes > JSON_ESCAPE * self.max_text_bytes + JSON_AROUND:
-            raise _too_long(f"{json_bytes} bytes are too many", MESSAGES)
+        if json_bytes > most_json_bytes(self.max_text_bytes):
+            raise too_long(f"{json_bytes} bytes are too many", MESSAGES)
 
     def check_pieces(self, count: int) -> None:
         """Raise `InvalidArgument` for more than `MOST_PIECES_BYTES` of text in pieces."""
         if count > MOST_PIECES_BYTES:
-            raise _too_long(
-                f"more than {MOST_PIECES_BYTES} bytes of text are too many", PIECE_FIELD
-            )
+            raise too_long(f"more than {MOST_PIECES_BYTES} bytes of text are too many", PIECE_FIELD)
 
     def prepare(self, tensors: Tensors, request: MingVoiceRequest) -> LatentPrompts:
         """Return the prompts of an `input` chunk. Takes long, so that it should run on a worker
@@ -143,7 +139,7 @@ class LatentFrontEnd:
             flash=self._stored is not None,
         )
         if len(prompt.ids) > self._context_limit:
-            raise _too_long(
+            raise too_long(
                 f"{len(prompt.ids)} positions leave no room for speech within the context limit of "
                 f"{self._context_limit}",
                 field,
@@ -163,7 +159,3 @@ class LatentFrontEnd:
             stored = self._stored[request.stored]
             return stored.voice, stored.text
         return None, ""
-
-
-def _too_long(what: str, field: str) -> InvalidArgument:
-    return InvalidArgument(f"{field}: {what}; shorten it", field=field)

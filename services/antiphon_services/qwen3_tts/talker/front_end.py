@@ -23,12 +23,9 @@ from antiphon_services.qwen3_tts.talker.prompt import (
 from antiphon_services.qwen3_tts.talker.reference import ReferenceEncoder
 from antiphon_services.qwen3_tts.talker.voice_options import VoiceOptions
 from antiphon_services.text.literal import LiteralTokenizer
-from antiphon_services.text.read_aloud import text_to_read
+from antiphon_services.text.read_aloud import MESSAGES, most_json_bytes, text_to_read, too_long
 
-# The maximum number of JSON bytes for one byte of text, and for the fields around the text.
-JSON_ESCAPE, JSON_AROUND = 6, 256
-
-_MESSAGES, _REFERENCE = "messages", "options.reference_audio"
+_REFERENCE = "options.reference_audio"
 
 
 class SpeechFrontEnd:
@@ -61,8 +58,8 @@ class SpeechFrontEnd:
         """Raise `InvalidArgument` if the JSON of a message is too large to contain a text that
         fits.
         """
-        if json_bytes > JSON_ESCAPE * self.max_text_bytes + JSON_AROUND:
-            raise self._too_long(f"{json_bytes} bytes", _MESSAGES)
+        if json_bytes > most_json_bytes(self.max_text_bytes):
+            raise self._too_long(f"{json_bytes} bytes", MESSAGES)
 
     def prepare(self, tensors: Tensors, manner: VoiceOptions) -> Prompt:
         """Return the prompt for an `input` chunk. This takes long, so it should run on a worker
@@ -73,8 +70,8 @@ class SpeechFrontEnd:
         """
         said = text_to_read(from_tensors(tensors))
         if (size := len(said.encode())) > self.max_text_bytes:
-            raise self._too_long(f"{size} bytes of text", _MESSAGES)
-        role, text = self._turn(said, _MESSAGES)
+            raise self._too_long(f"{size} bytes of text", MESSAGES)
+        role, text = self._turn(said, MESSAGES)
         instruction: list[int] = []
         if manner.instruction:
             instruction = self._encode(f"user\n{manner.instruction}", "options.instruction")
@@ -91,7 +88,7 @@ class SpeechFrontEnd:
         )
         prompt = make_prompt(request, self._ids)
         if (count := prompt.positions) >= self._context_limit:
-            raise self._too_long(f"{count} positions", _MESSAGES)
+            raise self._too_long(f"{count} positions", MESSAGES)
         return prompt
 
     def _clone(self, manner: VoiceOptions, text_ids: int) -> Clone | None:
@@ -127,8 +124,8 @@ class SpeechFrontEnd:
         return ids
 
     def _too_long(self, what: str, field: str) -> InvalidArgument:
-        return InvalidArgument(
-            f"{field}: {what} leave no room for speech within the context limit of "
-            f"{self._context_limit} positions; shorten it",
-            field=field,
+        return too_long(
+            f"{what} leave no room for speech within the context limit of {self._context_limit} "
+            "positions",
+            field,
         )
