@@ -152,25 +152,46 @@ async def test_realtime_sessions_and_responses_have_options_and_sampling(
         assert session["antiphon"] == {"sampling": {"": sampling[""]}}
 
 
+MANY_STAGES = {"sampling": {f"s{number}": {"seed": 1} for number in range(17)}}
+
+
 @pytest.mark.parametrize(
     ("own", "field"),
     [
-        ({"options": {"task": "song"}}, "options.task"),
+        ({"options": {"task": "song"}}, "session.antiphon.options.task"),
+        ({"options": {"nothing": 1}}, "session.antiphon.options.nothing"),
+        ({"options": {f"o{number}": 1 for number in range(65)}}, "session.antiphon.options"),
         ({"options": {"task": True}}, "session.antiphon.options.task"),
         ({"options": {"voice_clip": {"data": "?"}}}, "session.antiphon.options.voice_clip"),
         ({"sampling": {TALKER: {"top_p": 2}}}, "session.antiphon.sampling.talker.top_p"),
-        ({"sampling": {f"s{number}": {"seed": 1} for number in range(17)}}, "sampling"),
+        (MANY_STAGES, "session.antiphon.sampling"),
+        ({"answer_every_s": 0.01}, "session.antiphon.answer_every_s"),
     ],
-    ids=["choice", "kind", "base64", "sampling", "stages"],
+    ids=["choice", "unknown", "many", "kind", "base64", "sampling", "stages", "clock"],
 )
 async def test_realtime_names_the_option_that_cannot_be(
     opted: ServedGateway, own: dict[str, Any], field: str
 ) -> None:
     async with realtime(opted) as call:
-        await call.send("session.update", session={"type": "realtime", "antiphon": own})
-        assert (await call.until("error"))["error"]["param"] == field
+        audio = {"input": {"turn_detection": None}}
+        session = {"type": "realtime", "antiphon": own, "audio": audio}
+        await call.send("session.update", session=session)
+        error = (await call.until("error"))["error"]
+        assert error["param"] == field
+        assert error["message"].startswith(f"{field}:")
+        assert error["message"].count("antiphon") == 1
         await call.send("session.update", session={"type": "realtime"})
         assert "antiphon" not in (await call.until("session.updated"))["session"]
+
+
+async def test_realtime_names_the_option_of_a_response_that_cannot_be(
+    opted: ServedGateway,
+) -> None:
+    async with realtime(opted) as call:
+        await call.say("Hi")
+        await call.send("response.create", response={"antiphon": MANY_STAGES})
+        error = (await call.until("error"))["error"]
+        assert error["param"] == "response.antiphon.sampling"
 
 
 async def test_options_move_to_another_gateway_with_their_recording(tmp_path: Path) -> None:

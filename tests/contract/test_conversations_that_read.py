@@ -286,7 +286,7 @@ async def test_turns_by_the_clock_are_refused_by_their_field(reading: Reader) ->
         asked = {"type": "realtime", "antiphon": {"answer_every_s": 2.0}}
         await call.send("session.update", session=asked)
         error = (await call.until("error"))["error"]
-        assert error["param"] == "answer_every_s"
+        assert error["param"] == "session.antiphon.answer_every_s"
         assert TAKES_NO_AUDIO in error["message"]
 
 

@@ -9,8 +9,10 @@ import itertools
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import nullcontext
 
 from antiphon.errors import AntiphonError, Cancelled, Internal
+from antiphon.values.live_conversation import ChangeSettings
 from antiphon_gateway.conversations.conversations import AdmittedConversation
 from antiphon_gateway.conversations.events import ConversationEvent
 from antiphon_gateway.conversations.saved import SavedConversation
@@ -20,6 +22,7 @@ from antiphon_gateway.endpoints.http.fields import IgnoredFields
 from antiphon_gateway.endpoints.http.json_body import check_values, count_values
 from antiphon_gateway.endpoints.realtime.client_commands import AppendedBytes, read_command
 from antiphon_gateway.endpoints.realtime.client_events import ClientEvent, event_id_of, read_event
+from antiphon_gateway.endpoints.realtime.own_settings import SESSION, named_within
 from antiphon_gateway.endpoints.realtime.server_events import Json, ServerEvents
 from antiphon_gateway.endpoints.stopping import until_stopped
 from antiphon_gateway.keys.key_use import KeyUse
@@ -123,8 +126,11 @@ class RealtimeCall:
             if size > LARGE_CHARS
             else read_command(event, settings, self._appended)
         )
+        # Audio comes in many small messages, which such a context would slow down.
+        naming = named_within(SESSION) if isinstance(command, ChangeSettings) else nullcontext()
         if command is not None:
-            await self._conversation.do(command)
+            with naming:
+                await self._conversation.do(command)
 
     async def _send(self, events: Sequence[ConversationEvent]) -> None:
         for event in events:

@@ -4,18 +4,24 @@ sampling settings by stage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
-from antiphon.errors import InvalidArgument
+from antiphon.errors import AntiphonError, InvalidArgument
 from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.endpoints.http.options import options_from_json
 from antiphon_gateway.endpoints.http.stage_sampling import sampling_request
 from antiphon_gateway.endpoints.realtime.client_events import OwnResponseSettings
 from antiphon_gateway.media.audio_in import Recording
 from antiphon_gateway.media.data_url import decoded_base64
+
+SESSION = "session.antiphon"
+OWN_SETTINGS = frozenset({"answer_every_s", "options", "sampling"})
+"""Settings that OpenAI's API does not have, by the names that a conversation has for them."""
 
 
 def with_own(
@@ -34,7 +40,24 @@ def with_own(
             raise InvalidArgument(
                 f"{field}.{error.message}", field=f"{field}.{error.field}"
             ) from None
-    return holds.with_sampling(sampling).with_options(_options(asked.options, where))
+    options = _options(asked.options, where)
+    with named_within(where):
+        return holds.with_sampling(sampling).with_options(options)
+
+
+@contextmanager
+def named_within(where: str) -> Iterator[None]:
+    """Errors of antiphon's own settings that leave the block name the field below `where`."""
+    try:
+        yield
+    except AntiphonError as error:
+        setting = error.field.partition(".")[0]
+        if setting in OWN_SETTINGS:
+            # As a name, and not as a word of the sentence.
+            message = re.sub(rf"(?<![\w.]){setting}(?=\.\w|:)", f"{where}.{setting}", error.message)
+            error.message, error.args = message, (message,)
+            error.field = f"{where}.{error.field}"
+        raise
 
 
 def _options(given: Mapping[str, msgspec.Raw], where: str) -> dict[str, str | float | bytes | None]:

@@ -24,7 +24,7 @@ from antiphon_gateway.endpoints.realtime.client_events import (
     TranscriptionSettings,
 )
 from antiphon_gateway.endpoints.realtime.no_effect import NULL_IN_SESSION
-from antiphon_gateway.endpoints.realtime.own_settings import own_json, with_own
+from antiphon_gateway.endpoints.realtime.own_settings import SESSION, own_json, with_own
 from antiphon_gateway.endpoints.realtime.tool_settings import tools_json, with_tools
 from antiphon_gateway.endpoints.realtime.turn_settings import read_turns, turns_json
 from antiphon_gateway.media.live_audio import LIVE_FORMATS, LiveFormat
@@ -53,14 +53,14 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
         timeline = changed.timeline if own.timeline is None else own.timeline
         stopping = changed.stopping if own.stopping is None else own.stopping
         changed = replace(changed, timeline=timeline, stopping=stopping)
-        changed = with_own(changed, own, "session.antiphon")
+        changed = with_own(changed, own, SESSION)
         if own.answer_every_s is not UNSET:
             every_s = own.answer_every_s
     if every_s is not None and by_voice is not None:
         raise InvalidArgument(
-            "session.antiphon.answer_every_s: turns end by the clock or by voice; set "
+            f"{SESSION}.answer_every_s: turns end by the clock or by voice; set "
             "session.audio.input.turn_detection to null, or this",
-            field="session.antiphon.answer_every_s",
+            field=f"{SESSION}.answer_every_s",
         )
     return changed.with_turns(by_voice if every_s is None else TimedTurns(every_s))
 
