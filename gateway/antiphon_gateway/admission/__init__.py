@@ -1,1 +1,1 @@
-"""Who begins next, and bounds of bytes and slots."""
+"""Determines which request starts next, and limits the use of memory and slots."""

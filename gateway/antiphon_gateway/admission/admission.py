@@ -1,19 +1,21 @@
-"""Decide which requests may begin when calls and slots are scarce. Pure: facts in, decisions out.
+"""Decides which requests may start when calls and slots are scarce. This module performs no I/O: it
+converts facts to decisions.
 
-A request takes calls of the gateway (the role `CALLS`) and slots of stages, all of them or none.
-After every fact the following holds:
+A request takes calls of the gateway (the role `CALLS`) and slots of stages. It takes either all of
+them or none. After every fact, the following is true:
 
-- A request waits only if it cannot begin, or if a request before it waits for the same resources.
-- The order is that of `waiting_line.py`: by priority, then by turns of the keys, then by arrival.
-  Audio has a head start over text, and the turn of a conversation over both. A head start is a
-  quarter of the longest wait, so that only requests that arrive soon after can pass one without a
-  head start.
-- If more requests wait than allowed, requests at the end of the line are denied: see
-  `WaitingLine.crowding`. A request that would begin too late is denied as early as possible, also
-  if another request came before it. The estimate is the mean plus two standard deviations.
-- A stage may be full although this gateway holds few of its slots, because other gateways share it.
-  The stage then refuses, and the request returns to its place; `role_slots.py` determines the next
-  attempt.
+- A request only waits if it cannot start, or if an earlier request waits for the same resources.
+- The order is the one of `waiting_line.py`: first by priority, then by the turns of the keys, then
+  by arrival. Audio has a head start over text, and the turn of a conversation has a head start over
+  both. A head start is a quarter of the longest wait, so only requests that arrive soon afterwards
+  can pass a request without one.
+- If more requests wait than allowed, requests at the end of the line are denied, as described at
+  `WaitingLine.crowding`. A request that would start too late is denied as early as possible, even
+  if the reason is that another request precedes it. The estimate is the mean plus two standard
+  deviations.
+- A stage may be full although this gateway uses only a few of its slots, because other gateways use
+  it as well. The stage then refuses, and the request returns to its position. `role_slots.py`
+  determines the time of the next attempt.
 """
 
 from __future__ import annotations
@@ -34,12 +36,14 @@ from antiphon_gateway.admission.role_slots import RoleSlots
 from antiphon_gateway.admission.waiting_line import UNKNOWN_S, WaitingLine
 
 LONGEST_RETRY_S = 60.0
-"""Clients take no longer `Retry-After` at its word."""
+"""The maximum `Retry-After` in seconds. Clients do not accept longer values."""
 SHORTEST_RETRY_S = 1.0
 NO_NUMBER = -1
-"""Of a request that only might come."""
+"""The number of a request that is only hypothetical."""
 DEVIATIONS = 2.0
-"""How many standard deviations more than the mean a wait may take for who is let wait."""
+"""A wait may take this many standard deviations more than the mean for a request to be accepted
+into the queue.
+"""
 
 __all__ = [
     "CALLS",
@@ -54,7 +58,7 @@ __all__ = [
 
 
 class Reason(enum.StrEnum):
-    """Why a request was not admitted."""
+    """The reason why a request was not admitted."""
 
     QUEUE_LENGTH = "max_waiting"
     QUEUE_BYTES = "max_memory_bytes"
@@ -68,16 +72,18 @@ class Reason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The request may begin."""
+    """The request may start."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The request may not begin, and is forgotten; `retry_after_s` is when it may come again.
+    """The request may not start and is forgotten. `retry_after_s` is the time after which it may be
+    sent again.
 
-    `for_slots`: whether stages had too few slots for it, and not the gateway too few calls alone.
+    `for_slots` is true if stages did not have enough slots, and false if only the gateway did not
+    have enough calls.
     """
 
     number: int
@@ -90,8 +96,11 @@ Decision = Granted | Denied
 
 
 class AdmissionQueue:
-    """See the head of this file. Requests have numbers, which the caller gives and never uses
-    again; every fact comes with the moment, and answers with what follows from it."""
+    """The admission queue, as described in the docstring of the module.
+
+    The caller assigns a number to each request and never uses a number again. Every fact is passed
+    with the current time, and the result contains the decisions that follow from it.
+    """
 
     def __init__(
         self, *, max_calls: int, max_waiting: int, max_waiting_bytes: int, longest_wait_s: float
@@ -106,30 +115,33 @@ class AdmissionQueue:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
+        """The number of waiting requests."""
         return len(self._line)
 
     @property
     def waiting_bytes(self) -> int:
-        """What they keep."""
+        """The total size of the waiting requests in bytes."""
         return self._line.size_bytes
 
     @property
     def calls(self) -> int:
-        """Calls that are taken."""
+        """The number of calls that are in use."""
         return self._supplies[CALLS].held
 
     def held(self, role: str) -> int:
-        """Slots of a role that are taken from here."""
+        """Return the number of slots of a role that this gateway uses."""
         return self._supplies[role].held if role in self._supplies else 0
 
     def hold_s(self, role: str) -> float | None:
-        """For how long a slot of a role was held on average; None while nothing is known."""
+        """Return the mean time for which a slot of a role was used, or None if it is not
+        known yet.
+        """
         return self._supplies[role].mean_s if role in self._supplies else None
 
     def wanted(self) -> Counter[str]:
-        """Slots of each role that those want who wait for slots; more of them would not help those
-        who wait for calls alone."""
+        """Return the number of slots of each role that waiting requests need. Requests that only
+        wait for calls are left out, because more slots would not help them.
+        """
         wanted: Counter[str] = Counter()
         for entry in self._short_of_slots():
             for role in entry.request.roles:
@@ -141,11 +153,13 @@ class AdmissionQueue:
     def ask(
         self, number: int, request: AdmissionRequest, slots: Mapping[str, int], now: float
     ) -> list[Decision]:
-        """Add a request. `slots` are the reported slots of its stages; 0 means not reported."""
+        """Add a request. `slots` contains the slots that its stages have reported. A value of 0
+        means that a stage has not reported any.
+        """
         for role in request.roles:
             self._supply(role).resize(slots.get(role, 0) or math.inf)
         entry = self._entry(number, request, now)
-        # A replica that is away comes back, perhaps within the wait.
+        # A replica that is unavailable may come back while the request is waiting.
         if any(self._supply(role).most < request.count for role in entry.needs):
             for_slots = request.count <= self._supplies[CALLS].slots
             return [self._denied(entry, Reason.TOO_MANY, now, for_slots=for_slots)]
@@ -157,7 +171,9 @@ class AdmissionQueue:
         return done + self._deny(shed, now) + self._schedule(now) if shed else done
 
     def would_deny(self, request: AdmissionRequest, slots: Mapping[str, int], now: float) -> bool:
-        """Return whether a new request would be denied at once. Does not change the queue."""
+        """Return whether a new request would be denied immediately. This does not change
+        the queue.
+        """
         for role in request.roles:
             self._supply(role).resize(slots.get(role, 0) or math.inf)
         entry = self._entry(NO_NUMBER, request, now)
@@ -172,13 +188,15 @@ class AdmissionQueue:
             self._line.remove(entry)
 
     def resize(self, slots: Mapping[str, int], now: float) -> list[Decision]:
-        """Update the total slots of stages; 0 means that a replica does not report its slots."""
+        """Update the total slots of stages. A value of 0 means that a replica does not report its
+        slots.
+        """
         for role, count in slots.items():
             self._supply(role).resize(count or math.inf)
         return self._schedule(now)
 
     def opened(self, number: int, now: float) -> list[Decision]:
-        """All stages have given a granted request its slots."""
+        """Record that all stages have given a granted request its slots."""
         entry = self._granted[number]
         entry.opened = True
         for role in entry.request.roles:
@@ -186,17 +204,22 @@ class AdmissionQueue:
         return self._schedule(now)
 
     def asked_again(self, number: int) -> None:
-        """A granted request goes on to other stages, which have yet to give it slots."""
+        """Record that a granted request is sent to other stages, which have not given it
+        slots yet.
+        """
         self._granted[number].opened = False
 
     def refused(self, number: int, role: str, now: float) -> list[Decision]:
-        """A stage had no slot for a granted request, which goes back to its place. Of an unknown
-        role, any of its stages may have been the one."""
+        """Record that a stage had no slot for a granted request. The request returns to its
+        position.
+
+        If the role is unknown, any of its stages may have refused.
+        """
         entry = self._granted.pop(number)
         granted_at = min(entry.held.values())
         self._give_back_all(entry, now, measured=False)
         roles = entry.request.roles
-        # Without a queue, the stage itself refuses the next one too.
+        # Without a queue, the stage itself refuses the next request as well.
         for each in (roles & {role} or roles) if self._max_waiting else ():
             self._supply(each).refuse(granted_at, now)
         if self._closed:
@@ -213,7 +236,9 @@ class AdmissionQueue:
         return [self._denied(entry, reason, now, for_slots=for_slots), *self._schedule(now)]
 
     def freed(self, number: int, role: str, now: float) -> list[Decision]:
-        """A stage is done with its part of a granted request. May be repeated."""
+        """Record that a stage has finished its part of a granted request. Calling this again has no
+        effect.
+        """
         entry = self._granted.get(number)
         if entry is None or role not in entry.held:
             return []
@@ -221,7 +246,7 @@ class AdmissionQueue:
         return self._schedule(now)
 
     def leave(self, number: int, now: float) -> list[Decision]:
-        """A request is over, or gives up waiting; of an unknown one nothing follows."""
+        """Record that a request is over or stops waiting. An unknown request has no effect."""
         if (entry := self._granted.pop(number, None)) is not None:
             self._line.settle(entry, now - entry.held[CALLS] if entry.opened else 0.0)
             self._give_back_all(entry, now, measured=entry.opened)
@@ -233,7 +258,7 @@ class AdmissionQueue:
         return []
 
     def pass_time(self, now: float) -> list[Decision]:
-        """Process the moment of `next_deadline`."""
+        """Process the time of `next_deadline`."""
         late = [entry for entry in self._line.arrivals() if entry.latest <= now]
         return self._deny(dict.fromkeys(late, Reason.TIME), now) + self._schedule(now)
 
@@ -244,7 +269,9 @@ class AdmissionQueue:
         return [Denied(entry.number, Reason.SHUTDOWN, SHORTEST_RETRY_S) for entry in waiting]
 
     def next_deadline(self) -> float | None:
-        """When `pass_time` may next have something to do; None: not until something happens."""
+        """Return the next time at which `pass_time` may have an effect, or None if only an event
+        can have one.
+        """
         if not self._line:
             return None
         moments = [entry.latest for entry in self._line.arrivals()]
@@ -256,13 +283,18 @@ class AdmissionQueue:
     # -- estimates ---------------------------------------------------------------------
 
     def retry_after_s(self, request: AdmissionRequest, now: float) -> float:
-        """When one that wishes the same might begin, were it the last of its key that waits."""
+        """Return the time after which a request with the same needs may start, if it is the last
+        waiting request of its key.
+        """
         last = QueueEntry(0, request, math.inf, math.inf)
         return min(max(self._wait_s(last, now) or 0.0, SHORTEST_RETRY_S), LONGEST_RETRY_S)
 
     def _wait_s(self, entry: QueueEntry, now: float, deviations: float = 0.0) -> float | None:
-        """How long it is likely to wait, by what slots were held for until now and by who is
-        before it; None when nothing is known."""
+        """Return how long a request will probably wait, or None if this is not known.
+
+        The estimate depends on the times for which slots were used so far, and on the requests that
+        precede it.
+        """
         return self._wait_behind_s(entry, _needed(self._line.before(entry)), now, deviations)
 
     def _wait_behind_s(
@@ -270,8 +302,8 @@ class AdmissionQueue:
     ) -> float | None:
         """Return the expected wait plus a number of standard deviations.
 
-        Releases of slots are modeled as a Poisson process: the time until the k-th release has
-        sqrt(k) times the deviation of the time until the first.
+        Releases of slots are modelled as a Poisson process. The deviation of the time until the
+        k-th release is sqrt(k) times the deviation of the time until the first one.
         """
         waits = []
         for role in entry.needs:
@@ -285,8 +317,12 @@ class AdmissionQueue:
         return max(waits, default=None)
 
     def _unbearable(self, entry: QueueEntry, now: float) -> dict[QueueEntry, Reason]:
-        """Who may not go on waiting when one more has to wait, and why. Those of its own key and
-        priority, which it passed by its head start, wait for as long as they may."""
+        """Return the requests that can no longer wait if one more request has to wait, and the
+        reasons.
+
+        The requests of the same key and priority that the new one has passed because of its head
+        start may still wait for as long as allowed.
+        """
         request = entry.request
         if self._is_late(entry, self._wait_s(entry, now, DEVIATIONS), now):
             return {entry: Reason.LATE}
@@ -315,7 +351,7 @@ class AdmissionQueue:
         return shed
 
     def _is_late(self, entry: QueueEntry, wait_s: float | None, now: float) -> bool:
-        """Whether one that may have to wait for so long would begin too late, or end so."""
+        """Return whether a request that may have to wait this long would start or end too late."""
         if wait_s is None:
             return False
         means_s = [self._supply(role).mean_s or 0.0 for role in entry.needs]
@@ -324,16 +360,16 @@ class AdmissionQueue:
         return now + wait_s > entry.latest or ends > asked_at + entry.request.finish_within_s
 
     def _entry(self, number: int, request: AdmissionRequest, now: float) -> QueueEntry:
-        """Of a request that comes now."""
+        """Return the entry for a request that arrives now."""
         rank = now + request.urgency * self._longest_wait_s / 4
         return QueueEntry(number, request, rank, now + self._longest_of(request))
 
     def _longest_of(self, request: AdmissionRequest) -> float:
-        """For how long it may wait."""
+        """Return how long a request may wait."""
         return min(self._longest_wait_s, request.start_within_s, request.finish_within_s)
 
     def _deny(self, reasons: Mapping[QueueEntry, Reason], now: float) -> list[Decision]:
-        """Let these wait no more."""
+        """Deny these requests."""
         short = {entry.number for entry in self._short_of_slots()} if reasons else set()
         for entry in reasons:
             self._line.remove(entry)
@@ -351,7 +387,7 @@ class AdmissionQueue:
     # -- slots -------------------------------------------------------------------------
 
     def _schedule(self, now: float) -> list[Decision]:
-        """Grant what can be granted, in order."""
+        """Grant everything that can be granted, in order."""
         most = max((each.request.count for each in self._line.arrivals()), default=0)
         for supply in self._supplies.values():
             supply.try_again(most, now)
@@ -365,19 +401,20 @@ class AdmissionQueue:
                 self._grant(entry, now)
                 done.append(Granted(entry.number))
             elif not any(_is_unsure(supply, entry) for supply in short):
-                # Those behind it may not take what it will need; unless nobody knows when.
+                # The requests after it must not take what it will need, unless it is not known when
+                # this will be.
                 reserved.update(dict.fromkeys(entry.needs, entry.request.count))
         return done
 
     def _short(
         self, entry: QueueEntry, roles: Iterable[str], reserved: Mapping[str, int]
     ) -> list[RoleSlots]:
-        """Of these roles, those with too few left for it."""
+        """Return those of the given roles that do not have enough slots for the request."""
         supplies = ((self._supplies[role], reserved[role]) for role in roles)
         return [each for each, taken in supplies if each.free - taken < entry.request.count]
 
     def _short_of_slots(self) -> Iterator[QueueEntry]:
-        """Those that would wait however many calls there were."""
+        """Yield the requests that would have to wait even if there were enough calls."""
         reserved: Counter[str] = Counter()
         for entry in self._line:
             short = self._short(entry, entry.request.roles, reserved)
@@ -412,7 +449,7 @@ def _is_unsure(supply: RoleSlots, entry: QueueEntry) -> bool:
 
 
 def _needed(entries: Iterable[QueueEntry]) -> Counter[str]:
-    """What they need of each role."""
+    """Return how many slots of each role the requests need."""
     needed: Counter[str] = Counter()
     for entry in entries:
         for role in entry.needs:

@@ -1,4 +1,4 @@
-"""What a request wants to be admitted to. Pure."""
+"""The resources that a request needs to be admitted. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ CALLS = ""
 
 
 class Urgency(enum.IntEnum):
-    """In the order in which requests get their head start, the longest first."""
+    """The urgency of a request, which determines its head start. The members are ordered by the
+    length of the head start, beginning with the longest one.
+    """
 
     TURN = 0
     AUDIO = 1
@@ -23,11 +25,11 @@ class Urgency(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """A request for `count` calls and as many slots of each role. While it waits it holds
-    `size_bytes`.
+    """A request for `count` calls and the same number of slots of each role. While it waits, it
+    uses `size_bytes` bytes.
 
-    It must begin within `start_within_s`, and end within `finish_within_s`. `key` is the name of
-    the API key; requests without a key share one.
+    It must start within `start_within_s` seconds and end within `finish_within_s` seconds. `key` is
+    the name of the API key. All requests without a key share one name.
     """
 
     roles: frozenset[str]
@@ -42,21 +44,24 @@ class AdmissionRequest:
 
 @dataclass(slots=True, eq=False)
 class QueueEntry:
-    """A request that asks, waits or has been granted. Its `rank` is its place among the requests of
-    its key; `latest` is until when it may wait. Its key was charged `charged_s` for it."""
+    """A request that is new, waiting or granted.
+
+    `rank` is its position among the requests of its key, and `latest` is the time until which it
+    may wait. `charged_s` is the time for which its key was charged.
+    """
 
     number: int
     request: AdmissionRequest
     rank: float
     latest: float
-    # What it holds, by role, since when.
+    # The times since when it has used its resources, by role.
     held: dict[str, float] = field(default_factory=dict)
     opened: bool = False
     charged_s: float = 0.0
 
     @property
     def order(self) -> tuple[float, int]:
-        """Among those of its key."""
+        """The sort key among the requests of its API key."""
         return self.rank, self.number
 
     @property

@@ -1,13 +1,15 @@
-"""Bytes that the gateway holds for clients: one budget, counted by what holds them.
+"""The memory that the gateway uses for clients. There is one budget, which is divided by type of
+use.
 
-Each kind of holder has at most its share of the budget, and the shares exceed the whole: what one
-kind does not use, others can. The last eighth is for complete answers alone, so that requests and
-conversations do not displace computed output.
+Each type of use has at most its share of the budget. The shares add up to more than the whole, so
+that one type can use what another one does not need. The last eighth is reserved for complete
+answers, so that requests and conversations do not displace output that has already been computed.
 
-If bytes are not free, leases are evicted. First come those that have been silent for longest: a
-request body that does not proceed, a fetched URL that stalls, an answer that is not read. So idle
-clients cannot keep the budget from active ones. Then come the oldest of those that are only spare:
-requests kept for failover. If that would not be enough, nothing is evicted.
+If there is not enough free memory, leases are evicted. The leases that have been silent for the
+longest time are evicted first: a request body that makes no progress, a fetched URL that stalls, or
+an answer that is not read. Therefore idle clients cannot prevent active ones from using the budget.
+They are followed by the oldest leases that are only spare, which are requests that are kept for
+failover. If this would not free enough memory, nothing is evicted.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from antiphon.errors import ResourceExhausted
 from antiphon_gateway.metrics import Metrics, Refused
 
 SILENT_S = 1.0
-"""A lease that has not moved for so long can be evicted."""
+"""A lease can be evicted if it has made no progress for this many seconds."""
 SETTING = "gateway.limits.max_memory_bytes"
 
 
 class Holder(enum.StrEnum):
-    """What holds bytes, by its name in metrics."""
+    """The types of use, by their names in metrics."""
 
     UPLOADS = "uploads"
     WAITING = "waiting"
@@ -47,7 +49,7 @@ SHARES = {
     Holder.CONVERSATIONS: Fraction(1, 2),
     Holder.UNREAD: Fraction(1, 4),
 }
-"""What each kind of holder may have of the budget."""
+"""The maximum share of the budget for each type of use."""
 ALL_BUT_UNREAD = Fraction(7, 8)
 
 _WHAT = {
@@ -60,11 +62,11 @@ _WHAT = {
 
 
 class BudgetExceeded(ResourceExhausted):
-    """The budget, or a holder's share of it, is used up."""
+    """The budget, or the share of one type of use, is exhausted."""
 
 
 def share_bytes(config: GatewayConfig, holder: Holder) -> int:
-    """The most bytes that one kind of holder may have."""
+    """Return the maximum number of bytes for a type of use."""
     return int(SHARES[holder] * config.limits.max_memory_bytes)
 
 
@@ -77,8 +79,9 @@ def _nothing() -> None:
 
 
 class ByteBudget:
-    """`limit_bytes` with leases. `count` is called for each lease that is refused, or evicted
-    because its client was silent."""
+    """A budget of `limit_bytes` bytes with leases. `count` is called for each lease that is
+    refused, or that is evicted because its client was silent.
+    """
 
     def __init__(
         self,
@@ -96,19 +99,20 @@ class ByteBudget:
 
     @property
     def held_bytes(self) -> int:
-        """What all leases have."""
+        """The total size of all leases in bytes."""
         return sum(self._held.values())
 
     def held(self, holder: Holder) -> int:
-        """What the leases of one kind have."""
+        """Return the total size of the leases of one type in bytes."""
         return self._held[holder]
 
     def lease(
         self, holder: Holder, on_evict: Callable[[], None] = _nothing, *, of_client: bool = True
     ) -> ByteLease:
-        """An empty lease, to be closed. `on_evict` is called when it is evicted.
+        """Return an empty lease, which the caller must close. `on_evict` is called if the lease is
+        evicted.
 
-        `of_client`: its bytes come from a client or go to one.
+        `of_client` is true if its data comes from a client or is sent to one.
         """
         lease = ByteLease(self, holder, on_evict, of_client=of_client)
         self._leases[lease] = None
@@ -121,13 +125,15 @@ class ByteBudget:
                 lease.evict()
 
     def missing(self, holder: Holder, size: int) -> int:
-        """How many bytes are not free of `size` more for a holder; 0 or less if all are."""
+        """Return how many of `size` additional bytes are not free for a type of use. The result is
+        0 or less if all of them are.
+        """
         return max(self._missing(holder, size))
 
     def make_room(self, holder: Holder, size: int) -> None:
-        """Evict leases until `size` more bytes of a holder are free.
+        """Evict leases until `size` additional bytes are free for a type of use.
 
-        Raises `BudgetExceeded`, and evicts none, when that is not enough.
+        Raises `BudgetExceeded` without evicting anything if this would not be enough.
         """
         own, all_bytes = self._missing(holder, size)
         giving: list[ByteLease] = []
@@ -143,19 +149,21 @@ class ByteBudget:
             lease.evict()
 
     def change(self, holder: Holder, more: int) -> None:
-        """A lease has so many bytes more, or fewer."""
+        """Record that the size of a lease has changed by `more` bytes, which may be negative."""
         self._held[holder] += more
 
     def touch(self, lease: ByteLease) -> None:
-        """Make it the one that moved last."""
+        """Record that a lease has made progress."""
         self._leases.move_to_end(lease)
 
     def forget(self, lease: ByteLease) -> None:
-        """Remove a lease; further calls do nothing."""
+        """Remove a lease. Calling this again has no effect."""
         self._leases.pop(lease, None)
 
     def _missing(self, holder: Holder, size: int) -> tuple[int, int]:
-        """Bytes that are missing of a holder's share, and of the whole."""
+        """Return how many bytes are missing from the share of a type of use, and from the whole
+        budget.
+        """
         most = self._limit_bytes
         if holder is not Holder.UNREAD:
             most = int(ALL_BUT_UNREAD * most)
@@ -163,7 +171,7 @@ class ByteBudget:
         return own, self.held_bytes + size - most
 
     def _evictable(self) -> Iterator[ByteLease]:
-        """Leases that can be evicted, the first to go first."""
+        """Yield the leases that can be evicted, in the order in which they would be evicted."""
         silent_since = self.clock() - SILENT_S
         yield from (each for each in self._leases if each.moved_at < silent_since)
         yield from (each for each in self._leases if each.is_spare)
@@ -178,7 +186,9 @@ class ByteBudget:
 
 
 class ByteLease:
-    """One client's part of a budget, until it is closed or the block that it enters ends."""
+    """One client's part of a budget. It lasts until it is closed, or until the end of the block
+    that enters it.
+    """
 
     def __init__(
         self, budget: ByteBudget, holder: Holder, on_evict: Callable[[], None], *, of_client: bool
@@ -199,9 +209,9 @@ class ByteLease:
         self.close()
 
     def moved(self, size_bytes: int) -> None:
-        """The client has sent or read something; the lease has that size from now on.
+        """Record that the client has sent or read something, and set the size of the lease.
 
-        Raises `BudgetExceeded` when the bytes are not free, and after an eviction.
+        Raises `BudgetExceeded` if there is not enough free memory or the lease has been evicted.
         """
         if self.evicted:
             raise eviction()
@@ -210,7 +220,7 @@ class ByteLease:
         self.take(size_bytes)
 
     def take(self, size_bytes: int) -> None:
-        """Have that size from now on. Raises `BudgetExceeded` when the bytes are not free."""
+        """Set the size of the lease. Raises `BudgetExceeded` if there is not enough free memory."""
         more = size_bytes - self.size_bytes
         if more > 0:
             try:
@@ -221,31 +231,33 @@ class ByteLease:
         self.resize(size_bytes)
 
     def resize(self, size_bytes: int) -> None:
-        """Have that size from now on, whether or not the bytes are free; none once closed."""
+        """Set the size of the lease even if there is not enough free memory. This has no effect
+        after it has been closed.
+        """
         if not self.closed:
             self._budget.change(self.holder, size_bytes - self.size_bytes)
             self.size_bytes = size_bytes
 
     def move(self, holder: Holder) -> None:
-        """Count the bytes as another holder's."""
+        """Count the lease as a different type of use."""
         size_bytes = self.size_bytes
         self.resize(0)
         self.holder = holder
         self.resize(size_bytes)
 
     def keep(self) -> None:
-        """No client has to do anything for it: the lease is not evicted any more."""
+        """Exempt the lease from eviction, because no client has to do anything for it."""
         self.moved_at = math.inf
         self.is_spare = False
 
     def spare(self, on_evict: Callable[[], None]) -> None:
-        """It can be done without: the lease is evicted when others need the bytes."""
+        """Mark the lease as one that can be evicted when others need the memory."""
         self.keep()
         self._on_evict = on_evict
         self.is_spare = not self.closed
 
     def evict(self) -> None:
-        """Give the bytes back and call `on_evict`."""
+        """Release the memory and call `on_evict`."""
         if not self.is_spare:
             self._budget.count(self.holder)
         on_evict = self._on_evict
@@ -254,23 +266,23 @@ class ByteLease:
         on_evict()
 
     def close(self) -> None:
-        """Give the bytes back; further calls do nothing."""
+        """Release the memory. Calling this again has no effect."""
         self.resize(0)
         self.closed = True
-        # Otherwise it and what it counts would hold each other.
+        # Otherwise the lease and the object that it accounts for would refer to each other.
         self._on_evict = _nothing
         self._budget.forget(self)
 
 
 def eviction() -> BudgetExceeded:
-    """The error of a client whose lease was evicted."""
+    """Return the error for a client whose lease was evicted."""
     return BudgetExceeded(
         "it stood still and gave way to others; send it again", retry_after_s=SILENT_S
     )
 
 
 def memory_of(config: GatewayConfig, metrics: Metrics) -> ByteBudget:
-    """The budget of a gateway, with its metrics."""
+    """Return the budget of a gateway, with its metrics."""
 
     def count(holder: Holder) -> None:
         metrics.refuse(Refused.UNREAD if holder is Holder.UNREAD else Refused.UPLOADS)

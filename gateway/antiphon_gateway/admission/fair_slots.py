@@ -1,4 +1,6 @@
-"""Slots that those who wait take in turn, whatever each of them has waiting."""
+"""Slots that are distributed fairly among those who wait, regardless of how much work each of them
+has.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,17 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """One who waits: what is to be worked on has so many bytes."""
+    """A waiter, and the size of its work in bytes."""
 
     size_bytes: int
     given: asyncio.Future[None]
 
 
 class FairSlots:
-    """So many slots. Those who wait are served round-robin by key.
+    """A fixed number of slots. Waiters are served round-robin by key.
 
-    Of one key the smallest and the oldest take turns: so small work passes large work, and large
-    work does not wait for ever.
+    For each key, the smallest and the oldest work are served alternately. Therefore small work can
+    pass large work, and large work does not wait forever.
     """
 
     def __init__(self, count: int) -> None:
@@ -28,7 +30,9 @@ class FairSlots:
         self._oldest_next = False
 
     async def take(self, key: str, size_bytes: int) -> None:
-        """Return when the caller has a slot. Cancelling gives the place in the queue up."""
+        """Wait until a slot is free and take it. If this call is cancelled, the position in the
+        queue is lost.
+        """
         if self._free:
             self._free -= 1
             return
@@ -40,19 +44,19 @@ class FairSlots:
             if place.given.cancelled():
                 self._forget(key, place)
             else:
-                # It was given a slot at the same moment.
+                # The caller received a slot at the same moment.
                 self.free()
             raise
 
     def free(self) -> None:
-        """Give a slot back, to the next who waits."""
+        """Release a slot. The next waiter receives it."""
         while self._waiting:
             key, places = self._waiting.popitem(last=False)
             smallest = min(places, key=lambda each: each.size_bytes)
             place = places[0] if self._oldest_next else smallest
             places.remove(place)
             if places:
-                # Behind the other keys.
+                # This places the key after all other keys.
                 self._waiting[key] = places
             if not place.given.cancelled():
                 self._oldest_next = not self._oldest_next

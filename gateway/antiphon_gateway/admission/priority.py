@@ -1,4 +1,4 @@
-"""How early a request is served. Pure."""
+"""The priorities of requests. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Priority(enum.StrEnum):
-    """The highest first."""
+    """The priorities, beginning with the highest one."""
 
     HIGH = "high"
     NORMAL = "normal"
@@ -14,7 +14,7 @@ class Priority(enum.StrEnum):
 
     @property
     def place(self) -> int:
-        """0 for the highest."""
+        """The position among the priorities. It is 0 for the highest one."""
         return _PLACES[self]
 
 
@@ -22,5 +22,5 @@ _PLACES = {priority: place for place, priority in enumerate(Priority)}
 
 
 def lower(one: Priority, other: Priority) -> Priority:
-    """The lower one of two."""
+    """Return the lower one of two priorities."""
     return max(one, other, key=lambda each: each.place)

@@ -1,9 +1,10 @@
-"""Estimate the slots that recently refused requests would have used, by role. Pure.
+"""Estimates the number of slots that requests which were refused recently would have used, by role.
+This module performs no I/O.
 
-A refused request holds nothing, and may be repeated at once. Refusals are therefore not added up,
-but measured as a rate. By Little's law, the number of used slots is the arrival rate times the time
-for which a slot is held. If this time is not known, each request counts as one slot for the whole
-window.
+A refused request uses nothing and may be repeated immediately. Therefore refusals are not added up
+but measured as a rate. According to Little's law, the number of used slots is the arrival rate
+times the time for which a slot is used. If this time is not known, each request counts as one slot
+for the whole window.
 """
 
 from __future__ import annotations
@@ -12,22 +13,26 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 BUCKETS = 30
-"""Refusals are counted together that come within this part of the window."""
+"""The number of parts into which the window is divided. Refusals within the same part are counted
+together.
+"""
 
 
 class RefusedSlots:
     """The refusals of one gateway. `hold_s` returns the mean time for which a slot of a role is
-    held."""
+    used.
+    """
 
     def __init__(self, window_s: float, hold_s: Callable[[str], float | None]) -> None:
         self._window_s = window_s
         self._bucket_s = window_s / BUCKETS
         self._hold_s = hold_s
-        # With the number of the bucket, the oldest first; at most BUCKETS + 1.
+        # Pairs of the number of a bucket and its counts, beginning with the oldest one. There are
+        # at most BUCKETS + 1.
         self._buckets: deque[tuple[int, Counter[str]]] = deque()
 
     def add(self, roles: Iterable[str], count: int, now: float) -> None:
-        """A request for so many slots of each role was refused."""
+        """Record that a request for `count` slots of each role was refused."""
         self._expire(now)
         number = int(now // self._bucket_s)
         if not self._buckets or self._buckets[-1][0] != number:
@@ -36,7 +41,7 @@ class RefusedSlots:
             self._buckets[-1][1][role] += count
 
     def by_role(self, now: float) -> dict[str, float]:
-        """Return the estimated slots; a role without refusals has no entry."""
+        """Return the estimated number of slots. A role without refusals has no entry."""
         self._expire(now)
         refused: Counter[str] = Counter()
         for _, counts in self._buckets:
@@ -44,11 +49,13 @@ class RefusedSlots:
         return {role: count * self._share(role) for role, count in refused.items()}
 
     def next_expiry(self) -> float | None:
-        """When the oldest of them stops counting; None when there are none."""
+        """Return the time at which the oldest refusal no longer counts, or None if there
+        are none.
+        """
         return self._end(self._buckets[0][0]) if self._buckets else None
 
     def _share(self, role: str) -> float:
-        """The part of the window for which a refused request would have held its slot."""
+        """Return the part of the window for which a refused request would have used its slot."""
         hold_s = self._hold_s(role)
         return 1.0 if hold_s is None else min(hold_s / self._window_s, 1.0)
 

@@ -1,7 +1,7 @@
-"""A request's place: in the queue, and then among those that are answered.
+"""The place of a request, first in the queue and then among the requests that are being answered.
 
-The thin shell around `AdmissionQueue`, which decides: a future for each that waits, one timer,
-metrics.
+This is a thin layer around `AdmissionQueue`, which makes the decisions. It adds a future for each
+waiting request, a timer, and metrics.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ log = logging.getLogger("gateway.admission")
 SHUTDOWN_RETRY_S = 1.0
 SHORTEST_S = 0.001
 REFUSED_S = 30.0
-"""How long requests that found no slot count as wanting some."""
+"""The time in seconds for which a request that found no slot counts as demand."""
 """Of what is left to a deadline: the stages end what is late, and say so."""
 
 
 class GivenUp(Cancelled):
-    """A request that waited was cancelled by its client."""
+    """A client cancelled its request while the request was waiting."""
 
 
 class Reservation:
-    """The place of one request. The caller must report the result of its start.
+    """The place of one request. The caller must report whether the request could be started.
 
-    `size_bytes` of the request are held while it waits.
+    While the request is waiting, its `size_bytes` bytes are accounted for.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Reservation:
     ) -> None:
         self.request = request
         self.slots = slots
-        # What a stage said that had no slot for it.
+        # The error of the stage that had no slot for the request.
         self.refusal: ResourceExhausted | None = None
         self._number = number
         self._queue = queue
@@ -73,49 +73,54 @@ class Reservation:
 
     @property
     def waited_s(self) -> float:
-        """How long ago it asked."""
+        """Return how many seconds ago the request was made."""
         return self._loop.time() - self._asked_at
 
     @property
     def waits(self) -> bool:
-        """Whether it may not begin yet."""
+        """Whether the request may not start yet."""
         return not self._decided.done()
 
     @property
     def is_open(self) -> bool:
-        """Whether the stages that it was asked of last have given their slots."""
+        """Whether the stages that were asked last have given their slots."""
         return self._opened
 
     @property
     def was_open(self) -> bool:
-        """Whether any stages that it was asked of have given their slots."""
+        """Whether any stages have ever given their slots."""
         return self._was_opened
 
     @property
     def left_s(self) -> float:
-        """What is left of the request's time; never less than a moment."""
+        """Return the remaining time of the request. It is never less than a small positive
+        value.
+        """
         return max(self.request.finish_within_s - self.waited_s, SHORTEST_S)
 
     def ask(self) -> None:
-        """Ask to be admitted; once, and first of all."""
+        """Request admission. Call this once, before all other methods."""
         now = self._loop.time()
         self._carry_out(self._queue.ask(self._number, self.request, self.slots, now))
 
     async def granted(self) -> None:
-        """Return when it may begin. Raises `ResourceExhausted` when it may not, `InvalidArgument`
-        when it never may, `Unavailable` at shutdown, `GivenUp` after `give_up`. Cancelling changes
-        nothing: the place is left at the end of its context."""
+        """Wait until the request may start.
+
+        Raises `ResourceExhausted` if it may not start, `InvalidArgument` if it can never start,
+        `Unavailable` at shutdown, and `GivenUp` after `give_up`. Cancelling this call does not
+        change anything, because the place is left at the end of its context.
+        """
         await self._decided
 
     def give_up(self) -> None:
-        """Wait no more; of a request that may begin nothing happens."""
+        """Stop waiting. This has no effect if the request may already start."""
         self.decide(GivenUp("the client did not want it any more"))
 
     def attempt(self) -> Callable[[str], None]:
-        """Start an attempt with the stages, possibly a repeated one.
+        """Start an attempt with the stages. There may be several attempts.
 
-        Returns the callback for stages that are done with a segment. It has an effect once all
-        stages have given their slots.
+        Returns the callback for stages that have finished a segment. It only has an effect after
+        all stages have given their slots.
         """
         self._attempt += 1
         self._freed.clear()
@@ -125,7 +130,7 @@ class Reservation:
         return partial(self._done, self._attempt)
 
     def opened(self) -> None:
-        """All its stages have given their slots."""
+        """Record that all stages have given their slots."""
         if not self._opened:
             self._opened = self._was_opened = True
             self._carry_out(self._queue.opened(self._number, self._loop.time()))
@@ -133,10 +138,12 @@ class Reservation:
             self._tell_freed(role)
 
     def refused(self, error: ResourceExhausted) -> None:
-        """A stage had no slot: back into the queue, for `granted` to be awaited once more.
+        """Return the request to the queue because a stage had no slot. `granted` must then be
+        awaited again.
 
-        The error goes without the frames that it has passed through: they hold the request with
-        all that was sent, and this place, a circle that would outlive the wait.
+        The error is stored without the frames through which it has passed. These frames refer to
+        the request with all of its data and to this place, which would form a reference cycle that
+        outlives the wait.
         """
         error.__cause__ = error.__context__ = None
         self.refusal = error.with_traceback(None)
@@ -146,7 +153,7 @@ class Reservation:
         self._carry_out(self._queue.refused(self._number, error.stage, self._loop.time()))
 
     def _done(self, attempt: int, role: str) -> None:
-        """A stage is done with one of its segments."""
+        """Record that a stage has finished one of its segments."""
         if attempt == self._attempt:
             self._freed[role] += 1
             self._tell_freed(role)
@@ -156,7 +163,7 @@ class Reservation:
             self._carry_out(self._queue.freed(self._number, role, self._loop.time()))
 
     def leave(self) -> None:
-        """It is over, or given up."""
+        """Leave the place, because the request is over or has been given up."""
         self._decided.cancel()
         self._carry_out(self._queue.leave(self._number, self._loop.time()))
 
@@ -171,7 +178,7 @@ class Reservation:
 
 
 class Admission:
-    """All places."""
+    """The places of all requests."""
 
     def __init__(self, config: GatewayConfig, metrics: Metrics) -> None:
         self._config = config
@@ -182,7 +189,8 @@ class Admission:
             max_waiting_bytes=share_bytes(config, Holder.WAITING),
             longest_wait_s=config.queue.timeout_s,
         )
-        # What those who are refused would take, and a change of that or of who waits.
+        # The slots that refused requests would have used. The signal reports changes of this value
+        # and of the waiting requests.
         self.refused = RefusedSlots(REFUSED_S, self._queue.hold_s)
         self.changes = ChangeSignal()
         self._numbers = itertools.count()
@@ -196,22 +204,24 @@ class Admission:
 
     @property
     def in_flight(self) -> int:
-        """Calls that are admitted and not over."""
+        """The number of calls that have been admitted and are not over."""
         return self._queue.calls
 
     @property
     def wanted(self) -> Counter[str]:
-        """Slots of each role that those want who wait for slots."""
+        """Return the number of slots of each role that waiting requests need."""
         return self._queue.wanted()
 
     @property
     def idle(self) -> asyncio.Event:
-        """Set while no request has a place."""
+        """An event that is set while no request has a place."""
         return self._idle
 
     @contextmanager
     def place(self, request: AdmissionRequest, slots: Mapping[str, int]) -> Iterator[Reservation]:
-        """A place that has asked, and that is left at the end of the context."""
+        """Return a context manager for a place. Admission has been requested, and the place is left
+        at the end of the context.
+        """
         number = next(self._numbers)
         place = Reservation(number, request, slots, self._queue, self._carry_out)
         self._places[number] = place
@@ -226,19 +236,22 @@ class Admission:
                 self._idle.set()
 
     async def check_room(self, request: AdmissionRequest, slots: Mapping[str, int]) -> None:
-        """Raise what `Reservation.granted` would, for a request that would be denied at once: its
-        files need not be read. It counts as one that was denied."""
+        """Raise the error of `Reservation.granted` if a request would be denied immediately, so
+        that its files need not be read.
+
+        In this case, the request counts as denied.
+        """
         if self._queue.would_deny(request, slots, asyncio.get_running_loop().time()):
             with self.place(request, slots) as place:
                 if not place.waits:
                     await place.granted()
 
     def resize(self, slots: Mapping[str, int]) -> None:
-        """There are other slots than before."""
+        """Update the number of slots."""
         self._carry_out(self._queue.resize(slots, asyncio.get_running_loop().time()))
 
     def opened(self, place: Reservation) -> None:
-        """The place's stages have given their slots."""
+        """Record that the stages of the place have given their slots."""
         if not place.was_open:
             self._metrics.waited(place.request.urgency.name.lower(), place.waited_s)
             self._metrics.admission(place.request.priority, "admitted")
@@ -266,12 +279,12 @@ class Admission:
         self._set_timer()
 
     def _count_refused(self, request: AdmissionRequest) -> None:
-        """Count the slots that a refused request would have taken."""
+        """Count the slots that a refused request would have used."""
         self.refused.add(request.roles, request.count, asyncio.get_running_loop().time())
         self.changes.tell()
 
     def _set_timer(self) -> None:
-        """Wake when time alone changes something."""
+        """Set the timer for the next time at which something changes without an event."""
         if (moment := self._queue.next_deadline()) is None:
             self._timer.cancel()
         else:
@@ -288,7 +301,7 @@ def shutting_down() -> Unavailable:
 
 
 def _error_of(denied: Denied, place: Reservation, config: GatewayConfig) -> AntiphonError:
-    """Return the error for a request that is not admitted."""
+    """Return the error for a request that has not been admitted."""
     if denied.reason is Reason.SHUTDOWN:
         return shutting_down()
     if denied.reason is Reason.TOO_MANY:

@@ -1,16 +1,16 @@
-"""The waiting requests in the order in which they may begin. Pure.
+"""The waiting requests in the order in which they may start. This module performs no I/O.
 
-- A request with a higher priority is before all requests with a lower one.
-- Keys of one priority take turns, in rounds. The requests of a key are in successive rounds, in the
-  order of their rank, and the requests of a round are in the order of theirs. Another key therefore
-  waits for at most one turn of a key, regardless of how many requests that key sends. A key that
-  begins to wait joins the current round: it neither waits for the backlog of other keys, nor
-  catches up on earlier rounds.
+- A request with a higher priority precedes all requests with a lower priority.
+- The keys of one priority take turns, in rounds. The requests of a key are in successive rounds, in
+  the order of their ranks, and the requests within a round are also in the order of their ranks.
+  Therefore another key waits for at most one turn of a key, no matter how many requests that key
+  sends. A key that starts to wait joins the current round. It neither waits for the backlog of
+  other keys nor catches up on earlier rounds.
 - A round is as long as the mean duration of a call, and the progress of a key is the duration of
-  its calls, so that keys with long calls have fewer turns. The difference of a call from the mean
-  counts when the call is over, but a turn costs at least half of the mean, which limits the turns
-  of a key while calls become shorter.
-- A priority without waiting requests has no state.
+  its calls. Therefore keys with long calls have fewer turns. The difference between a call and the
+  mean is taken into account when the call is over. However, a turn costs at least half of the mean,
+  which limits the number of turns of a key while calls become shorter.
+- A priority that has no waiting requests has no state.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from antiphon_gateway.admission.admission_request import QueueEntry
 from antiphon_gateway.admission.priority import Priority
 
 MOST_OWED = 64
-"""Rounds that a key may have to let pass for the calls that it had."""
+"""The maximum number of rounds that a key has to skip because of its previous calls."""
 UNKNOWN_S = 1.0
-"""A call's time before any has been measured."""
+"""The assumed duration of a call in seconds before any call has been measured."""
 
 
 class Position(NamedTuple):
-    """The place of a request in the line; lower places are earlier."""
+    """The position of a request in the line. Lower positions come first."""
 
     priority: int
     round: int
@@ -42,21 +42,27 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class _PriorityLane:
-    """Those of one priority. `served_s` is what the key had that was served last, when it was its
-    turn; `had_s` what each key had that waits or had more."""
+    """The requests of one priority.
+
+    `served_s` is the progress of the key that was served last, at the time of its turn. `had_s`
+    contains the progress of each key that is waiting or is ahead.
+    """
 
     served_s: float = 0.0
     had_s: dict[str, float] = field(default_factory=dict)
     waiting: dict[str, list[QueueEntry]] = field(default_factory=dict)
 
     def start_s(self, key: str) -> float:
-        """When it is a key's turn."""
+        """Return the time of a key's turn."""
         return max(self.had_s.get(key, 0.0), self.served_s)
 
 
 class WaitingLine:
-    """See the head of this file. A request that is added waits until it is removed; `charge` it
-    when it begins, and `settle` what it took. `call_s` is what a call takes on average."""
+    """The line of waiting requests, as described in the docstring of the module.
+
+    A request that has been added waits until it is removed. Call `charge` when it starts, and
+    `settle` with its actual duration. `call_s` is the mean duration of a call.
+    """
 
     def __init__(self) -> None:
         self._lanes = {priority: _PriorityLane() for priority in Priority}
@@ -71,27 +77,30 @@ class WaitingLine:
         return entry.number in self._entries
 
     def __iter__(self) -> Iterator[QueueEntry]:
-        """Iterate over a snapshot in order; requests already returned may be removed during the
-        iteration."""
+        """Iterate over a snapshot in order. Requests that have already been returned may be removed
+        during the iteration.
+        """
         for _, entry in self.positions():
             yield entry
 
     def positions(self) -> Iterator[tuple[Position, QueueEntry]]:
-        """All who wait and where, in order."""
+        """Yield all waiting requests with their positions, in order."""
         for priority, lane in self._lanes.items():
             keys = [self._of_key(priority, lane, key) for key in lane.waiting]
             yield from heapq.merge(*keys)
 
     def arrivals(self) -> Iterator[QueueEntry]:
-        """All who wait, in no order."""
+        """Yield all waiting requests in no particular order."""
         return iter(self._entries.values())
 
     def find(self, number: int) -> QueueEntry | None:
-        """The one with that number, if it waits."""
+        """Return the waiting request with this number, or None if there is none."""
         return self._entries.get(number)
 
     def before(self, entry: QueueEntry) -> Iterator[QueueEntry]:
-        """Those who may begin before one that waits, or would come as the last of its key."""
+        """Yield the requests that may start before this one. It is either waiting or would become
+        the last request of its key.
+        """
         last = None if entry in self else self._last_of_key(entry)
         for position, each in self.positions():
             if each is entry or (last is not None and position > last):
@@ -99,19 +108,19 @@ class WaitingLine:
             yield each
 
     def behind(self, entry: QueueEntry) -> list[QueueEntry]:
-        """Those who may begin only after one that waits."""
+        """Return the requests that may only start after this waiting request."""
         line = list(self)
         return line[line.index(entry) + 1 :]
 
     def add(self, entry: QueueEntry) -> None:
-        """Let it wait."""
+        """Add a request to the line."""
         lane = self._lanes[entry.request.priority]
         insort(lane.waiting.setdefault(entry.request.key, []), entry, key=lambda each: each.order)
         self._entries[entry.number] = entry
         self.size_bytes += entry.request.size_bytes
 
     def remove(self, entry: QueueEntry) -> None:
-        """It waits no more."""
+        """Remove a request from the line."""
         request, lane = entry.request, self._lanes[entry.request.priority]
         of_key = lane.waiting[request.key]
         of_key.remove(entry)
@@ -124,14 +133,16 @@ class WaitingLine:
                 lane.had_s.clear()
 
     def charge(self, entry: QueueEntry) -> None:
-        """It waits and is about to begin: the turn of its key."""
+        """Charge the key of a waiting request that is about to start for its turn."""
         request, lane = entry.request, self._lanes[entry.request.priority]
         lane.served_s = lane.start_s(request.key)
         entry.charged_s = request.count * self.call_s
         lane.had_s[request.key] = lane.served_s + entry.charged_s
 
     def settle(self, entry: QueueEntry, took_s: float) -> None:
-        """It is over, and each of its calls has taken so long; 0: it was none."""
+        """Record that a request is over and that each of its calls took this many seconds. A value
+        of 0 means that there was no call.
+        """
         request, lane = entry.request, self._lanes[entry.request.priority]
         cost_s = max(request.count * took_s, entry.charged_s / 2) if took_s else 0.0
         more_s, entry.charged_s = cost_s - entry.charged_s, 0.0
@@ -144,11 +155,12 @@ class WaitingLine:
     def crowding(
         self, newcomer: QueueEntry, *, most: int, most_bytes: int
     ) -> list[QueueEntry] | None:
-        """Return the requests to deny so that the newest fits among `most`, or None to deny the
-        newest.
+        """Return the requests to deny so that there is space for the newest one among `most`
+        requests. The result is None if the newest one must be denied.
 
-        Candidates from the end of the line have a lower priority, or a key with so many earlier
-        requests that their turn is in a later round than the newest.
+        Requests are considered from the end of the line. They qualify if their priority is lower,
+        or if their key has so many earlier requests that their turn is in a later round than that
+        of the newest one.
         """
         count, size_bytes, gone = len(self), self.size_bytes, list[QueueEntry]()
         line = list(self.positions())
@@ -182,7 +194,7 @@ class WaitingLine:
     def _round(self, behind_s: float) -> int:
         """Return the round of a key's next request, given the progress of the others.
 
-        The value is rounded, so that a key with calls below the mean does not have two turns in one
-        round.
+        The value is rounded, so that a key whose calls are shorter than the mean does not have two
+        turns in one round.
         """
         return math.floor(behind_s / self.call_s + 0.5)

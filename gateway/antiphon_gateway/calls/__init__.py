@@ -1,1 +1,1 @@
-"""Sessions on the stages and their segments, free of any protocol that clients speak."""
+"""Sessions on the stages and their segments, independent of the protocol of the client."""

@@ -1,6 +1,7 @@
-"""From what a client asked for to the segment that answers it, the same for every endpoint.
+"""Converts the request of a client to the segment that answers it. This is the same for every
+endpoint.
 
-The only owner of all live sessions: how many there may be, and their end at shutdown.
+This module owns all live sessions. It limits their number and ends them at shutdown.
 """
 
 from __future__ import annotations
@@ -60,19 +61,21 @@ from antiphon_gateway.sessions.session_lines import CLOSE_WAIT_S
 from antiphon_gateway.sessions.standing_stream import StandingStreams
 
 AskTurn = Callable[[PreparedRequest, AnswerAttempt], Awaitable[CallSegment]]
-"""Makes an attempt at a turn."""
+"""Makes an attempt for a turn."""
 
 
 def _wait(_: Reservation) -> None:
-    """Wait patiently."""
+    """Do nothing, because the order continues to wait."""
 
 
 def _go_on(_: CallSegment) -> None:
-    """Do nothing: the order was not canceled."""
+    """Do nothing, because the order was not cancelled."""
 
 
 class Calls:
-    """All live sessions. Refuses what is too much and ends what is left at shutdown."""
+    """All live sessions. This class refuses requests beyond the limits, and ends the remaining
+    sessions at shutdown.
+    """
 
     def __init__(
         self,
@@ -85,7 +88,7 @@ class Calls:
         self.fleet = fleet
         self.tracing = tracing or Tracing()
         self._config = config
-        self.delivery = delivery  # the deployment's, by edge
+        self.delivery = delivery  # The delivery of the deployment, by edge.
         self.memory = memory_of(config, metrics)
         self.media = MediaInput.of(config, self.memory)
         self._preparer = RequestPreparer(fleet, config, self.media)
@@ -99,7 +102,7 @@ class Calls:
 
     @property
     def in_flight(self) -> int:
-        """Calls that are admitted and not over."""
+        """The number of calls that have been admitted and are not over."""
         return self.admission.in_flight
 
     @property
@@ -113,12 +116,15 @@ class Calls:
             raise shutting_down()
 
     def check_model(self, name: str) -> None:
-        """Raise `NotFound` unless the name is empty, the served model's or an alias of it."""
+        """Raise `NotFound` unless the name is empty, the name of the served model or one of its
+        aliases.
+        """
         self._preparer.check_model(name)
 
     def check_options(self, options: Mapping[str, OptionInput]) -> None:
-        """Check options before a request with them. Raises what `RequestPreparer.check_options`
-        raises."""
+        """Validate options before a request uses them. Raises the same errors as
+        `RequestPreparer.check_options`.
+        """
         self._preparer.check_options(options)
 
     async def prepare(
@@ -129,12 +135,13 @@ class Calls:
         heard: bool = False,
         is_turn: bool = False,
     ) -> PreparedRequest:
-        """Check and decode an order, for an answer that is asked for next. For the rest see
-        `RequestPreparer.prepare`. `turn` and `choices` release it; so must others that have it.
+        """Validate and decode an order for an answer that is requested next. The other arguments
+        are described at `RequestPreparer.prepare`.
 
-        Files are read only of a request that may wait for its slots. Raises what `RequestPreparer`
-        raises, `ResourceExhausted` and `InvalidArgument` as `Reservation.granted` does, and
-        `Unavailable` at shutdown.
+        `turn` and `choices` release the result. Every other caller must release it as well. Files
+        are only read if the request can be admitted to the queue. Raises the errors of
+        `RequestPreparer`, `ResourceExhausted` or `InvalidArgument` under the same conditions as
+        `Reservation.granted`, and `Unavailable` at shutdown.
         """
         self.check_open()
         checked = self._preparer.check(order)
@@ -150,9 +157,10 @@ class Calls:
     def answer(
         self, order: Order, on_wait: Callable[[Reservation], None] = _wait
     ) -> AbstractAsyncContextManager[FailoverSegment]:
-        """The segment that answers an order, the only one of its session.
+        """Return a context manager for the segment that answers an order. It is the only segment of
+        its session.
 
-        Raises what `prepare` and `choices` raise.
+        Raises the errors of `prepare` and `choices`.
         """
         return self._single(self.prepare(order), on_wait)
 
@@ -172,13 +180,14 @@ class Calls:
     async def choices(
         self, prepared: PreparedRequest, on_wait: Callable[[Reservation], None] = _wait
     ) -> AsyncIterator[FailoverSegment | Choices]:
-        """The segments that answer a request, each in a session of its own; of one the events are
-        plain. They have all their slots; `on_wait` is called when these are not there at once,
-        and may give up.
+        """Return a context manager for the segments that answer a request, each in a separate
+        session.
 
-        Raises `ResourceExhausted` when they do not come in time, `InvalidArgument` when there never
-        are so many, `GivenUp`, `Unavailable` at shutdown, and what `session` and `Session.ask`
-        raise.
+        If there is only one segment, its events are not wrapped. The segments have all of their
+        slots. `on_wait` is called if the slots are not available immediately, and it may give up
+        the request. Raises `ResourceExhausted` if the slots do not become available in time,
+        `InvalidArgument` if there are never that many, `GivenUp`, `Unavailable` at shutdown, and
+        the errors of `session` and `Session.ask`.
         """
         async with AsyncExitStack() as held:
             held.enter_context(_released(prepared))
@@ -196,10 +205,13 @@ class Calls:
         on_wait: Callable[[Reservation], None] = _wait,
         on_open: Callable[[CallSegment], None] = _go_on,
     ) -> AsyncIterator[FailoverSegment]:
-        """The segment that answers a turn of a conversation, which `ask` asks of a session of its
-        own. It has all its slots, and it has begun where another replica could have taken over;
-        `on_open` is called before that, with each that is asked for, and may cancel it. Raises what
-        `choices` raises."""
+        """Return a context manager for the segment that answers a turn of a conversation. `ask`
+        requests it in the session of the conversation.
+
+        The segment has all of its slots. If another replica could take over, it has also started.
+        `on_open` is called before that with each segment that is requested, and it may cancel the
+        segment. Raises the errors of `choices`.
+        """
         retries = ReplicaRetries(self.fleet)
         with _released(prepared), self._place(prepared, 1, Urgency.TURN) as place:
             while True:
@@ -215,7 +227,8 @@ class Calls:
                         await segment.wait_begun()
                     break
                 except NotFound:
-                    # A recording of an earlier turn was forgotten; a new session sends all again.
+                    # A recording of an earlier turn was forgotten. A new session sends everything
+                    # again.
                     if not segment.refers:
                         raise
                 except (ResourceExhausted, Unavailable) as error:
@@ -242,7 +255,7 @@ class Calls:
         on_wait: Callable[[Reservation], None],
         held: AsyncExitStack,
     ) -> list[FailoverSegment]:
-        """So many segments that answer a request; `held` keeps what they have."""
+        """Return `count` segments that answer a request. `held` keeps their resources."""
         place = held.enter_context(self._place(prepared, count))
         retries = ReplicaRetries(self.fleet)
         while True:
@@ -255,7 +268,7 @@ class Calls:
                         await segment.wait_opened()
                     self.admission.opened(place)
                     for segment in asked:
-                        # Where another replica could take over, until there is something of the
+                        # If another replica could take over, wait until there is some output of the
                         # answer.
                         if retries.there_are(segment.assignment):
                             await segment.wait_begun()
@@ -276,7 +289,9 @@ class Calls:
         sessions: AsyncExitStack,
         avoided: Collection[Replica],
     ) -> dict[CallSegment, AskAgain]:
-        """A segment for each choice, in a session of its own, and how it is asked for once more."""
+        """Return a segment for each choice, in a separate session, and the function that requests
+        it again.
+        """
         asked: dict[CallSegment, AskAgain] = {}
         on_freed = place.attempt()
         for choice in range(place.request.count):
@@ -295,7 +310,7 @@ class Calls:
         lost: LostSegment,
         avoided: Collection[Replica],
     ) -> CallSegment:
-        """Leave the session of a lost segment, and ask for the same answer in another one."""
+        """Leave the session of a lost segment, and request the same answer in another session."""
         await own.aclose()
         attempt = replace(
             first,
@@ -313,14 +328,16 @@ class Calls:
         own: AsyncExitStack,
         attempt: AnswerAttempt,
     ) -> CallSegment:
-        """Ask for a request in a new session, which `own` gets."""
+        """Send a request in a new session, which is added to `own`."""
         session = await own.enter_async_context(self.session(prepared, attempt))
         return await session.ask(prepared, replace(attempt, deadline_s=place.left_s), last=True)
 
     def _keep(self, prepared: PreparedRequest) -> None:
-        """Keep a request to be asked for once more, until others need its bytes.
+        """Keep a request so that it can be sent again, until its memory is needed for something
+        else.
 
-        Without failover its files are dropped now: the stages have them, and the call may be long.
+        Without failover, its files are dropped now, because the stages have them and the call may
+        be long.
         """
         if self._failover.most:
             prepared.media.lease.spare(prepared.media.release)
@@ -330,7 +347,7 @@ class Calls:
     def _place(
         self, prepared: PreparedRequest, count: int, urgency: Urgency | None = None
     ) -> AbstractContextManager[Reservation]:
-        """A place for so many answers to a request."""
+        """Return a place for this number of answers to a request."""
         self.check_open()
         request = self._admission_request(
             prepared.order, prepared.lineup, prepared.size_bytes, count, urgency
@@ -362,11 +379,11 @@ class Calls:
     async def session(
         self, prepared: PreparedRequest, attempt: AnswerAttempt = FIRST_ATTEMPT
     ) -> AsyncIterator[Session]:
-        """A session on stages that make what a request wants, open within the context; functions
-        may be called in it if the request has any.
+        """Return a context manager for a session on stages that provide the outputs that a request
+        needs.
 
-        It has no place yet: see `turn`. Raises what `Fleet.assign` raises, and `Unavailable` at
-        shutdown.
+        Functions may be called in it if the request has any. The session has no place yet, as
+        described at `turn`. Raises the errors of `Fleet.assign`, and `Unavailable` at shutdown.
         """
         self.check_open()
         order = prepared.order
@@ -396,11 +413,11 @@ class Calls:
                 self._live.discard(session)
 
     async def wait_idle(self) -> None:
-        """Return when no request is in flight, and none waits to be."""
+        """Return when no request is in progress or waiting."""
         await self.admission.idle.wait()
 
     def refuse(self) -> None:
-        """Admit nothing more from now on, not even who waits for it."""
+        """Admit no more requests from now on, including those that are waiting."""
         self._stopping.set()
         self.admission.close()
 
@@ -409,15 +426,17 @@ class Calls:
         await self._stopping.wait()
 
     def force_stop(self) -> None:
-        """End what runs now, without the rest of the time that it was given."""
+        """End everything that is running immediately, without the remaining time for draining."""
         self._hurried.set()
 
     async def wait_hurried(self) -> None:
-        """Return when someone is in a hurry."""
+        """Return when `force_stop` has been called."""
         await self._hurried.wait()
 
     async def close(self, drain_s: float) -> None:
-        """Admit nothing more; after `drain_s`, or when hurried, end the rest with `Unavailable`."""
+        """Admit no more requests. After `drain_s` seconds or `force_stop`, end the remaining ones
+        with `Unavailable`.
+        """
         self.refuse()
         await _wait_first((self.admission.idle, self._hurried), drain_s)
         for session in self._live:
@@ -429,7 +448,7 @@ class Calls:
 
 @contextmanager
 def _released(prepared: PreparedRequest) -> Iterator[None]:
-    """Release a request at the end of the block."""
+    """Return a context manager that releases a request at the end."""
     try:
         yield
     finally:
@@ -439,7 +458,9 @@ def _released(prepared: PreparedRequest) -> Iterator[None]:
 async def _granted(
     place: Reservation, prepared: PreparedRequest, on_wait: Callable[[Reservation], None]
 ) -> None:
-    """Return when a request may begin. Its bytes count where it is."""
+    """Return when a request may start. Its memory is accounted for in the right place in the
+    meantime.
+    """
     lease = prepared.media.lease
     if place.waits:
         lease.move(Holder.WAITING)
@@ -450,7 +471,7 @@ async def _granted(
 
 
 def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
-    """Wrap a callback so that it is called once per role, regardless of attempts."""
+    """Wrap a callback so that it is called once per role, regardless of the number of attempts."""
     told: set[str] = set()
 
     def tell_once(role: str) -> None:
@@ -462,7 +483,7 @@ def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
 
 
 async def _wait_first(events: Iterable[asyncio.Event], timeout_s: float) -> None:
-    """Return when one of the events is set, or the time is over."""
+    """Return when one of the events is set or the time is over."""
     waits = [asyncio.create_task(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Several answers to one request at once, as one stream of events."""
+"""Several concurrent answers to one request, as a single stream of events."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from antiphon_gateway.sessions.mailbox import EventMailbox
 
 @dataclass(frozen=True, slots=True)
 class OfChoice:
-    """An event of one of several answers, counted from 0."""
+    """An event of one of several answers, with its number counted from 0."""
 
     choice: int
     event: Event
 
 
 class Choices:
-    """The events of several segments as they come, an async iterator. Use as an async context
-    manager. The first failure of a segment is raised, and ends the others with the context."""
+    """An async iterator of the events of several segments, in order of arrival.
+
+    Use it as an async context manager. The first failure of a segment is raised, and the end of the
+    context ends the other segments.
+    """
 
     def __init__(self, segments: Sequence[FailoverSegment]) -> None:
         self._segments = segments
@@ -54,7 +57,7 @@ class Choices:
         return self
 
     async def __anext__(self) -> OfChoice:
-        """The next event of any. Raises `AntiphonError`."""
+        """Return the next event of any segment. Raises `AntiphonError` if a segment fails."""
         while self._left:
             if (event := await self._events.get()) is not None:
                 return event

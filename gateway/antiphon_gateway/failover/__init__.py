@@ -1,1 +1,1 @@
-"""Answers that go on when a replica is lost."""
+"""Answers that continue when a replica is lost."""

@@ -1,8 +1,10 @@
-"""What a client has of an answer, and what it lacks of the same answer made once more. Pure.
+"""Tracks what a client has received of an answer, and determines what is missing when the answer is
+generated again. This module performs no I/O.
 
-Another attempt makes the whole answer again, with the same seeds, or goes on from what the client
-has. Either way all of it comes once more. What the client has is compared and dropped, to the id,
-the character and the sample, so nothing is repeated or skipped.
+Another attempt generates the whole answer again with the same seeds, or continues after the part
+that the client has. In both cases, all of the output is delivered again. The part that the client
+has is compared and dropped, to the exact ID, character and sample, so that nothing is repeated or
+left out.
 """
 
 from __future__ import annotations
@@ -28,12 +30,13 @@ from antiphon_gateway.sessions.events import (
 )
 
 ROUNDED = 1e-3
-"""Largest difference between floats of two attempts whose products were rounded otherwise."""
+"""The maximum difference between floats of two attempts whose products were rounded differently."""
 
 
 class DeliveredOutput:
-    """The delivered output of one segment over all attempts. Add every event and every new
-    attempt."""
+    """The output of one segment that was delivered by all attempts. Pass it every event and every
+    new attempt.
+    """
 
     def __init__(self) -> None:
         self._started = False
@@ -45,17 +48,21 @@ class DeliveredOutput:
         self._images = _Count()
         self._call_text = _Series()
         self._ended_calls = _Count()
-        # What the client knows each by; another attempt may call it otherwise.
+        # The IDs under which the client knows the calls. Another attempt may use different ones.
         self._call_ids: list[str] = []
 
     @property
     def size_bytes(self) -> int:
-        """Held for the comparison: text, ids and codec frames; of audio the length alone."""
+        """The size of the data that is kept for the comparison in bytes: text, IDs and codec
+        frames. Of audio, only the length is kept.
+        """
         return sum(each.size_bytes for each in self._series)
 
     @property
     def history(self) -> History:
-        """What another attempt may go on from: ids, and frames of one size, codes or floats."""
+        """Return the history from which another attempt may continue. It contains IDs, and frames
+        of one size, which are codes or floats.
+        """
         ids, frames = self._ids.values, self._frames.values
         history = History()
         if ids is not None:
@@ -70,16 +77,17 @@ class DeliveredOutput:
         return (self._text, self._frames, self._ids, self._call_text)
 
     def start_over(self) -> None:
-        """The next event is the first one of another attempt."""
+        """Declare that the next event is the first one of another attempt."""
         for each in self._series:
             each.start_over()
         for count in (self._logprobs, self._samples, self._images, self._ended_calls):
             count.start_over()
 
     def take(self, event: Event) -> Event | None:
-        """What the client lacks of an event; None if it has all of it.
+        """Return the part of an event that the client does not have yet, or None if it has
+        everything.
 
-        Raises `Unavailable` when the attempt makes something else than was delivered.
+        Raises `Unavailable` if the attempt generates something different from what was delivered.
         """
         match event:
             case SegmentStarted():
@@ -135,14 +143,14 @@ class DeliveredOutput:
         )
 
     def _check_whole(self) -> None:
-        """Raise unless the attempt has come as far as an earlier one."""
+        """Raise an error unless the attempt has reached the end of an earlier one."""
         series = any(each.behind for each in self._series)
         if series or any(each.behind for each in (self._samples, self._images, self._ended_calls)):
             raise _differs()
 
 
 class _Count:
-    """How many the client has, and where the attempt is."""
+    """The number of elements that the client has, and the position of the attempt."""
 
     def __init__(self) -> None:
         self._had = self.at = 0
@@ -155,7 +163,7 @@ class _Count:
         self.at = 0
 
     def take(self, count: int) -> int:
-        """How many of the next ones the client has."""
+        """Return how many of the next elements the client already has."""
         known = min(count, self._had - self.at)
         self.at += count
         self._had = max(self._had, self.at)
@@ -163,7 +171,7 @@ class _Count:
 
 
 class _Series:
-    """The same of values, which are kept and compared."""
+    """Like `_Count`, but for values, which are kept and compared."""
 
     def __init__(self) -> None:
         self._count = _Count()
@@ -177,7 +185,7 @@ class _Series:
 
     @property
     def values(self) -> Tensor | None:
-        """All that the client has; None if that is nothing."""
+        """Return all values that the client has, or None if there are none."""
         if len(self._parts) > 1:
             self._parts = [np.concatenate(self._parts)]
         return self._parts[0] if self._parts else None
@@ -187,7 +195,9 @@ class _Series:
         self._whole = self.values
 
     def take(self, values: Tensor) -> int:
-        """How many of the next values the client has. Raises `Unavailable` if they are others."""
+        """Return how many of the next values the client already has. Raises `Unavailable` if they
+        differ.
+        """
         at = self._count.at
         known = self._count.take(len(values))
         if known:
@@ -195,14 +205,16 @@ class _Series:
             if not _same(self._whole[at : at + known], values[:known]):
                 raise _differs()
         if known < len(values):
-            # A copy: what a transport has handed over is not kept alive by what is compared.
+            # This is a copy, so that the comparison does not keep data of a transport alive.
             self._parts.append(values[known:].copy())
             self.size_bytes += self._parts[-1].nbytes
         return known
 
 
 def _same(had: Tensor, made: Tensor) -> bool:
-    """Whether values are the same; floats may differ by what another machine rounds."""
+    """Return whether values are equal. Floats may differ by the rounding errors of another
+    machine.
+    """
     if had.dtype.kind != "f":
         return np.array_equal(had, made)
     return had.shape == made.shape and np.allclose(had, made, rtol=0, atol=ROUNDED)

@@ -1,10 +1,10 @@
-"""A segment that continues after the loss of a replica.
+"""A segment that continues after a replica has been lost.
 
-The whole session is opened again, with another replica in place of the lost one and the same
-replicas elsewhere. The same request is sent with the same seeds. Stages that can continue from the
-client's output receive it with the opening; the others compute it again, and so do all stages if
-one refuses it. The stages send the output again, and the part that the client has is dropped, so
-that the client receives one answer.
+The whole session is opened again with another replica in place of the lost one. The other replicas
+remain the same. The same request is sent with the same seeds. Stages that can continue after the
+client's output receive this output when the session is opened. The other stages compute it again.
+If one stage refuses the output, all stages compute it again. The stages then send the output again,
+and the part that the client has is dropped, so that the client receives a single answer.
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ from antiphon_gateway.sessions.events import Event, SegmentFinished, SegmentUsag
 log = logging.getLogger("gateway.failover")
 
 PAUSE_S = 0.05
-"""Until replicas that were full are asked again, if nothing is heard of them before."""
+"""The time in seconds until replicas that were full are tried again, if nothing is known about them
+before that.
+"""
 
 COUNTED_BYTES = 16 << 10
-"""What is kept of an answer is counted whenever it has grown by so much."""
+"""The memory for an answer is counted each time it has grown by this many bytes."""
 
 _LOSSES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS})
-"""What is said of a replica, or of the way to it, and not of the request."""
+"""Error codes that refer to a replica or to the connection to it, and not to the request."""
 _NO_USAGE = SegmentUsage(0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class LostSegment:
-    """What a lost segment was asked for with, and what its client has of it."""
+    """The attempt of a segment that was lost, and the part of it that its client has."""
 
     drawn_seed: int
     assignment: Assignment
@@ -58,12 +60,13 @@ class LostSegment:
 
 
 AskAgain = Callable[[LostSegment, Collection[Replica]], Awaitable[CallSegment]]
-"""Leaves the session of a lost segment and asks for the same in another one, which is not to run
-on any of these replicas."""
+"""Leaves the session of a lost segment and sends the same request in another session, which does
+not run on the given replicas.
+"""
 
 
 class Failover:
-    """What all segments of a gateway share that may be continued."""
+    """The state that all segments of a gateway which can continue share."""
 
     def __init__(self, fleet: Fleet, config: GatewayConfig, metrics: Metrics) -> None:
         self.fleet = fleet
@@ -76,10 +79,10 @@ class Failover:
 
 
 class FailoverSegment:
-    """The events of one segment over all attempts, an async iterator as `CallSegment` is.
+    """The events of one segment over all attempts. It is an async iterator like `CallSegment`.
 
-    `lease` counts the request, and what is kept of the answer. A segment whose lease is closed
-    cannot be continued.
+    `lease` accounts for the request and for the data that is kept of the answer. If the lease has
+    been closed, the segment can no longer continue.
     """
 
     def __init__(
@@ -93,16 +96,16 @@ class FailoverSegment:
         self._delivered = DeliveredOutput()
         self._failovers = 0
         self._cancelled = self._over = False
-        # Whether the attempt goes on from a history, and whether a stage has refused one.
+        # Whether the attempt continues from a history, and whether a stage has refused a history.
         self._from_history = self._anew = False
 
     def __aiter__(self) -> FailoverSegment:
         return self
 
     async def __anext__(self) -> Event:
-        """The next event. Raises `AntiphonError`.
+        """Return the next event. Raises `AntiphonError` if the segment fails.
 
-        Cancelling loses nothing: the segment can be iterated further or left.
+        If this call is cancelled, nothing is lost. The iteration can continue.
         """
         while not self._over:
             try:
@@ -110,11 +113,11 @@ class FailoverSegment:
             except AntiphonError as error:
                 if not self._cancelled or error.code not in _LOSSES:
                     raise
-                # Nobody waits for more of it.
+                # No further events are expected.
                 self._over = True
                 return SegmentFinished(FinishReason.CANCELLED, _NO_USAGE, {})
             if self._lease.closed:
-                # It gave way, before any loss, or was never kept.
+                # The lease was evicted before a loss, or the answer was never kept.
                 self._delivered = DeliveredOutput()
                 return event
             if self._cancelled and isinstance(event, SegmentFinished):
@@ -125,19 +128,19 @@ class FailoverSegment:
         raise StopAsyncIteration
 
     def _count_delivered(self) -> None:
-        """Count what is kept of the answer, in steps."""
+        """Account for the data that is kept of the answer, in steps."""
         more = self._delivered.size_bytes - self._counted_bytes
         if more >= COUNTED_BYTES:
             self._counted_bytes += more
             self._lease.resize(self._lease.size_bytes + more)
 
     def cancel(self) -> None:
-        """Stop the segment on all stages; see `CallSegment.cancel`."""
+        """Stop the segment on all stages. See `CallSegment.cancel`."""
         self._cancelled = True
         self._segment.cancel()
 
     async def _next(self) -> Event:
-        """The next event of the attempt that is being made."""
+        """Return the next event of the current attempt."""
         while True:
             try:
                 return await anext(self._segment)
@@ -145,7 +148,7 @@ class FailoverSegment:
                 await self._continue(error)
 
     async def _continue(self, error: AntiphonError) -> None:
-        """Have another attempt make the segment. Raises the error if there can be none."""
+        """Start another attempt for the segment. Raises the error if this is not possible."""
         failover = self._failover
         if self._lease.closed or self._cancelled or self._failovers >= failover.most:
             raise error
@@ -154,7 +157,7 @@ class FailoverSegment:
             if error.code not in _LOSSES or role not in self._segment.assignment.replicas:
                 raise error
             if not detours.may_be_taken(error, self._segment.assignment, _LOSSES):
-                # It may be back soon, which one whose connection broke is.
+                # If only its connection broke, the replica may be available again soon.
                 detours.forget()
         if not self._spend():
             log.warning("%s is lost, and too many answers were continued lately", role)
@@ -162,7 +165,7 @@ class FailoverSegment:
             raise error
         began = time.monotonic()
         log.warning("%s; the answer is continued in another session", error)
-        # It is asked for once more, and later output is compared with what was delivered.
+        # The request is sent again, and later output is compared with what was delivered.
         self._lease.keep()
         try:
             await self._attempts(detours, began)
@@ -172,7 +175,9 @@ class FailoverSegment:
         failover.metrics.failed_over(role, "continued", time.monotonic() - began)
 
     async def _attempts(self, detours: ReplicaRetries, began: float) -> None:
-        """Ask one replica after the other until all stages have a slot. Raises the last refusal."""
+        """Try one replica after another until all stages have a slot. Raises the last refusal if
+        none has.
+        """
         forgotten = False
         while True:
             before, history = self._segment, self._delivered.history
@@ -190,7 +195,8 @@ class FailoverSegment:
             if self._cancelled:
                 raise error
             if isinstance(error, NotFound) and self._segment.refers and not forgotten:
-                # Of a recording of an earlier turn; a new session sends all again.
+                # A recording of an earlier turn was forgotten. A new session sends everything
+                # again.
                 forgotten = True
                 continue
             if self._refuses_history(error):
@@ -212,7 +218,7 @@ class FailoverSegment:
         return self._failover.return_s if error.code in _LOSSES and error.stage else 0.0
 
     def _spend(self) -> bool:
-        """Whether there may be one more attempt, which then counts."""
+        """Return whether one more attempt is allowed. If so, it is counted."""
         failover = self._failover
         if self._failovers >= failover.most or not failover.budget.spend(time.monotonic()):
             return False
@@ -220,7 +226,9 @@ class FailoverSegment:
         return True
 
     def _refuses_history(self, error: AntiphonError) -> bool:
-        """Return whether a stage refuses the client's output; all stages then compute it again."""
+        """Return whether a stage refuses the client's output. In this case, all stages compute it
+        again.
+        """
         named = error.field.partition(".")[0] == "history"
         if not (self._from_history and named and isinstance(error, InvalidArgument)):
             return False
@@ -228,7 +236,7 @@ class FailoverSegment:
         return True
 
     async def _open(self) -> None:
-        """Wait until the new attempt has its slots, and knows what it refers to."""
+        """Wait until the new attempt has its slots and its references have been resolved."""
         self._delivered.start_over()
         if self._cancelled:
             self._segment.cancel()
@@ -237,7 +245,7 @@ class FailoverSegment:
             await self._segment.wait_begun()
 
     async def _wait_changed(self, most_s: float) -> None:
-        """Return when something has changed in the fleet, or after that time."""
+        """Return when something in the fleet has changed, or after the given time."""
         try:
             async with asyncio.timeout(most_s):
                 await self._failover.fleet.wait_changed()

@@ -1,4 +1,4 @@
-"""Retries on another replica after a refusal."""
+"""Retries on other replicas after a refusal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.sessions.call_segment import CallSegment
 
 MOST = 3
-"""Replicas that a request goes on to before it waits for a slot, or fails: where these refuse, it
-is likely that all would, and what has harmed a stage should not harm them all."""
+"""The maximum number of replicas that a request tries before it waits for a slot or fails. If these
+replicas refuse, probably all others would refuse as well. In addition, a request that has damaged a
+stage must not damage all of them.
+"""
 
 REFUSALS = frozenset({ErrorCode.RESOURCE_EXHAUSTED, ErrorCode.UNAVAILABLE})
 
 
 class ReplicaRetries:
-    """Of one request, for as long as nothing of its answer was there: `avoided` have refused it."""
+    """The retries of one request before any part of its answer exists. The replicas in `avoided`
+    have refused the request.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -31,8 +35,9 @@ class ReplicaRetries:
         assignment: Assignment,
         codes: Collection[ErrorCode] = REFUSALS,
     ) -> bool:
-        """Whether to go on to other replicas at once after this error of a session's, if it is
-        one of those."""
+        """Return whether to try other replicas immediately after this error of a session. This is
+        only the case for the given error codes.
+        """
         replica = assignment.replicas.get(error.stage)
         if replica is None or error.code not in codes:
             return False
@@ -44,8 +49,9 @@ class ReplicaRetries:
     def go_on(
         self, error: ResourceExhausted | Unavailable, segment: CallSegment, place: Reservation
     ) -> bool:
-        """Whether a request that a stage has refused is asked again: of other replicas at once, or
-        when it has waited for a slot."""
+        """Return whether a request that a stage has refused is sent again, either to other replicas
+        immediately or after it has waited for a slot.
+        """
         if place.is_open and isinstance(error, ResourceExhausted):
             return False
         segment.assignment.refused(error.stage, error.code)
@@ -58,12 +64,12 @@ class ReplicaRetries:
         return False
 
     def there_are(self, assignment: Assignment) -> bool:
-        """Whether there is another replica for one of a session's."""
+        """Return whether there is another replica for one of the replicas in a session."""
         return len(self.avoided) < MOST and any(
             self._fleet.has_others(assignment.replicas, {*self.avoided, each})
             for each in assignment.replicas.values()
         )
 
     def forget(self) -> None:
-        """Time has passed: they may have room."""
+        """Forget the refusals, because time has passed and these replicas may have free slots."""
         self.avoided.clear()

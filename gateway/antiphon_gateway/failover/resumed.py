@@ -1,8 +1,9 @@
-"""The remaining part of an answer that a client has begun to receive from another gateway. Pure.
+"""The remaining part of an answer that a client has started to receive from another gateway. This
+module performs no I/O.
 
-This gateway only knows how much of the answer the client has. The same order with the same seed has
-the same answer, so that this much is dropped from its beginning. A digest verifies that the text is
-the same.
+This gateway only knows how much of the answer the client has. The same order with the same seed
+results in the same answer, so this amount is dropped from its beginning. A digest verifies that the
+text is the same.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from antiphon_gateway.sessions.events import (
 
 @dataclass(frozen=True, slots=True)
 class HeldPart:
-    """How much of an answer a client has: counts, and the SHA-256 of its text in UTF-8.
+    """The amount of an answer that a client has: counts, and the SHA-256 of its text in UTF-8.
 
-    `frame_values` are those of codec frames, all groups of a frame together.
+    `frame_values` is the number of values in its codec frames, counting all groups of a frame.
     """
 
     characters: int = 0
@@ -38,9 +39,9 @@ class HeldPart:
 
 
 class ResumedOutput:
-    """Of one answer, made from its beginning. Give it every event.
+    """The output of one answer that is generated from its beginning. Pass it every event.
 
-    Without `with_ids` the client gets no token ids and codec frames, and lacks none.
+    If `with_ids` is false, the client receives no token IDs and codec frames, so none are missing.
     """
 
     def __init__(self, held: HeldPart, *, with_ids: bool) -> None:
@@ -57,9 +58,9 @@ class ResumedOutput:
         self._digest = hashlib.sha256()
 
     def take(self, event: Event) -> Event | None:
-        """Return the part of an event that the client lacks, or None.
+        """Return the part of an event that the client does not have, or None if it has everything.
 
-        Raises `DataLoss` if the answer differs from the one that the client has begun to receive.
+        Raises `DataLoss` if the answer differs from the one that the client has started to receive.
         """
         match event:
             case TextProduced():
@@ -97,19 +98,19 @@ class ResumedOutput:
         return replace(event, samples=samples, frames=frames, first_sample=first)
 
     def _drop(self, kind: str, count: int) -> int:
-        """How many of the next ones of a kind the client has."""
+        """Return how many of the next elements of a type the client already has."""
         known = min(count, self._left[kind])
         self._left[kind] -= known
         return known
 
     def _check_whole(self) -> None:
-        """Raise unless the answer had all that the client has."""
+        """Raise an error unless the answer has reached the end of the part that the client has."""
         if any(self._left.values()):
             raise _differs()
 
 
 async def lacked(events: AsyncIterator[Event], resumed: ResumedOutput) -> AsyncIterator[Event]:
-    """The events of an answer, without what its client has."""
+    """Yield the events of an answer without the part that its client has."""
     async for event in events:
         if (lacking := resumed.take(event)) is not None:
             yield lacking

@@ -1,1 +1,1 @@
-"""Who may ask: keys from a file, and what each of them may take."""
+"""Determines who may send requests. API keys and their limits are read from a file."""

@@ -1,4 +1,6 @@
-"""`python -m antiphon_gateway keys new NAME`: a key, and its entry in the file."""
+"""The command `python -m antiphon_gateway keys new NAME`, which creates a key and its entry for the
+file.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from antiphon_gateway.keys.key_file import KeyEntry, KeyLimits, digest_of, new_k
 
 
 def keys_command(arguments: Sequence[str], *, prog: str = "python -m antiphon_gateway keys") -> int:
-    """Print a new key, once, and the line to add to `gateway.keys_file`.
+    """Print a new key once, and the line to add to `gateway.keys_file`. Returns the exit status.
 
-    Raises `InvalidArgument` for a name or a limit that will not do.
+    Raises `InvalidArgument` if the name or a limit is invalid.
     """
     parser = argparse.ArgumentParser(prog=prog)
     actions = parser.add_subparsers(required=True)

@@ -1,4 +1,4 @@
-"""The caller's credentials of a request, the same for HTTP, WebSockets and gRPC."""
+"""The credentials of a caller. They have the same form for HTTP, WebSockets and gRPC."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """`authorization` is the header or metadata of that name, `peer` the address of the
-    connection's other end (None for a socket without one). `values` looks up all values of a
-    header or of metadata by its name in lower case; a request without a proxy decodes none."""
+    """The credentials of a request.
+
+    `authorization` is the header or the metadata of that name. `peer` is the address of the other
+    end of the connection, or None if the socket has no address. `values` looks up all values of a
+    header or of metadata by its name in lower case. If no proxy is configured, no values are
+    decoded.
+    """
 
     authorization: str | None
     peer: Address | None
@@ -22,7 +26,9 @@ class Credentials:
 
 
 def peer_address(host: str) -> Address | None:
-    """An address as the socket has it; that of IPv4 where IPv6 carries one."""
+    """Return the address of a socket. An IPv4 address that is mapped to IPv6 is returned as
+    IPv4.
+    """
     try:
         found = ip_address(host.partition("%")[0])
     except ValueError:
@@ -31,24 +37,29 @@ def peer_address(host: str) -> Address | None:
 
 
 class GrpcPeers:
-    """Addresses of the clients whose connections the gateway passes on to gRPC, by the abstract
-    name that each connection's socket holds as long as it is open. No other process can take a
-    name."""
+    """The addresses of clients whose connections the gateway forwards to gRPC.
+
+    They are stored by the abstract name of the connection's socket, which the socket keeps as long
+    as it is open. No other process can use such a name.
+    """
 
     def __init__(self) -> None:
         self._hosts: dict[str, str] = {}
 
     def add(self, name: str, host: str) -> None:
-        """A connection of this client is passed on from the socket of this name."""
+        """Record that a connection of this client is forwarded from the socket with this name."""
         self._hosts[name] = host
 
     def remove(self, name: str) -> None:
-        """The connection has ended, if there was one; further calls do nothing."""
+        """Record that the connection has ended. If there is none, this has no effect."""
         self._hosts.pop(name, None)
 
     def address_of(self, peer: str) -> Address | None:
-        """The address in gRPC's name of a peer: `ipv4:10.1.2.3:4711`, `ipv6:%5B::1%5D:4711`, or
-        `unix-abstract:NAME` with a name that was added."""
+        """Return the address in gRPC's name for a peer.
+
+        The name has the form `ipv4:10.1.2.3:4711`, `ipv6:%5B::1%5D:4711`, or `unix-abstract:NAME`
+        with a name that was added.
+        """
         family, _, rest = unquote(peer).partition(":")
         if family == "unix-abstract":
             return peer_address(self._hosts.get(rest, ""))

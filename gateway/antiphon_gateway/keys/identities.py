@@ -1,8 +1,10 @@
-"""Who asks: the one owner of identity for HTTP, WebSockets and gRPC.
+"""Determines the identity of callers. This is the only place that does so, for HTTP, WebSockets and
+gRPC.
 
-A caller is named by a trusted proxy, by a token of a trusted issuer, or by an API key, in this
-order. A proxy is known by the address of its connection. Names of different origins never meet:
-those of a proxy begin with `proxy:`, those of tokens with `jwt:`, and names of keys have no colon.
+A caller is identified by a trusted proxy, by a token of a trusted issuer, or by an API key, in this
+order. A proxy is recognized by the address of its connection. Names from different sources never
+collide. Those from a proxy begin with `proxy:`, those from tokens begin with `jwt:`, and names of
+keys contain no colon.
 """
 
 from __future__ import annotations
@@ -31,14 +33,16 @@ from antiphon_gateway.keys.watched_file import WatchedFile
 
 MAX_NAME_CHARS = 256
 MAX_NAMED = 10_000
-"""Callers whose use is counted; of more, the one that has asked for nothing for longest is
-forgotten."""
+"""The maximum number of callers whose use is counted. Beyond this limit, the caller that has been
+inactive for the longest time is forgotten.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A caller. `key` counts what it takes. `expires_s`: until when its token holds (seconds since
-    1970); None where it has none."""
+    """A caller. `key` counts its use. `expires_s` is the time when its token expires, in seconds
+    since 1970, or None if it has no token.
+    """
 
     key: KeyUse
     authorization: str | None = None
@@ -46,7 +50,7 @@ class Identity:
 
 
 class Identities:
-    """Finds the caller of a request. Raises `InvalidArgument` for files that will not do."""
+    """Identifies the caller of a request. Raises `InvalidArgument` if the files are invalid."""
 
     def __init__(
         self,
@@ -77,8 +81,12 @@ class Identities:
             )
 
     async def identify(self, credentials: Credentials, *, counted: bool = True) -> Identity:
-        """The caller. Raises `Unauthenticated`, and `InvalidArgument` for a proxy's header that is
-        there more than once. `counted`: a request without one is counted as refused."""
+        """Return the caller.
+
+        Raises `Unauthenticated` if it cannot be identified, and `InvalidArgument` if the header of
+        a proxy occurs more than once. If `counted` is true, a request without a caller is counted
+        as refused.
+        """
         if self._open:
             return Identity(await self._keyring.key_of(None))
         try:
@@ -107,8 +115,11 @@ class Identities:
 
     @contextmanager
     def conversation(self, identity: Identity, end: EndConversation) -> Iterator[None]:
-        """One conversation, for as long as the context lasts. `end` is called when the key does not
-        hold any more, or the token has expired. Raises `KeyLimitReached`."""
+        """Return a context manager for the duration of one conversation.
+
+        `end` is called when the key becomes invalid or the token expires. Raises `KeyLimitReached`
+        if there are too many conversations.
+        """
         if identity.authorization is not None:
             with self._keyring.conversation(identity.key, identity.authorization, end):
                 yield
@@ -128,7 +139,7 @@ class Identities:
                 expiry.cancel()
 
     def _use_of(self, name: str) -> KeyUse:
-        """What counts for a caller by name."""
+        """Return the use of a caller by name."""
         use = self._named.get(name)
         if use is None:
             use = self._named[name] = KeyUse(name, self._limits, self._refused)
@@ -140,17 +151,17 @@ class Identities:
 
 
 class _TrustedProxy:
-    """Reads the caller's name from the header of a trusted proxy."""
+    """Reads the name of a caller from the header of a trusted proxy."""
 
     def __init__(self, config: TrustedProxyConfig) -> None:
         self._header = config.header.lower()
         self._networks = [ip_network(each) for each in config.networks]
 
     def caller(self, credentials: Credentials) -> str | None:
-        """Return the name in the header; None without one.
+        """Return the name in the header, or None if there is no header.
 
-        Raises `Unauthenticated` for a header from another address, which would be an attempt at
-        impersonation.
+        Raises `Unauthenticated` if the header comes from a different address, which would be an
+        attempt at impersonation.
         """
         given = credentials.values(self._header)
         if not given:
@@ -170,7 +181,7 @@ class _TrustedProxy:
 
 
 def checked_name(name: str, what: str) -> str:
-    """The name, if logs can show it. Raises `Unauthenticated`."""
+    """Return the name if it can be shown in logs. Raises `Unauthenticated` if it cannot."""
     if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable() or name != name.strip():
         raise Unauthenticated(
             f"{what}: must be from 1 to {MAX_NAME_CHARS} printable characters without spaces around"
@@ -179,7 +190,9 @@ def checked_name(name: str, what: str) -> str:
 
 
 def _tokens_module() -> ModuleType:
-    """What verifies tokens, which needs a package of its own. Raises `InvalidArgument`."""
+    """Return the module that verifies tokens, which requires an additional package. Raises
+    `InvalidArgument` if it is not installed.
+    """
     try:
         from antiphon_gateway.keys import tokens
     except ModuleNotFoundError as error:

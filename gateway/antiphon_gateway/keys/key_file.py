@@ -1,8 +1,9 @@
-"""The file with the API keys: hashes, names and limits. Pure, except for reading the file.
+"""The file with the API keys. It contains hashes, names and limits. This module performs no I/O,
+except for reading the file.
 
-A key has 256 random bits, which cannot be guessed. A plain SHA-256 of it is therefore as safe in a
-file as a slow hash, which exists to make guessing of passwords expensive. A slow hash would cost
-tens of milliseconds per request, and requests with wrong keys could exhaust the processor.
+A key has 256 random bits, so it cannot be guessed. Therefore a plain SHA-256 of a key is as safe in
+a file as a slow hash, which is intended to make it expensive to guess passwords. A slow hash would
+take tens of milliseconds per request, and requests with wrong keys could use up the CPU.
 """
 
 from __future__ import annotations
@@ -32,45 +33,49 @@ Most = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a key may take, and when; what is left out is not limited."""
+    """The limits of a key. A limit that is missing does not apply."""
 
-    # Requests at a time, those that wait for a slot among them; transcripts of what is said in
-    # conversations are not, but count in the minute.
+    # The maximum number of concurrent requests, including those that wait for a slot. Transcripts
+    # of the user's speech in conversations are not included, but they count towards the requests
+    # per minute.
     concurrency: Most | None = None
     requests_per_minute: Most | None = None
-    # Seconds of audio made in a minute. What goes beyond is not cut, but nothing more begins.
+    # The maximum number of seconds of audio that are generated within one minute. Audio beyond this
+    # limit is not cut, but no new requests are accepted.
     audio_seconds_per_minute: Most | None = None
-    # Realtime connections at a time.
+    # The maximum number of concurrent conversations.
     conversations: Most | None = None
-    # How early its requests are served where calls or slots are scarce.
+    # How early the requests of this key are served if calls or slots are scarce.
     priority: Priority = Priority.NORMAL
 
 
 class KeyEntry(KeyLimits, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One key: its name, which logs show, and the SHA-256 of it in hexadecimal digits.
+    """A key, with its name, which is shown in logs, and its SHA-256 in hexadecimal form.
 
-    While a key is rotated, `sha256` lists the old and the new one, which share name and limits.
+    While a key is being rotated, `sha256` lists both the old and the new one, which share the name
+    and the limits.
     """
 
     name: KeyName
     sha256: Digest | Digests
-    # With a time zone, such as 2027-01-31T00:00:00Z; null: never.
+    # The expiry time including a time zone, such as 2027-01-31T00:00:00Z. If it is null, the key
+    # never expires.
     expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """All of `sha256`."""
+        """All values in `sha256`."""
         return (self.sha256,) if isinstance(self.sha256, str) else self.sha256
 
 
 class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole file, as YAML."""
+    """The whole file as YAML."""
 
     keys: tuple[KeyEntry, ...]
 
 
 def digest_of(key: str) -> str:
-    """What the file has of a key."""
+    """Return the digest of a key that the file contains."""
     return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 
@@ -80,11 +85,14 @@ def new_key() -> str:
 
 
 def read_key_file(path: Path) -> tuple[KeyEntry, ...]:
-    """The entries. Raises `InvalidArgument` for a file that cannot be read, or is wrong."""
+    """Return the entries of the file. Raises `InvalidArgument` if the file cannot be read or is
+    invalid.
+    """
     field = "gateway.keys_file"
     content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=field)
     try:
-        # YAML has times of its own, which may also be quoted: all become text first.
+        # YAML has a type for times, which may also be quoted. All of them are converted to text
+        # first.
         written = msgspec.to_builtins(decode_yaml(content))
         entries = msgspec.convert(written, KeyFile).keys
     except InvalidArgument as error:

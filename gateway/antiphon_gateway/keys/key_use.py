@@ -1,4 +1,4 @@
-"""What one key takes of what it may take."""
+"""The current use of one key, compared with its limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_LIMITS = KeyLimits()
 
 
 class KeyLimitReached(ResourceExhausted):
-    """A key has taken as much as it may; `limit` is the name of the setting in its file."""
+    """A key has reached one of its limits. `limit` is the name of the setting in its file."""
 
     def __init__(self, limit: str, message: str, retry_after_s: float) -> None:
         wait_s = min(max(retry_after_s, SHORTEST_RETRY_S), LONGEST_RETRY_S)
@@ -27,10 +27,10 @@ class KeyLimitReached(ResourceExhausted):
 
 
 class KeyUse:
-    """The use of one key. `limits` may change at any time; `refused` is called for each reached
-    limit.
+    """The use of one key. `limits` may change at any time. `refused` is called each time a limit is
+    reached.
 
-    A key without a name stands for all requests if no keys are required.
+    If no keys are required, a key without a name stands for all requests.
     """
 
     def __init__(
@@ -52,7 +52,9 @@ class KeyUse:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """One request, for as long as the context lasts. Raises `KeyLimitReached`."""
+        """Return a context manager for the duration of one request. Raises `KeyLimitReached` if a
+        limit is reached.
+        """
         self._check_held("concurrency", self.limits.concurrency, self._running, "requests")
         self.count()
         with self._held(self._running):
@@ -61,8 +63,8 @@ class KeyUse:
     def count(self) -> None:
         """Count a request towards the requests per minute, but not towards `concurrency`.
 
-        It runs concurrently with another request, which must not be refused because of it. Raises
-        `KeyLimitReached`.
+        The request runs concurrently with another one and must not be the reason why that one is
+        refused. Raises `KeyLimitReached` if the limit is reached.
         """
         limits, now = self.limits, self._clock()
         self._check_minute("requests_per_minute", limits.requests_per_minute, self._requests)
@@ -71,7 +73,9 @@ class KeyUse:
 
     @contextmanager
     def conversation(self) -> Iterator[None]:
-        """One conversation, for as long as the context lasts. Raises `KeyLimitReached`."""
+        """Return a context manager for the duration of one conversation. Raises `KeyLimitReached`
+        if a limit is reached.
+        """
         most = self.limits.conversations
         self._check_held("conversations", most, self._conversations, "conversations")
         with self._held(self._conversations):
@@ -79,11 +83,11 @@ class KeyUse:
 
     @property
     def in_use(self) -> bool:
-        """Whether a request or a conversation of it is under way."""
+        """Whether the key has a request or a conversation in progress."""
         return bool(self._running.held or self._conversations.held)
 
     def add_audio(self, seconds: float) -> None:
-        """Audio was made for it."""
+        """Count audio that was generated for this key."""
         self._audio.add(seconds, self._clock())
 
     @contextmanager

@@ -1,7 +1,8 @@
-"""The keys that hold now: read at the start, and again when their file has changed.
+"""The keys that are currently valid. They are read at startup, and again when their file has
+changed.
 
-A key that is withdrawn or expires ends its conversations. The file is looked at while there are
-any: a Secret that is mounted again announces nothing.
+If a key is withdrawn or expires, its conversations end. The file is checked while there are
+conversations, because there is no notification when a Secret is mounted again.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ MAX_KEY_CHARS = 512
 _SCHEME = "bearer "
 
 EndConversation = Callable[[AntiphonError], None]
-"""Ends one conversation, whose client is told the error."""
+"""Ends one conversation. The error is sent to its client."""
 
 
 class Keyring:
     """Finds the key of a request. Without a file, every request is allowed.
 
-    Raises `InvalidArgument` for an invalid file. If the file becomes invalid later, its last valid
-    content stays in effect, and an error is logged.
+    Raises `InvalidArgument` if the file is invalid. If the file becomes invalid later, its last
+    valid content remains in effect and an error is logged.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class Keyring:
             self._take(self._file.content)
 
     async def key_of(self, authorization: str | None, *, counted: bool = True) -> KeyUse:
-        """The key of a header or of gRPC metadata, `Bearer KEY`. Raises `Unauthenticated`.
+        """Return the key in a header or in gRPC metadata of the form `Bearer KEY`. Raises
+        `Unauthenticated` if it is not valid.
 
-        `counted`: a request that has none is counted as refused.
+        If `counted` is true, a request without a key is counted as refused.
         """
         if self._file is None:
             return self._open
@@ -83,8 +85,12 @@ class Keyring:
     def conversation(
         self, key: KeyUse, authorization: str | None, end: EndConversation
     ) -> Iterator[None]:
-        """One conversation of a key that was found for `authorization`, for as long as the context
-        lasts. `end` is called when that does not hold any more. Raises `KeyLimitReached`."""
+        """Return a context manager for the duration of one conversation of the key that was found
+        for `authorization`.
+
+        `end` is called when the key is no longer valid. Raises `KeyLimitReached` if there are too
+        many conversations.
+        """
         with key.conversation():
             if self._file is None:
                 yield
@@ -100,9 +106,9 @@ class Keyring:
                     self._watching.cancel()
 
     def _fault(self, digest: str) -> Unauthenticated | None:
-        """Why a key does not hold; None: it does."""
+        """Return why a key is not valid, or None if it is valid."""
         entry = self._by_digest.get(digest)
-        # How long the look-up takes says something of digests, and nothing of keys.
+        # The duration of the lookup reveals something about digests but nothing about keys.
         if entry is None or not any(hmac.compare_digest(each, digest) for each in entry.digests):
             return Unauthenticated("the API key is not one of this gateway's")
         if entry.expires is not None and entry.expires.timestamp() <= self._now():
@@ -110,7 +116,7 @@ class Keyring:
         return None
 
     async def _watch(self, file: WatchedFile[tuple[KeyEntry, ...]]) -> None:
-        """End conversations whose key does not hold any more."""
+        """End the conversations whose key is no longer valid."""
         while self._conversations:
             await asyncio.sleep(self._reload_s)
             await self._look(file)
@@ -119,13 +125,13 @@ class Keyring:
                     end(fault)
 
     async def _look(self, file: WatchedFile[tuple[KeyEntry, ...]]) -> None:
-        """Take the keys of the file if it has changed."""
+        """Read the keys of the file if it has changed."""
         await file.look()
         if file.content is not self._entries:
             self._take(file.content)
 
     def _take(self, entries: tuple[KeyEntry, ...]) -> None:
-        """Have these keys hold; those that held before keep what they have taken."""
+        """Make these keys valid. Keys that were already valid keep their counts."""
         self._entries = entries
         uses = {}
         for entry in entries:
@@ -137,7 +143,7 @@ class Keyring:
 
 
 def bearer(authorization: str | None) -> str | None:
-    """The key in `Bearer KEY`."""
+    """Return the key in `Bearer KEY`, or None if there is none."""
     given = authorization or ""
     if given[: len(_SCHEME)].lower() != _SCHEME:
         return None

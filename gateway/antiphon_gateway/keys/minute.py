@@ -1,4 +1,4 @@
-"""How much there was in the last minute. Pure."""
+"""Sums of the last minute. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ SECONDS = 60
 
 
 class LastMinute:
-    """Amounts by the second, of the last sixty; it takes the same memory whatever comes."""
+    """The amounts of the last sixty seconds, by second. Its memory usage is constant."""
 
     def __init__(self) -> None:
         self._amounts = [0.0] * SECONDS
         self._second = 0
 
     def add(self, amount: float, now: float) -> None:
-        """Count it in."""
+        """Add an amount."""
         self._move_to(now)
         self._amounts[self._second % SECONDS] += amount
 
     def total(self, now: float) -> float:
-        """All of the last minute."""
+        """Return the sum of the last minute."""
         self._move_to(now)
         return math.fsum(self._amounts)
 
     def below_after_s(self, limit: float, now: float) -> float:
-        """After how long the total is below the limit, if nothing is added; 0 when it is now."""
+        """Return the time after which the total is below the limit if nothing is added. It is 0 if
+        this is already the case.
+        """
         total = self.total(now)
         for ago in range(SECONDS):
             if total < limit:
-                # That second leaves the window a minute after it began.
+                # This second leaves the window one minute after it began.
                 return max(0.0, self._second + ago - now) if ago else 0.0
             total -= self._amounts[(self._second + 1 + ago) % SECONDS]
         return self._second + SECONDS - now

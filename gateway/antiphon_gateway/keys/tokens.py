@@ -1,8 +1,9 @@
-"""JWTs of one issuer, verified with its public keys; PyJWT does the cryptography.
+"""JWTs of one issuer, which are verified with the issuer's public keys. PyJWT does the
+cryptography.
 
-What decides is the configuration: the algorithms are listed there, the keys come from its file. No
-token names its own key (`jku`, `x5u`, `jwk` are not read), and no token is parsed before its length
-is checked.
+The configuration alone determines what is accepted. It lists the algorithms, and the keys come from
+its file. A token never provides its own key (`jku`, `x5u` and `jwk` are not read), and the length
+of a token is checked before it is parsed.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ MAX_FILE_BYTES = 256 << 10
 MAX_KEYS = 100
 MAX_TOKEN_CHARS = 8192
 MIN_RSA_BITS = 2048
-"""RFC 7518, section 3.3."""
+"""The minimum according to RFC 7518, section 3.3."""
 MAX_RSA_BITS = 16_384
-"""OpenSSL verifies with no longer ones."""
+"""The maximum that OpenSSL supports for verification."""
 LAST_S = 1 << 40
-"""No clock gets that far, and every timer can be set to it."""
+"""No clock reaches this time, and every timer can be set to it."""
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _ALGORITHMS = get_args(Algorithm)
 _CURVES: Mapping[str, tuple[str, ...]] = {
@@ -38,7 +39,7 @@ _CURVES: Mapping[str, tuple[str, ...]] = {
     "EC": ("P-256", "P-384", "P-521"),
     "OKP": ("Ed25519", "Ed448"),
 }
-"""Curves by the types of public keys."""
+"""Maps types of public keys to curves."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,9 @@ class _Jwks(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """Who a token names, and until when (seconds since 1970, the leeway included)."""
+    """The caller that a token names, and the time when the token expires in seconds since 1970,
+    including the leeway.
+    """
 
     subject: str
     expires_s: float
@@ -57,14 +60,17 @@ class VerifiedToken:
 
 @dataclass(frozen=True, slots=True)
 class IssuerKeys:
-    """The issuer's public keys by key id and algorithm; an id is None only of a single key."""
+    """The issuer's public keys by key ID and algorithm. An ID can only be None if there is a single
+    key.
+    """
 
     by_id: Mapping[str | None, Mapping[str, jwt.PyJWK]]
 
     def find(self, key_id: str | None, algorithm: str) -> jwt.PyJWK:
-        """The key that a token names, or the only one if it names none.
+        """Return the key that a token names, or the only key if the token names none.
 
-        Raises `Unauthenticated` for an unknown or missing id, and for a key of other algorithms.
+        Raises `Unauthenticated` if the ID is unknown or missing, or if the key is for different
+        algorithms.
         """
         if key_id is not None:
             named = self.by_id.get(key_id)
@@ -79,11 +85,11 @@ class IssuerKeys:
 
 
 def read_jwks(path: Path, algorithms: Sequence[str]) -> IssuerKeys:
-    """The signing keys of the file, parsed for each algorithm that they can be used with.
+    """Return the signing keys in the file, parsed for each algorithm for which they can be used.
 
-    Keys of an unknown type, algorithm or curve are skipped with a warning (RFC 7517, section 5), as
-    are symmetric ones. Raises `InvalidArgument` if the file or one of the other signing keys is not
-    valid, and if no key is usable.
+    Keys with an unknown type, algorithm or curve are skipped with a warning (RFC 7517, section 5),
+    as are symmetric keys. Raises `InvalidArgument` if the file or one of the other signing keys is
+    invalid, or if no key can be used.
     """
     content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=FIELD)
     try:
@@ -124,7 +130,7 @@ def read_jwks(path: Path, algorithms: Sequence[str]) -> IssuerKeys:
 
 
 def _unknown(key: dict[str, Any]) -> str | None:
-    """Why the key is of a kind that this gateway does not know; None for a known kind."""
+    """Return why this gateway does not know this kind of key, or None if it does."""
     kty = key.get("kty")
     if not isinstance(kty, str) or kty not in _CURVES:
         return f"kty {told(kty)} is no public key's that is supported"
@@ -136,7 +142,9 @@ def _unknown(key: dict[str, Any]) -> str | None:
 
 
 def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[str, jwt.PyJWK]:
-    """A key by the algorithms that it can be used with; its `alg`, if present, allows one."""
+    """Return a key by the algorithms for which it can be used. If `alg` is present, it allows only
+    one.
+    """
     if "d" in key:
         raise InvalidArgument(
             f"{where}: is a private key; the gateway needs the public one alone", field=FIELD
@@ -144,7 +152,7 @@ def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[
     try:
         parsed = jwt.PyJWK(key)
     except (jwt.PyJWTError, NotImplementedError, TypeError, ValueError) as error:
-        # The last three come from `alg: none` and from numbers that are not valid.
+        # The last three errors result from `alg: none` and from numbers that are not valid.
         raise InvalidArgument(f"{where}: {told(str(error), 160)}", field=FIELD) from error
     if key["kty"] == "RSA" and not MIN_RSA_BITS <= (bits := parsed.key.key_size) <= MAX_RSA_BITS:
         raise InvalidArgument(
@@ -155,15 +163,17 @@ def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[
     found = {}
     for algorithm in algorithms:
         if key.get("alg", algorithm) == algorithm:
-            # PyJWK raises for an algorithm of another type of key, or of another curve.
+            # PyJWK raises an error if the algorithm is for a different type of key or a different
+            # curve.
             with suppress(jwt.PyJWTError):
                 found[algorithm] = jwt.PyJWK(key, algorithm)
     return found
 
 
 def verified(token: str, keys: IssuerKeys, config: JwtConfig) -> VerifiedToken:
-    """Return the claims of a token after verifying the issuer's signature. Raises
-    `Unauthenticated`."""
+    """Return the claims of a token after verifying the signature of the issuer. Raises
+    `Unauthenticated` if it is not valid.
+    """
     if len(token) > MAX_TOKEN_CHARS:
         raise Unauthenticated(f"the token has more than {MAX_TOKEN_CHARS} characters")
     try:
@@ -177,7 +187,7 @@ def verified(token: str, keys: IssuerKeys, config: JwtConfig) -> VerifiedToken:
             raise Unauthenticated("the token has critical headers, which are not supported")
         claims = jwt.decode(
             token,
-            # PyJWT has checked that the id is a string.
+            # PyJWT has verified that the ID is a string.
             keys.find(head.get("kid"), algorithm),
             algorithms=[algorithm],
             issuer=config.issuer,
@@ -186,6 +196,6 @@ def verified(token: str, keys: IssuerKeys, config: JwtConfig) -> VerifiedToken:
             options={"require": _REQUIRED},
         )
     except (jwt.PyJWTError, RecursionError, OverflowError) as error:
-        # The last two are what Python's JSON reader, and its numbers, have to say of hostile ones.
+        # Python's JSON reader and its numbers raise the last two errors for malicious input.
         raise Unauthenticated(f"the token is not valid: {told(str(error), 160)}") from error
     return VerifiedToken(claims["sub"], min(int(claims["exp"]), LAST_S) + config.leeway_s)

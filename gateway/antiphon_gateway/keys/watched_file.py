@@ -20,10 +20,10 @@ _THREADS = Threads("keys")
 
 
 class WatchedFile(Generic[Content]):
-    """The content of a file as `read` returns it. Raises what `read` raises.
+    """The content of a file as returned by `read`. Raises the errors of `read`.
 
-    A file that becomes invalid is logged once and keeps its last content. One that cannot be read
-    is tried again with each look.
+    If the file becomes invalid, this is logged once and the last content is kept. If the file
+    cannot be read, each call of `look` tries again.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class WatchedFile(Generic[Content]):
         self.content = read(path)
 
     async def look(self) -> None:
-        """Read the file again if it has changed; not more often than every `reload_s`."""
+        """Read the file again if it has changed, at most once every `reload_s` seconds."""
         if self._clock() - self._looked_at < self._reload_s or self._reading.locked():
             return
         async with self._reading:
