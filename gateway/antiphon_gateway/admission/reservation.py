@@ -34,9 +34,9 @@ log = logging.getLogger("gateway.admission")
 
 SHUTDOWN_RETRY_S = 1.0
 SHORTEST_S = 0.001
+"""The minimum for the time left until a deadline. The stages end late requests and report them."""
 REFUSED_S = 30.0
 """The time in seconds for which a request that found no slot counts as demand."""
-"""Of what is left to a deadline: the stages end what is late, and say so."""
 
 
 class GivenUp(Cancelled):
