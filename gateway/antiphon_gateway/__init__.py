@@ -1,7 +1,9 @@
-"""The gateway: HTTP and gRPC in front of the stages. No torch, no model code."""
+"""The gateway, which provides HTTP and gRPC for the stages. It contains no torch and no
+model code.
+"""
 
 import os
 
-# Its matrices are small, and threads that spin for each of them cost many times what they save.
-# numpy's library reads this once, when it is loaded.
+# The matrices here are small. Threads that spin for each of them would cost many times what they
+# save. numpy's library reads this variable once, when it is loaded.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

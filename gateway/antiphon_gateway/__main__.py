@@ -1,4 +1,4 @@
-"""Runs the gateway, or makes a key: `python -m antiphon_gateway [keys new NAME] --help`."""
+"""Runs the gateway or creates a key: `python -m antiphon_gateway [keys new NAME] --help`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger("gateway")
 def main(
     arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_gateway"
 ) -> int:
-    """Serve until SIGTERM or SIGINT, or make a key. Returns the exit status."""
+    """Serve until SIGTERM or SIGINT, or create a key. Returns the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         if given[:1] == ["keys"]:

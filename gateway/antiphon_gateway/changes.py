@@ -1,4 +1,4 @@
-"""Notify waiting tasks of a change."""
+"""Notifies waiting tasks of changes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import asyncio
 
 
 class ChangeSignal:
-    """Wakes all who wait for the next change. Belongs to one event loop."""
+    """Wakes all tasks that wait for the next change. It belongs to one event loop."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     @property
     def next(self) -> asyncio.Event:
-        """Set at the first change from now on: who takes it before looking misses none."""
+        """Return an event that is set at the next change. Call this before reading the state, so
+        that no change is missed.
+        """
         return self._next
 
     def tell(self) -> None:
-        """Something has changed."""
+        """Report a change."""
         self._next.set()
         self._next = asyncio.Event()

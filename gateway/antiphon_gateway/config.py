@@ -1,4 +1,6 @@
-"""What the gateway is started with: its command line and the deployment's file."""
+"""The configuration with which the gateway is started, which consists of its command line and the
+deployment file.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """The command line, with the deployment already read."""
+    """The command line. The deployment has already been read."""
 
     deployment: Deployment
     announce_fd: int | None
@@ -29,7 +31,7 @@ class GatewayOptions:
 def read_options(
     arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_gateway"
 ) -> GatewayOptions:
-    """Read the command line. Raises `InvalidArgument` for a wrong deployment."""
+    """Read the command line. Raises `InvalidArgument` if the deployment is invalid."""
     parsed = _parser(prog).parse_args(arguments)
     deployment = load_deployment(parsed.config)
     gateway = deployment.gateway
@@ -45,7 +47,7 @@ def read_options(
 
 
 def delivery_of(deployment: Deployment) -> dict[str, Delivery]:
-    """The deployment's delivery, by edge."""
+    """Return the delivery of the deployment, by edge."""
     return {edge: Delivery(name) for edge, name in deployment.delivery.items()}
 
 

@@ -1,4 +1,4 @@
-"""What the gateway counts, in a registry of its own."""
+"""The metrics of the gateway, in a separate registry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0, 20.0)
 
 
 class Refused(enum.StrEnum):
-    """Bounds of the endpoints and of fetched files that a client can run into."""
+    """Limits of the endpoints and of fetched files that a client can reach."""
 
     CONNECTIONS = "max_connections"
     IDLE_CONNECTION = "idle_connection"
@@ -35,7 +35,7 @@ class Refused(enum.StrEnum):
 
 
 class Metrics:
-    """All series of the gateway. `api` is "http", "grpc" or "realtime"."""
+    """All metrics of the gateway. `api` is "http", "grpc" or "realtime"."""
 
     def __init__(self, *, in_flight: Callable[[], float]) -> None:
         self.registry = CollectorRegistry()
@@ -108,42 +108,43 @@ class Metrics:
         self.watch("in_flight", "Requests in progress", in_flight)
 
     def refuse(self, bound: Refused) -> None:
-        """A client ran into a bound."""
+        """Count a limit that a client has reached."""
         self._refused.labels(bound.value).inc()
 
     def not_admitted(self, reason: str) -> None:
-        """A request was refused by the queue, or by a limit of its key."""
+        """Count a request that was refused by the queue or because of a limit of its key."""
         self._not_admitted.labels(reason).inc()
 
     def admission(self, priority: str, outcome: str) -> None:
-        """The queue has decided: `admitted`, or why not."""
+        """Count a decision of the queue, which is `admitted` or the reason for the refusal."""
         self._admissions.labels(priority, outcome).inc()
 
     def waited(self, urgency: str, seconds: float) -> None:
-        """A request has all its slots, after so long."""
+        """Record how long a request waited until it had all of its slots."""
         self._wait.labels(urgency).observe(seconds)
 
     def failed_over(self, stage: str, outcome: str, seconds: float | None = None) -> None:
-        """An answer was `continued` after so long, or could not be: it `failed`, or was `refused`
-        by the budget."""
+        """Count an answer that was `continued` after this many seconds, that `failed`, or that was
+        `refused` because of the limit on failovers.
+        """
         self._failovers.labels(stage, outcome).inc()
         if seconds is not None:
             self._failover_s.observe(seconds)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Show a number as it is when someone asks."""
+        """Export a value that is read at each scrape."""
         Gauge(f"{PREFIX}{name}", text, registry=self.registry).set_function(value)
 
     def watch_each(
         self, name: str, text: str, label: str, values: Mapping[str, Callable[[], float]]
     ) -> None:
-        """Show a number for each value of a label, as it is when someone asks."""
+        """Export a value for each value of a label. The values are read at each scrape."""
         gauge = Gauge(f"{PREFIX}{name}", text, (label,), registry=self.registry)
         for each, value in values.items():
             gauge.labels(each).set_function(value)
 
     def expose(self) -> bytes:
-        """All series in the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:

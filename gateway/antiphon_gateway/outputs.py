@@ -1,4 +1,6 @@
-"""What a client can ask for, under the names of the pipeline's edges to it."""
+"""The outputs that a client can request, which have the names of the pipeline's edges to the
+client.
+"""
 
 from __future__ import annotations
 
@@ -6,4 +8,4 @@ TEXT, IMAGE, AUDIO = "text", "image", "audio"
 OUTPUTS = frozenset({TEXT, IMAGE, AUDIO})
 KNOWN = "there are 'text', 'image' and 'audio'"
 TOOL_CALLS = "tool_calls"
-"""What comes beside those where functions may be called; nobody asks for it by name."""
+"""An output that is added if functions may be called. Clients do not request it by name."""

@@ -1,4 +1,4 @@
-"""Small files that the gateway reads while it serves."""
+"""Small files that the gateway reads while it is running."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from antiphon.errors import InvalidArgument
 
 
 class UnreadableFile(InvalidArgument):
-    """A file cannot be read now. It may be readable later without a change."""
+    """A file cannot be read now. It may become readable later without being changed."""
 
 
 def read_regular(path: Path, *, most_bytes: int, field: str) -> bytes:
-    """The content of a regular file, or of a link to one.
+    """Return the content of a regular file or of a link to one.
 
-    Raises `InvalidArgument` with the field for another kind of file and for one of more bytes, and
-    `UnreadableFile` for one that cannot be read. A FIFO would otherwise block until it has a
+    Raises `InvalidArgument` with the field if it is another type of file or larger than allowed,
+    and `UnreadableFile` if it cannot be read. Without this check, a FIFO would block until it has a
     writer.
     """
     try:

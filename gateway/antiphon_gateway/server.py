@@ -1,4 +1,4 @@
-"""The running gateway: stages, sessions and all endpoints, on one event loop."""
+"""The running gateway, with stages, sessions and all endpoints on one event loop."""
 
 from __future__ import annotations
 
@@ -53,23 +53,25 @@ from antiphon_gateway.serving.metrics_endpoint import MetricsEndpoint
 from antiphon_gateway.serving.tls import server_tls
 
 HTTP_ENDPOINTS: tuple[HttpEndpoint, ...] = (CHAT, SPEECH, TRANSCRIPTIONS, TRANSLATIONS, IMAGES)
-"""What POST requests of OpenAI's API go to."""
+"""The endpoints for POST requests of OpenAI's API."""
 
-# A client that has no call for so long connects anew for the next, without noticing.
+# If a client has had no call for this long, its connection is closed. It connects again for the
+# next call without noticing.
 GRPC_IDLE_MS = 60_000
-# Pings that may come sooner than twice a second after another, since the server last sent data. A
-# network that held some back delivers a few at once.
+# The number of pings that may follow each other in less than half a second, since the server last
+# sent data. A network that has delayed some pings delivers several at once.
 GRPC_PING_STRIKES = 16
 # gRPC's arguments are 32-bit numbers.
 _MOST_MS = (1 << 31) - 1
 
 
 class Gateway:
-    """Serves from entering to leaving the context. `http_address`, `grpc_address`: "host:port".
+    """Serves from the time when the context is entered until it is left. `http_address` and
+    `grpc_address` are of the form "host:port".
 
-    Leaving refuses new requests, lets running ones finish for `drain_s` of its config,
-    then ends them; `force_stop` ends that wait. Raises `InvalidArgument` for a wrong address,
-    `Unavailable` when one is taken.
+    Leaving the context refuses new requests, lets running ones finish within the `drain_s` seconds
+    of its configuration, and then ends them. `force_stop` ends this wait. Raises `InvalidArgument`
+    if an address is invalid, and `Unavailable` if it is in use.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class Gateway:
         self._connection_limiter.send_elsewhere()
         await self._grpc.send_elsewhere(self._config.drain_s + SHUTDOWN_GRACE_S)
         if self.scaler is not None:
-            # KEDA asks another one from now on.
+            # KEDA asks another gateway from now on.
             await self.scaler.__aexit__(kind, error, trace)
         self.calls.memory.clear()
         serving, telling = self._tasks
@@ -144,7 +146,7 @@ class Gateway:
         await self._health.enter_graceful_shutdown()
         await self.calls.close(self._config.drain_s)
         await self._conversations.wait_none(SHUTDOWN_GRACE_S)
-        # Answers that nobody makes any more, but that clients have not taken yet.
+        # Answers that are no longer being generated, but that clients have not read completely.
         left_s = max(SHUTDOWN_GRACE_S, drained_at - loop.time())
         self._http.config.timeout_graceful_shutdown = math.ceil(left_s)
         self._http.end()
@@ -162,23 +164,23 @@ class Gateway:
 
     @property
     def metrics_address(self) -> str:
-        """The address of the metrics: "host:port"."""
+        """The address of the metrics, in the form "host:port"."""
         return self._metrics_endpoint.address or self.http_address
 
     def force_stop(self) -> None:
-        """End what runs now, when leaving the context waits for it."""
+        """End everything that is running if leaving the context is waiting for it."""
         self.calls.force_stop()
 
     async def wait_ready(self) -> None:
-        """Return when all stages are described, serving and fit together."""
+        """Return when all stages are described, are serving and are compatible."""
         await self.fleet.wait_ready()
 
     async def wait_closed(self) -> None:
-        """Return if the gRPC endpoint closes without a stop of the gateway."""
+        """Return if the gRPC endpoint closes although the gateway has not been stopped."""
         await self._grpc.wait_closed()
 
     def _grpc_server(self) -> GrpcServer:
-        """The gRPC endpoint: the service `Speech`, health and reflection."""
+        """Return the gRPC endpoint with the service `Speech`, health and reflection."""
         config, peers = self._config, GrpcPeers()
         converse = ConverseEndpoint(self._conversation_endpoint("grpc"))
         speech = SpeechServicer(
@@ -207,7 +209,7 @@ class Gateway:
         )
 
     def _http_server(self, endpoints: Sequence[HttpEndpoint]) -> HttpServer:
-        """HTTP and WebSocket, at one address."""
+        """Return the server for HTTP and WebSocket on one address."""
         config, limiter = self._config, self._connection_limiter
         origins = AllowedOrigins(config.cors_origins)
         app = http_app(
@@ -230,7 +232,8 @@ class Gateway:
                 timeout_keep_alive=math.ceil(config.connections.head_timeout_s),
                 access_log=False,
                 server_header=False,
-                # Callers are known by their connection: a forwarding header may say anything.
+                # Callers are identified by their connection, because a forwarding header may
+                # contain anything.
                 proxy_headers=False,
             ),
             None if self._tls is None else self._tls.http,
@@ -240,7 +243,7 @@ class Gateway:
     def _routes(
         self, endpoints: Sequence[HttpEndpoint], origins: AllowedOrigins
     ) -> list[BaseRoute]:
-        """Those of all HTTP endpoints."""
+        """Return the routes of all HTTP endpoints."""
         config, calls = self._config, self.calls
         realtime = RealtimeEndpoint(
             self._conversation_endpoint("realtime"), self._identities, origins
@@ -261,7 +264,7 @@ class Gateway:
         )
 
     def _watch(self) -> None:
-        """Have metrics of what the gateway holds."""
+        """Register metrics for the state of the gateway."""
         watch, shares = self.metrics.watch, self._conversations.shares
         limiter = self._connection_limiter
         self.metrics.registry.register(FleetMetrics(self.fleet))
@@ -277,7 +280,7 @@ class Gateway:
             )
 
     async def _tell_health(self) -> None:
-        """Keep the health service true to the stages, for ever."""
+        """Update the health service whenever the stages change. This runs until it is cancelled."""
         async for ready in self.fleet.readiness():
             await self._set_health(serving=ready)
 
@@ -291,16 +294,16 @@ class Gateway:
 def _server_options(config: GatewayConfig) -> list[tuple[str, int]]:
     options = dict(CLIENT_SERVER_OPTIONS)
     options["grpc.max_receive_message_length"] = config.limits.max_body_bytes
-    # The status of a call waits behind what its client does not take, for as long as that
-    # stays connected. So a connection takes calls for a request's time, and has a request's or a
-    # conversation's time for those that run on it; clients that do nothing wrong connect anew
-    # without noticing.
+    # The status of a call waits until the client has read the preceding data, as long as the client
+    # is connected. Therefore a connection accepts calls for the duration of one request, and calls
+    # on it may then run for the duration of one request or conversation. Clients that behave
+    # correctly connect again without noticing.
     longest_s = max(config.limits.request_timeout_s, config.conversations.max_conversation_s)
     age_ms = min(math.ceil(config.limits.request_timeout_s * 1000), _MOST_MS)
     grace_ms = min(math.ceil(longest_s * 1000), _MOST_MS)
     options["grpc.max_connection_age_ms"] = age_ms
     options["grpc.max_connection_age_grace_ms"] = grace_ms
-    # Until the client's settings have come.
+    # This limit applies until the settings of the client have arrived.
     options["grpc.server_handshake_timeout_ms"] = min(
         math.ceil(config.connections.head_timeout_s * 1000), _MOST_MS
     )

@@ -1,4 +1,6 @@
-"""What the parts of a request's messages refer to, as it came and as the stages get it."""
+"""The attachments to which the parts of a request's messages refer, both as they were received and
+as they are sent to the stages.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,14 @@ from antiphon_gateway.media.vision_in import IMAGE, VIDEO, File
 
 AUDIO = "audio"
 FieldsByKind = Mapping[str, Sequence[str]]
-"""The paths in the request of all recordings, images and videos."""
+"""The paths of all recordings, images and videos in the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaInput:
-    """What brings the recordings, images and videos of requests: fetches URLs, decodes files.
+    """Provides the recordings, images and videos of requests. It fetches URLs and decodes files.
 
-    What it makes of files takes bytes of `memory`.
+    The decoded data is accounted for in `memory`.
     """
 
     fetcher: UrlFetcher
@@ -40,19 +42,19 @@ class MediaInput:
 
     @classmethod
     def of(cls, config: GatewayConfig, memory: ByteBudget) -> MediaInput:
-        """What the settings allow."""
+        """Return an instance with the given settings."""
         decoder = MediaDecoder(config.media.decoder_processes)
         return cls(UrlFetcher(config, memory), decoder, memory)
 
     async def close(self) -> None:
-        """Kill what is being decoded; fetch and decode nothing more."""
+        """Kill all decoding processes, and stop fetching and decoding."""
         self.fetcher.close()
         await self.decoder.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Attachments:
-    """Recordings, images and videos in the order of the parts that refer to them."""
+    """Recordings, images and videos, in the order of the parts that refer to them."""
 
     recordings: list[Recording] = field(default_factory=list)
     images: list[File] = field(default_factory=list)
@@ -60,7 +62,7 @@ class Attachments:
 
     @property
     def fields(self) -> FieldsByKind:
-        """The path in the request of each, by its kind."""
+        """The path of each attachment in the request, by type."""
         kinds: dict[str, Sequence[Recording | File]] = {
             AUDIO: self.recordings,
             IMAGE: self.images,
@@ -69,25 +71,26 @@ class Attachments:
         return {kind: tuple(each.field for each in items) for kind, items in kinds.items()}
 
     def add_recording(self, recording: Recording) -> AudioPart:
-        """Append it; the part that refers to it."""
+        """Append a recording. Returns the part that refers to it."""
         self.recordings.append(recording)
         return AudioPart(len(self.recordings) - 1)
 
     def add_image(self, file: File) -> ImagePart:
-        """Append it; the part that refers to it."""
+        """Append an image. Returns the part that refers to it."""
         self.images.append(file)
         return ImagePart(len(self.images) - 1)
 
     def add_video(self, file: File) -> VideoPart:
-        """Append it; the part that refers to it."""
+        """Append a video. Returns the part that refers to it."""
         self.videos.append(file)
         return VideoPart(len(self.videos) - 1)
 
 
 def name_field(error: AntiphonError, names: Mapping[str, str]) -> None:
-    """Let an error name a field, recording, image or video as the client knows it.
+    """Change the name of a field, recording, image or video in an error to the name that the client
+    uses.
 
-    Options are renamed in the whole message, because errors of one option name others.
+    Options are renamed in the whole message, because an error about one option may name others.
     """
     path = names.get(error.field, error.field)
     message = error.message.replace(error.field, path, 1)
@@ -104,10 +107,11 @@ def check_conversation(
     config: GatewayConfig,
     tools: Sequence[str] = (),
 ) -> None:
-    """Check a conversation and how many files it has, at these paths, before any file is read.
+    """Validate a conversation and the number of its files, whose paths are given, before any file
+    is read.
 
-    Raises `NotImplementedYet` for a kind of input that the reading stage does not take, and
-    `InvalidArgument` for too much of one, with the field.
+    Raises `NotImplementedYet` if the stage that reads the messages does not accept a type of input,
+    and `InvalidArgument` if there is too much of one. The error contains the field.
     """
     _check_parts(messages, config.limits.max_parts)
     if reader.max_input_text_bytes:
@@ -119,7 +123,7 @@ def check_conversation(
 
 
 def audio_limits(reader: stage_pb2.DescribeResponse, config: GatewayConfig) -> AudioLimits:
-    """What recordings for that stage may have."""
+    """Return the limits on recordings for this stage."""
     return AudioLimits(
         recordings=config.limits.max_recordings,
         each_s=config.limits.max_recording_s,
@@ -128,7 +132,9 @@ def audio_limits(reader: stage_pb2.DescribeResponse, config: GatewayConfig) -> A
 
 
 def _check_parts(messages: tuple[ConversationMessage, ...], most: int) -> None:
-    """Raise for a conversation of more parts; each message has at least one."""
+    """Raise an error if a conversation has too many parts. Each message counts as at least one
+    part.
+    """
     parts = 0
     for index, message in enumerate(messages):
         parts += len(message.parts)
@@ -140,9 +146,9 @@ def _check_parts(messages: tuple[ConversationMessage, ...], most: int) -> None:
 def _check_text(
     messages: tuple[ConversationMessage, ...], reader: stage_pb2.DescribeResponse, size: int
 ) -> None:
-    """Raise for more text than fits into the context, before anything is sent.
+    """Raise an error if there is more text than fits into the context, before anything is sent.
 
-    `size` is what functions have.
+    `size` is the size of the functions.
     """
     most = reader.max_input_text_bytes
     for index, message in enumerate(messages):
@@ -160,7 +166,7 @@ def _check_text(
 
 
 def _check(fields: Sequence[str], kind: str, most: int, reader: stage_pb2.DescribeResponse) -> None:
-    """Raise for files of a kind that the stage does not take, or does not take so many of."""
+    """Raise an error if the stage does not accept files of this type, or not that many."""
     if fields and kind not in reader.input_kinds:
         raise NotImplementedYet(
             f"{fields[0]}: this model's {reader.role} takes {', '.join(reader.input_kinds)}, "

@@ -1,7 +1,8 @@
-"""Formats in which a client can have audio, and what encodes each, a piece at a time.
+"""The audio formats that a client can request, and their encoders, which work piece by piece.
 
-What comes of a piece may leave at once: nothing that was written is changed later, so headers
-leave lengths open. An encoder of a `whole` file gives everything at its end, lengths included.
+The output for a piece may be sent immediately, because nothing is changed after it has been
+written. Therefore headers do not specify lengths. An encoder for a `whole` file returns everything
+at the end, including the lengths.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from antiphon.values.chunk import Tensor
 from antiphon_gateway.media.audio_out import pcm16_of, to_pcm16, wav_file, wav_header
 from antiphon_gateway.media.mp3 import frame_at
 
-# libsndfile fills pages of a second before it writes one; less than 50 ms it does not take.
+# By default, libsndfile fills pages of one second before it writes them. The minimum that it
+# supports is 50 ms.
 OGG_PAGE_MS = 60.0
 _SET_OGG_PAGE_LATENCY_MS = 0x1302
 
@@ -28,32 +30,36 @@ _AAC_RATES_HZ = (7_350, *_MP3_RATES_HZ, 64_000, 88_200, 96_000)
 
 
 class AudioEncoder(Protocol):
-    """Mono float32 samples to the bytes of one file."""
+    """Encodes mono float32 samples to the bytes of a single file."""
 
     def add(self, samples: Tensor) -> bytes:
-        """What the samples amount to; b"" when there is nothing yet."""
+        """Return the bytes for the samples, or b"" if there are none yet."""
         ...
 
     def finish(self) -> bytes:
-        """The rest of the file."""
+        """Return the remaining bytes of the file."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AudioFormat:
-    """`rates_hz` are those that there are; empty: any."""
+    """An audio format. `rates_hz` contains the sample rates that it supports. If it is empty, all
+    rates are supported.
+    """
 
     media_type: str
     rates_hz: tuple[int, ...] = ()
-    # By libsndfile's names; empty: another encoder's.
+    # The name of the container in libsndfile. It is empty if a different encoder is used.
     container: str = ""
     subtype: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)
-    # Whether common readers refuse a header that leaves the length open.
+    # Whether common readers refuse a header that does not specify the length.
     needs_length: bool = False
 
     def rate_for(self, rate_hz: int) -> int:
-        """The rate itself, or the next higher one that there is, or the highest."""
+        """Return the rate itself if it is supported, otherwise the next higher rate that is
+        supported, or the highest one.
+        """
         if not self.rates_hz:
             return rate_hz
         return min((each for each in self.rates_hz if each >= rate_hz), default=self.rates_hz[-1])
@@ -62,7 +68,8 @@ class AudioFormat:
 FORMATS: Mapping[str, AudioFormat] = {
     "wav": AudioFormat("audio/wav"),
     "pcm": AudioFormat("audio/pcm"),
-    # 64 kbit/s at 24 kHz. A constant rate, so that players can tell times without a header.
+    # 64 kbit/s at 24 kHz. The bit rate is constant, so that players can determine times without a
+    # header.
     "mp3": AudioFormat(
         "audio/mpeg",
         _MP3_RATES_HZ,
@@ -71,7 +78,7 @@ FORMATS: Mapping[str, AudioFormat] = {
         {"bitrate_mode": "CONSTANT", "compression_level": 0.6},
     ),
     "opus": AudioFormat("audio/ogg", _OPUS_RATES_HZ, "OGG", "OPUS"),
-    # The least compression has the shortest blocks, 48 ms at 24 kHz.
+    # The lowest level of compression has the shortest blocks, which are 48 ms long at 24 kHz.
     "flac": AudioFormat(
         "audio/flac", (), "FLAC", "PCM_16", {"compression_level": 0.0}, needs_length=True
     ),
@@ -80,7 +87,7 @@ FORMATS: Mapping[str, AudioFormat] = {
 
 
 class PcmEncoder:
-    """Encodes 16-bit samples, after a WAV header if wanted."""
+    """Encodes 16-bit samples, optionally after a WAV header."""
 
     def __init__(self, rate_hz: int, *, header: bool, whole: bool) -> None:
         self._rate_hz = rate_hz
@@ -110,7 +117,9 @@ class PcmEncoder:
 
 
 class SoundFileEncoder:
-    """A format that libsndfile writes. Samples are at a rate that the format has."""
+    """An encoder for formats that libsndfile writes. The samples must have a rate that the format
+    supports.
+    """
 
     def __init__(self, audio_format: AudioFormat, rate_hz: int, *, whole: bool) -> None:
         self._sink = io.BytesIO() if whole else ForwardSink()
@@ -126,13 +135,13 @@ class SoundFileEncoder:
         self._exact = audio_format.subtype == "PCM_16"
         self._drops_first_frame = audio_format.container == "MP3" and not whole
         if audio_format.container == "OGG":
-            # soundfile has no name for this command of libsndfile's.
+            # soundfile does not define this command of libsndfile.
             page_ms = soundfile._ffi.new("double *", OGG_PAGE_MS)
             soundfile._snd.sf_command(self._file._file, _SET_OGG_PAGE_LATENCY_MS, page_ms, 8)
 
     def add(self, samples: Tensor) -> bytes:
         """See `AudioEncoder`."""
-        # Where nothing is lost these are the very samples that `pcm` has.
+        # If the format is lossless, these are exactly the same samples as in `pcm`.
         self._file.write(pcm16_of(samples) if self._exact else np.clip(samples, -1.0, 1.0))
         return self._taken()
 
@@ -146,18 +155,18 @@ class SoundFileEncoder:
             return b""
         data = self._sink.take()
         if data and self._drops_first_frame:
-            # LAME's, for a header that it would write when the length is known. As it is, it
-            # plays as silence.
+            # LAME reserves this frame for a header that it writes when the length is known.
+            # Unchanged, it plays as silence.
             self._drops_first_frame = False
             data = data[frame_at(data, 0)[0] :]
         return data
 
 
 class ForwardSink:
-    """A file that only grows, and whose bytes are taken away as they come.
+    """A file that can only grow, and whose bytes are removed as they are written.
 
-    What is written anywhere else than at its end, such as the length in a header that has
-    left already, is lost.
+    Data that is not written to the end is lost, such as the length in a header that has already
+    been sent.
     """
 
     def __init__(self) -> None:
@@ -165,7 +174,7 @@ class ForwardSink:
         self._end = self._position = 0
 
     def write(self, data: bytes) -> int:
-        """Append the bytes if they go to the end."""
+        """Append the bytes if they are written to the end."""
         if self._position == self._end:
             self._waiting += data
             self._end += len(data)
@@ -183,7 +192,7 @@ class ForwardSink:
         return self._position
 
     def take(self) -> bytes:
-        """What has come since the last time."""
+        """Return what has been written since the previous call."""
         data = bytes(self._waiting)
         self._waiting.clear()
         return data

@@ -1,4 +1,6 @@
-"""Recordings from a client: audio files to mono float32 at the model's rate."""
+"""Converts recordings of clients, which are audio files, to mono float32 at the rate of the
+model.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ FORMATS_IN = (
     *("wav", "mp3", "flac", "ogg", "opus", "aiff", "aif", "caf"),
     *("webm", "mkv", "mka", "weba", "mp4", "m4a", "mpeg", "mpga", "aac", "3gp", "amr"),
 )
-"""What a client may call its file. What the file is shows at its beginning."""
+"""The names that clients may use for the format of a file. The actual format is determined from its
+beginning.
+"""
 
 _MEDIA_TYPES = frozenset(
     {
@@ -29,33 +33,37 @@ _MEDIA_TYPES = frozenset(
         *(f"audio/{name}" for name in ("flac", "x-flac", "ogg", "opus", "aiff", "x-aiff", "x-caf")),
         *(f"audio/{name}" for name in ("webm", "x-matroska", "mp4", "m4a", "x-m4a", "mp4a-latm")),
         *(f"audio/{name}" for name in ("aac", "aacp", "x-aac", "3gpp", "3gpp2", "amr", "amr-wb")),
-        # As browsers name recordings in these containers.
+        # The names that browsers use for recordings in these containers.
         *("video/webm", "video/mp4", "video/3gpp", "application/ogg"),
     }
 )
 FULL_SCALE = 32768.0
-"""Of 16-bit samples."""
+"""The value of 16-bit samples that corresponds to 1.0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """An audio file as it came: bytes, base64 text, or where it is; or samples that are decoded
-    already. `field` is its path."""
+    """An audio file as it was received.
+
+    It is given as bytes, as base64 text or as its location. It may also consist of samples that
+    have already been decoded. `field` is its path.
+    """
 
     field: str
     data: bytes | str | RemoteUrl | PcmRecording
 
 
 def read_audio_url(url: str, field: str) -> Recording:
-    """The recording that a URL brings or names. Raises what `data_of_url` raises."""
+    """Return the recording that a URL contains or refers to. Raises the errors of `data_of_url`."""
     return Recording(field, data_of_url(url, "recording", _MEDIA_TYPES, field))
 
 
 @dataclass(frozen=True, slots=True)
 class AudioLimits:
-    """The maximum number of recordings of a request, and the seconds of each and of all together.
+    """The maximum number of recordings in a request, and the maximum length in seconds of each
+    recording and of all together.
 
-    Seconds limit the decoded size: 1 kB at a low rate can become 60 kB for the model.
+    The length limits the decoded size, because 1 kB at a low rate can become 60 kB for the model.
     """
 
     recordings: int
@@ -64,8 +72,7 @@ class AudioLimits:
 
 
 def check_recordings(fields: Sequence[str], *, rate_hz: int, limits: AudioLimits) -> None:
-    """Raise with the field if recordings at these fields are not supported, or there are too
-    many."""
+    """Raise an error with the field if recordings are not supported or there are too many."""
     if fields and (not rate_hz or not limits.all_s):
         raise NotImplementedYet("this model takes no audio input", field=fields[0])
     if len(fields) > limits.recordings:
@@ -84,11 +91,11 @@ async def decode_recording(
     limits: AudioLimits,
     key: str = "",
 ) -> Tensor:
-    """A mono float32 vector at `rate_hz`, of at most `left_s` seconds; `key` is the name of who
-    asks.
+    """Return a mono float32 vector at `rate_hz` that is at most `left_s` seconds long. `key` is the
+    name of the caller.
 
-    Cancelling ends the decoding. Raises `InvalidArgument` with the field of a recording that is out
-    of bounds or cannot be read, and `NotImplementedYet` for one that needs a program which is not
+    Cancelling this call ends the decoding. Raises `InvalidArgument` with the field if the recording
+    exceeds a limit or cannot be read, and `NotImplementedYet` if it needs a program that is not
     installed.
     """
     field, data = recording.field, recording.data
@@ -110,7 +117,7 @@ async def decode_recording(
 
 
 def _resampled_pcm(recording: PcmRecording, rate_hz: int) -> Tensor:
-    """What a WAV file of the samples would be decoded to."""
+    """Return the same samples as decoding a WAV file of this recording."""
     whole = np.frombuffer(recording.pcm16, "<i2")
     resampler = RecordingResampler(recording.rate_hz, rate_hz)
     made = []
@@ -121,7 +128,7 @@ def _resampled_pcm(recording: PcmRecording, rate_hz: int) -> Tensor:
 
 
 def check_seconds(seconds: float, field: str, left_s: float, limits: AudioLimits) -> None:
-    """Raise for a recording that is too long."""
+    """Raise an error if a recording is too long."""
     if seconds > limits.each_s:
         raise InvalidArgument(
             f"{field}: is longer than {limits.each_s:g} seconds, the most of a recording",

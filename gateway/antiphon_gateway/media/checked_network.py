@@ -1,8 +1,8 @@
-"""Connections to checked addresses, with limits for their responses.
+"""Connections to addresses that have been validated, with limits for their responses.
 
-httpcore2 requests every connection from its network backend. A request therefore cannot reach an
-address that `is_allowed` has not checked, regardless of names, literal addresses and redirects. A
-name is resolved once per request, and the connection uses an address of this result.
+httpcore2 requests every connection from its network backend. Therefore a request can only reach an
+address that `is_allowed` has accepted, regardless of names, literal addresses and redirects. A name
+is resolved once per request, and the connection uses an address from this result.
 """
 
 from __future__ import annotations
@@ -20,21 +20,28 @@ Address = IPv4Address | IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 MAX_HEAD_BYTES = 64 << 10
-"""Of the status line and header fields of a response, with those of interim responses."""
+"""The maximum size of the status line and the header fields of a response, including those of
+interim responses.
+"""
 
 FRAMING_BYTES = 32 << 10
-"""What chunk sizes, chunk extensions and trailers may take beside a quarter of the content."""
+"""The maximum size of chunk sizes, chunk extensions and trailers, in addition to a quarter of the
+size of the content.
+"""
 
 
 class UrlFault(Exception):
-    """Why a URL gives no file; becomes an `InvalidArgument` of its field."""
+    """The reason why a URL does not provide a file. It becomes an `InvalidArgument` with the field
+    of the URL.
+    """
 
 
 @dataclass(slots=True)
 class ResponseMeter:
-    """Bytes of one response: those that came over the connection, and those of its content.
+    """Counts the bytes of one response, both those that arrived over the connection and those of
+    its content.
 
-    `took` is called with the former, and raises what it likes.
+    `took` is called with the number of bytes that arrived, and may raise an error.
     """
 
     took: Callable[[int], None]
@@ -44,11 +51,11 @@ class ResponseMeter:
     ended: bool = False
 
     def head_is_complete(self) -> None:
-        """From now on what comes is content and its framing."""
+        """Record that all further bytes are content and its framing."""
         self.head_bytes = self.wire_bytes
 
     def check(self) -> None:
-        """Raise `UrlFault` for a head, or for framing, of more bytes than are read."""
+        """Raise `UrlFault` if the head or the framing is larger than allowed."""
         if not self.head_bytes:
             if self.wire_bytes > MAX_HEAD_BYTES:
                 raise UrlFault(
@@ -60,14 +67,16 @@ class ResponseMeter:
             raise UrlFault("could not be fetched: it has more framing than content")
 
     def read(self, size: int) -> None:
-        """So many bytes came."""
+        """Count bytes that have arrived."""
         self.wire_bytes += size
         self.ended = not size
         self.took(self.wire_bytes)
 
 
 class CheckedNetwork(httpcore2.AsyncNetworkBackend):
-    """Connects one request, and meters its response. Raises `UrlFault` for other addresses."""
+    """Makes the connections for one request and measures its response. Raises `UrlFault` for
+    addresses that are not allowed.
+    """
 
     def __init__(
         self, resolve: Resolve, is_allowed: Callable[[Address], bool], meter: ResponseMeter
@@ -84,14 +93,16 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Connect to an address of `host`. Raises `UrlFault` and `OSError`."""
+        """Connect to an address of `host`. Raises `UrlFault` or `OSError` if this is not
+        possible.
+        """
         try:
             found = await self._resolve(host, port)
         except UnicodeError:
-            # An empty label, or one of more than 63 characters.
+            # The name contains an empty label or one with more than 63 characters.
             raise UrlFault("has no host name that can be resolved") from None
         addresses = [ip_address(each) for each in found]
-        # Some good ones among bad ones are no accident.
+        # If a name has both allowed addresses and others, this is not a coincidence.
         if not addresses or not all(map(self._is_allowed, addresses)):
             raise UrlFault("has no public address; gateway.fetch.networks names others to allow")
         return MeteredStream(
@@ -100,7 +111,7 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
 
 
 class MeteredStream(httpcore2.AsyncNetworkStream):
-    """A connection whose bytes are metered. The caller bounds the time."""
+    """A connection whose bytes are counted. The caller must limit the time."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, meter: ResponseMeter
@@ -108,19 +119,21 @@ class MeteredStream(httpcore2.AsyncNetworkStream):
         self._reader, self._writer, self._meter = reader, writer, meter
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """The next bytes; none at the end. Raises `UrlFault` for a response that is too long."""
+        """Return the next bytes, or b"" at the end. Raises `UrlFault` if the response is
+        too long.
+        """
         self._meter.check()
         data = await self._reader.read(max_bytes)
         self._meter.read(len(data))
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send."""
+        """Send data."""
         self._writer.write(buffer)
         await self._writer.drain()
 
     async def aclose(self) -> None:
-        """Close at once: nothing that is still to come is wanted."""
+        """Close the connection immediately, because any remaining data is not needed."""
         self._writer.transport.abort()
 
     async def start_tls(
@@ -129,10 +142,10 @@ class MeteredStream(httpcore2.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Go on over TLS. Raises `ssl.SSLError`, an `OSError`."""
+        """Continue over TLS. Raises `ssl.SSLError`, which is an `OSError`, if this fails."""
         await self._writer.start_tls(ssl_context, server_hostname=server_hostname)
         return self
 
     def get_extra_info(self, info: str) -> Any:
-        """Nothing that HTTP/1.1 needs."""
+        """Return None, because HTTP/1.1 does not need any of this information."""
         return None

@@ -1,4 +1,4 @@
-"""Files that requests bring in data URLs, or name by other ones."""
+"""The files in requests that are contained in data URLs or referred to by other URLs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from antiphon.errors import InvalidArgument
 from antiphon_gateway.media.remote import RemoteUrl
 
 _AS_PLAIN = str.maketrans("-_", "+/", " \t\r\n\f\v")
-"""The URL-safe alphabet to the usual one, without white space."""
+"""Translates the URL-safe alphabet to the standard one, and removes white space."""
 _ANY_TYPES = ("", "application/octet-stream")
-"""Media types that say nothing: the file says what it is."""
+"""Media types without information. The file itself shows what it is."""
 
 
 def data_of_url(url: str, kind: str, media_types: Collection[str], field: str) -> str | RemoteUrl:
-    """The base64 of a data URL, not decoded yet, if it is of one of these media types; or where
-    the file is. Raises `InvalidArgument` for what is no such URL."""
+    """Return the base64 text of a data URL without decoding it, or the location of the file.
+
+    Raises `InvalidArgument` if it is neither of these, or if its media type is not one of the given
+    ones.
+    """
     if url.lower().startswith(("http://", "https://")):
         return RemoteUrl(url)
     head, comma, data = url.partition(",")
@@ -35,8 +38,11 @@ def data_of_url(url: str, kind: str, media_types: Collection[str], field: str) -
 
 
 def data_or_url(text: str, field: str) -> str | RemoteUrl:
-    """What stands where OpenAI has plain base64: that, a data URL of whatever media type, as Qwen's
-    SDKs send it, or where the file is. Raises `InvalidArgument` for a data URL without base64."""
+    """Return the value of a field in which OpenAI expects plain base64.
+
+    It may also be a data URL of any media type, as Qwen's SDKs send it, or the location of a file.
+    Raises `InvalidArgument` for a data URL without base64.
+    """
     if text[:8].lower().startswith(("http://", "https://")):
         return RemoteUrl(text)
     if text[:5].lower() != "data:":
@@ -48,9 +54,9 @@ def data_or_url(text: str, field: str) -> str | RemoteUrl:
 
 
 def decoded_base64(text: str, field: str) -> bytes:
-    """The bytes of base64 text: of either alphabet, with or without line breaks and padding.
+    """Return the bytes of base64 text in either alphabet, with or without line breaks and padding.
 
-    Raises `InvalidArgument` for any other character, and for a length that no bytes have.
+    Raises `InvalidArgument` if there is any other character, or if the length is not possible.
     """
     try:
         return bytes(pybase64.b64decode(text, validate=True))
@@ -63,9 +69,10 @@ def decoded_base64(text: str, field: str) -> bytes:
 
 
 def file_bytes(data: bytes | str | RemoteUrl, field: str) -> bytes:
-    """The file: as it is, or of base64. Takes long. What is somewhere else was fetched before.
+    """Return the bytes of a file that is given as bytes or base64. This takes long for large files.
+    Remote files must have been fetched before.
 
-    Raises `InvalidArgument` for one that is empty or no base64.
+    Raises `InvalidArgument` if the file is empty or not valid base64.
     """
     assert not isinstance(data, RemoteUrl), f"{field} was not fetched"
     file = data if isinstance(data, bytes) else decoded_base64(data, field)

@@ -1,4 +1,6 @@
-"""An answer's audio in the format and at the speed that its client wants, on threads."""
+"""Encodes the audio of an answer on threads, in the format and at the speed that its client has
+requested.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,9 @@ _NOTHING = np.empty(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class AudioEncoding:
-    """A format of `FORMATS`, and the factor by which the speech is sped up.
+    """A format in `FORMATS`, and the factor by which the speech is sped up.
 
-    The output of a `whole` format comes only at the end, and its headers contain the length.
+    The output of a `whole` format is only available at the end, and its headers contain the length.
     """
 
     name: str
@@ -43,20 +45,22 @@ class AudioEncoding:
 
     @property
     def media_type(self) -> str:
-        """Of the format."""
+        """The media type of the format."""
         return FORMATS[self.name].media_type
 
     @property
     def light(self) -> bool:
-        """Whether it costs so little that it needs no thread."""
+        """Whether encoding is so cheap that it needs no thread."""
         return self.name in ("wav", "pcm") and self.speed == 1.0
 
 
 def leaves_whole(name: str, delivery: Delivery | None) -> bool:
-    """Whether a file of that format leaves when it is complete, so that its header has its length.
+    """Return whether a file of this format is only sent when it is complete, so that its header
+    contains its length.
 
-    The delivery decides; None leaves it to the format. FLAC is then whole: libsndfile does not read
-    a header whose length is open, and one with a wrong length is refused by libFLAC, too.
+    The delivery determines this. If it is None, the format determines it. FLAC files are then sent
+    when they are complete, because libsndfile does not read a header without a length, and libFLAC
+    refuses one with a wrong length.
     """
     if delivery is None:
         return FORMATS[name].needs_length
@@ -64,13 +68,14 @@ def leaves_whole(name: str, delivery: Delivery | None) -> bool:
 
 
 def available_formats() -> tuple[str, ...]:
-    """The formats that there are here."""
+    """Return the formats that are available."""
     return tuple(name for name in FORMATS if name != "aac" or there_is_pyav())
 
 
 def check_format(name: str, known: Iterable[str], field: str) -> None:
-    """Raise `InvalidArgument` for another format, `NotImplementedYet` for one that is not
-    installed."""
+    """Raise `InvalidArgument` if the format is unknown, and `NotImplementedYet` if it is not
+    installed.
+    """
     if name not in (known := tuple(known)):
         raise InvalidArgument(
             f"{field}: no format {name!r}; there are: {', '.join(known)}", field=field
@@ -80,7 +85,9 @@ def check_format(name: str, known: Iterable[str], field: str) -> None:
 
 
 def check_speed(speed: float, field: str = "speed") -> None:
-    """Raise `InvalidArgument` for a speed out of range, `NotImplementedYet` where only 1 works."""
+    """Raise `InvalidArgument` if the speed is out of range, and `NotImplementedYet` if only 1 is
+    supported.
+    """
     if not MIN_SPEED <= speed <= MAX_SPEED:
         raise InvalidArgument(
             f"{field}: must be from {MIN_SPEED:g} to {MAX_SPEED:g}, is {speed:g}", field=field
@@ -90,24 +97,24 @@ def check_speed(speed: float, field: str = "speed") -> None:
 
 
 class Resampler:
-    """Samples at another rate, as they come."""
+    """Converts samples to a different rate as they arrive."""
 
     def __init__(self, rate_hz: int, to_hz: int) -> None:
         self._stream = soxr.ResampleStream(rate_hz, to_hz, 1, dtype="float32")
 
     def add(self, samples: Tensor) -> Tensor:
-        """Return the samples that are final so far."""
+        """Return the samples that are already final."""
         found: Tensor = self._stream.resample_chunk(np.ascontiguousarray(samples, np.float32))
         return found
 
     def finish(self) -> Tensor:
-        """The rest."""
+        """Return the remaining samples."""
         found: Tensor = self._stream.resample_chunk(_NOTHING, last=True)
         return found
 
 
 class EncodingSteps:
-    """Speed, rate and format of one answer, one after the other."""
+    """The speed, the rate and the format of one answer, which are applied in this order."""
 
     def __init__(self, encoding: AudioEncoding, rate_hz: int) -> None:
         audio_format = FORMATS[encoding.name]
@@ -120,13 +127,13 @@ class EncodingSteps:
         self._encoder = _encoder(encoding, to_hz)
 
     def add(self, samples: Tensor) -> bytes:
-        """The bytes that these samples bring."""
+        """Return the bytes for these samples."""
         for step in self._steps:
             samples = step.add(samples)
         return self._encoder.add(samples)
 
     def finish(self) -> bytes:
-        """The rest of the bytes."""
+        """Return the remaining bytes."""
         rest = _NOTHING
         for step in self._steps:
             rest = np.concatenate((step.add(rest), step.finish()))
@@ -143,27 +150,30 @@ def _encoder(encoding: AudioEncoding, rate_hz: int) -> AudioEncoder:
 
 
 class EncoderThreads:
-    """The threads on which all answers are encoded. Close it when no answer needs it any more.
+    """The threads on which all answers are encoded. Close it when no answer needs it any longer.
 
-    An answer waits for one second of its audio at a time, so as much waits as there are answers.
+    An answer waits for one second of its audio at a time, so the number of waiting pieces is at
+    most the number of answers.
     """
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, "encode")
 
     async def start(self, encoding: AudioEncoding, rate_hz: int) -> AnswerEncoder:
-        """What encodes one answer."""
+        """Return an encoder for one answer."""
         pool = None if encoding.light else self._pool
         steps = await _run(pool, EncodingSteps, encoding, rate_hz)
         return AnswerEncoder(steps, rate_hz, pool)
 
     def close(self) -> None:
-        """Start nothing more."""
+        """Stop starting new work."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class AnswerEncoder:
-    """Encodes one answer, on a thread if there are some. Cancelling loses the answer alone."""
+    """Encodes one answer, on a thread if there are any. If a call is cancelled, only this answer is
+    lost.
+    """
 
     def __init__(self, steps: EncodingSteps, rate_hz: int, pool: ThreadPoolExecutor | None) -> None:
         self._steps = steps
@@ -171,7 +181,9 @@ class AnswerEncoder:
         self._pool = pool
 
     async def add(self, samples: Tensor) -> bytes:
-        """The bytes that the samples bring. Others have their turn after each second."""
+        """Return the bytes for the samples. After each second of audio, other answers take their
+        turn.
+        """
         parts = []
         for start in range(0, len(samples), self._rate_hz):
             second = samples[start : start + self._rate_hz]
@@ -179,14 +191,14 @@ class AnswerEncoder:
         return b"".join(parts)
 
     async def finish(self) -> bytes:
-        """The rest of the bytes."""
+        """Return the remaining bytes."""
         return await _run(self._pool, self._steps.finish)
 
 
 async def _run(
     pool: ThreadPoolExecutor | None, work: Callable[[*Given], Made], *args: *Given
 ) -> Made:
-    """Do the work on a thread; here, when there is no pool."""
+    """Do the work on a thread, or directly if there is no pool."""
     if pool is None:
         return work(*args)
     return await asyncio.get_running_loop().run_in_executor(pool, work, *args)

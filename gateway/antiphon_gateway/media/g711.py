@@ -1,7 +1,8 @@
-"""G.711: 16-bit samples as bytes of mu-law or A-law, by tables.
+"""G.711, which represents 16-bit samples as bytes of mu-law or A-law. It is implemented with
+tables.
 
-A byte has a sign, three bits for the segment (the octave of the amplitude) and four for the step
-within it. Mu-law takes 14 bits of a sample and A-law 13.
+A byte contains a sign, three bits for the segment (the octave of the amplitude) and four bits for
+the step within the segment. Mu-law uses 14 bits of a sample, and A-law uses 13.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 RATE_HZ = 8_000
-"""What telephones send."""
+"""The sample rate of telephones."""
 
 _SAMPLES = np.arange(-(1 << 15), 1 << 15)
 _BYTES = np.arange(256)
@@ -21,23 +22,25 @@ _MU_BIAS, _MU_LOUDEST = 33, 8158
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Companding:
-    """One of the two laws."""
+    """One of the two companding laws."""
 
     name: str
     _decoded: npt.NDArray[np.int16]
     _encoded: npt.NDArray[np.uint8]
 
     def decode(self, data: bytes) -> bytes:
-        """Bytes of the law as 16-bit little-endian samples."""
+        """Convert bytes of the law to 16-bit little-endian samples."""
         return self._decoded[np.frombuffer(data, np.uint8)].astype("<i2").tobytes()
 
     def encode(self, pcm16: npt.NDArray[np.int16]) -> bytes:
-        """16-bit samples as bytes of the law."""
+        """Convert 16-bit samples to bytes of the law."""
         return self._encoded[pcm16.astype(np.int32) + (1 << 15)].tobytes()
 
 
 def _segments(magnitudes: npt.NDArray[np.int64], first_bits: int) -> npt.NDArray[np.int64]:
-    """Which of the eight segments each is in; the first has numbers of up to so many bits."""
+    """Return the index of the segment for each number. The first of the eight segments contains
+    numbers of up to `first_bits` bits.
+    """
     ends = (1 << np.arange(first_bits, first_bits + 8)) - 1
     return np.searchsorted(ends, magnitudes)
 

@@ -1,4 +1,6 @@
-"""Width and height of an image, and how many pieces its file has, without decoding it."""
+"""Determines the width and the height of an image, and the number of pieces in its file, without
+decoding it.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +9,46 @@ from collections import Counter
 from typing import NamedTuple
 
 MAX_SCANS = 64
-"""Of a JPEG file. Each makes a decoder go through all pixels again; encoders write about ten."""
+"""The maximum number of scans in a JPEG file. For each scan, a decoder processes all pixels again.
+Encoders write about ten.
+"""
 MAX_SEGMENTS = 10_000
-"""Of a JPEG file before its first scan. Decoders in Python visit each, fill bytes too."""
+"""The maximum number of segments in a JPEG file before its first scan. Decoders in Python process
+each of them, including fill bytes.
+"""
 MAX_CHUNKS = 16_384
-"""Of a PNG file, for the same reason. A file of 64 MB in pieces of 4 KiB, the smallest that
-encoders write, has as many."""
+"""The maximum number of chunks in a PNG file, for the same reason. This is the number in a file of
+64 MB that is divided into chunks of 4 KiB, the smallest size that encoders write.
+"""
 
 _PNG_SIGNATURE_BYTES = 8
 _MARKER = 0xFF
 _START_OF_SCAN = 0xDA
-# Markers that begin a frame: C0 to CF but for tables (C4), extensions (C8) and conditioning (CC).
+# Markers that begin a frame. These are C0 to CF, except for tables (C4), extensions (C8) and
+# conditioning (CC).
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-# Markers without a length behind them.
+# Markers that are not followed by a length.
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
 class ImageSize(NamedTuple):
-    """Pixels."""
+    """A size in pixels."""
 
     width: int
     height: int
 
 
 def png_size(data: bytes) -> ImageSize | None:
-    """The size in a PNG file's first chunk; None when it is not there."""
+    """Return the size in the first chunk of a PNG file, or None if it is missing."""
     if data[12:16] != b"IHDR" or len(data) < 24:
         return None
     return ImageSize(*struct.unpack_from(">II", data, 16))
 
 
 def jpeg_size(data: bytes) -> ImageSize | None:
-    """The size in a JPEG file's frame header; None when there is none before the first scan."""
+    """Return the size in the frame header of a JPEG file, or None if there is no such header before
+    the first scan.
+    """
     at = 2
     while at + 4 <= len(data):
         if data[at] != _MARKER:
@@ -57,15 +67,17 @@ def jpeg_size(data: bytes) -> ImageSize | None:
 
 
 def jpeg_scans(data: bytes) -> int:
-    """Return an upper limit of the scans of a JPEG file: within a scan, a 0 follows each byte
-    FF."""
+    """Return an upper limit for the number of scans in a JPEG file. Within a scan, each byte FF is
+    followed by 0.
+    """
     return data.count(bytes((_MARKER, _START_OF_SCAN)))
 
 
 def jpeg_segments(data: bytes) -> int:
-    """How many segments, fill bytes and stray bytes come before the first scan of a JPEG file.
+    """Return the number of segments, fill bytes and stray bytes before the first scan of a JPEG
+    file.
 
-    Stops counting above `MAX_SEGMENTS`.
+    Counting stops above `MAX_SEGMENTS`.
     """
     at, found = 2, 0
     while at + 2 <= len(data) and found <= MAX_SEGMENTS:
@@ -83,9 +95,9 @@ def jpeg_segments(data: bytes) -> int:
 
 
 def png_chunks(data: bytes) -> Counter[bytes]:
-    """How many chunks of each type a PNG file has.
+    """Return the number of chunks of each type in a PNG file.
 
-    Stops counting above `MAX_CHUNKS`.
+    Counting stops above `MAX_CHUNKS`.
     """
     at, found = _PNG_SIGNATURE_BYTES, 0
     kinds: Counter[bytes] = Counter()
@@ -93,13 +105,13 @@ def png_chunks(data: bytes) -> Counter[bytes]:
         size, kind = struct.unpack_from(">I4s", data, at)
         kinds[kind] += 1
         found += 1
-        # Length, type and checksum.
+        # The length, the type and the checksum.
         at += 12 + size
     return kinds
 
 
 def webp_size(data: bytes) -> ImageSize | None:
-    """The size of a WebP file's canvas or, without one, of its only frame."""
+    """Return the size of the canvas of a WebP file or, if there is none, of its only frame."""
     kind = data[12:16]
     if kind == b"VP8X" and len(data) >= 30:
         width, height = (int.from_bytes(data[at : at + 3], "little") for at in (24, 27))

@@ -1,4 +1,6 @@
-"""Audio of a live conversation: bytes of a wire format to samples and back, piece by piece."""
+"""Audio in a live conversation. Bytes of the transmission format are converted to samples and back,
+piece by piece.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from antiphon_gateway.media.pcm_recording import PcmRecording
 
 @dataclass(frozen=True, slots=True)
 class LiveFormat:
-    """What travels, mono: 16-bit little-endian samples, or bytes of a G.711 law."""
+    """The transmission format, which is mono. It consists of 16-bit little-endian samples or of
+    bytes of a G.711 law.
+    """
 
     name: str
     rate_hz: int
@@ -27,11 +31,11 @@ class LiveFormat:
 
     @property
     def sample_bytes(self) -> int:
-        """What a sample takes."""
+        """The number of bytes per sample."""
         return SAMPLE_BYTES if self.companding is None else 1
 
     def pcm16(self, data: bytes) -> bytes:
-        """16-bit samples at this format's rate."""
+        """Return 16-bit samples at the rate of this format."""
         return data if self.companding is None else self.companding.decode(data)
 
 
@@ -45,8 +49,8 @@ LIVE_FORMATS = {each.name: each for each in (PCM16, MU_LAW, A_LAW)}
 def bare_samples(data: bytes, wanted: LiveFormat, field: str) -> bytes:
     """Return the samples of audio that should have no container.
 
-    For a WAV file in the same format, these are its samples. Raises `InvalidArgument` for any other
-    file, which would sound like noise.
+    If it is a WAV file in the same format, its samples are returned. Raises `InvalidArgument` for
+    all other files, which would sound like noise.
     """
     found = unmistakable_container(data)
     if found is None:
@@ -71,9 +75,10 @@ def bare_samples(data: bytes, wanted: LiveFormat, field: str) -> bytes:
 class AppendedFiles:
     """Checks pieces of appended audio for the header of a container.
 
-    The first piece of a buffer may begin a WAV file of bare samples. After a piece of another file
-    the following ones are the rest of it, until the buffer is cleared or committed, or a file
-    begins that can be read. `clear` is the command that clears the buffer.
+    The first piece of a buffer may be the beginning of a WAV file that contains raw samples. If a
+    piece belongs to a different type of file, the pieces after it are the rest of this file, until
+    the buffer is cleared or committed, or until a file begins that can be read. `clear` is the name
+    of the command that clears the buffer.
     """
 
     def __init__(self, clear: str) -> None:
@@ -82,9 +87,10 @@ class AppendedFiles:
         self._rejected = False
 
     def bare(self, data: bytes, wanted: LiveFormat, field: str) -> bytes:
-        """The samples of the piece. Raises `InvalidArgument` for a piece of a file; drop it then.
+        """Return the samples in the piece. Raises `InvalidArgument` if it belongs to a file. In
+        this case, drop the piece.
 
-        Call `begin` when they have been taken.
+        Call `begin` after the samples have been used.
         """
         if self._begun or not data:
             return data
@@ -102,16 +108,18 @@ class AppendedFiles:
         return samples
 
     def begin(self, data: bytes) -> None:
-        """The piece was taken: what follows are samples, unless it was empty."""
+        """Record that the piece has been used. What follows are samples, unless the piece was
+        empty.
+        """
         self._begun = self._begun or bool(data)
 
     def forget(self) -> None:
-        """The buffer begins again."""
+        """Reset the state, because the buffer is empty again."""
         self._begun = self._rejected = False
 
 
 def recoded(recording: PcmRecording, wanted: LiveFormat) -> bytes | bytearray:
-    """A whole recording in a format."""
+    """Return a complete recording in the given format."""
     if wanted.companding is None and recording.rate_hz == wanted.rate_hz:
         return recording.pcm16
     encoder = LiveEncoder(wanted, recording.rate_hz)
@@ -120,10 +128,10 @@ def recoded(recording: PcmRecording, wanted: LiveFormat) -> bytes | bytearray:
 
 
 class LiveEncoder:
-    """Encodes float32 samples of one utterance at `rate_hz` to a format, as they arrive.
+    """Encodes the float32 samples of one utterance at `rate_hz` to a format, as they arrive.
 
-    Concatenated pieces equal the encoded whole. If the rate changes, the resampler keeps the last
-    tens of milliseconds until `finish`.
+    The concatenated pieces are equal to the result of encoding everything at once. If the rate has
+    to be changed, the resampler keeps the last tens of milliseconds until `finish`.
     """
 
     def __init__(self, wanted: LiveFormat, rate_hz: int) -> None:
@@ -133,11 +141,11 @@ class LiveEncoder:
             self._stream = soxr.ResampleStream(rate_hz, wanted.rate_hz, 1, dtype="float32")
 
     def add(self, samples: Tensor) -> bytes:
-        """The next piece; b"" when the resampler keeps it all."""
+        """Return the next piece, or b"" if the resampler keeps all of it."""
         return self._encoded(samples, last=False)
 
     def finish(self) -> bytes:
-        """What the resampler has kept. Nothing may be added afterwards."""
+        """Return what the resampler has kept. Nothing may be added after this."""
         if self._stream is None:
             return b""
         return self._encoded(np.zeros(0, np.float32), last=True)

@@ -1,4 +1,4 @@
-"""MPEG audio frames, as far as their headers go: how long they are, and how many there are."""
+"""MPEG audio frames. Only their headers are read, to determine their length and their number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from mmap import mmap
 HEADER_BYTES = 4
 
 _KBITS = {
-    # By version 1 or not, and layer: what the four bits of a header stand for.
+    # The values that the four bits in a header represent. The key consists of whether the version
+    # is 1, and of the layer.
     (True, 1): (0, 32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
     (True, 2): (0, 32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
     (True, 3): (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
@@ -17,11 +18,15 @@ _KBITS = {
 }
 _RATES_HZ = (44_100, 48_000, 32_000)
 _RATE_DIVISORS = {3: 1, 2: 2, 0: 4}
-"""By the header's two bits for the version: 1, 2 and 2.5."""
+"""The divisors by the two bits for the version in the header, which stand for versions 1, 2 and
+2.5.
+"""
 
 
 def frame_at(data: bytes | mmap, place: int) -> tuple[int, int]:
-    """The bytes and the samples of the frame there; none of both when there is no header."""
+    """Return the number of bytes and samples in the frame at this place. Both are 0 if there is no
+    header.
+    """
     head = data[place : place + HEADER_BYTES]
     if len(head) < HEADER_BYTES or head[0] != 0xFF or head[1] & 0xE0 != 0xE0:
         return 0, 0
@@ -39,10 +44,10 @@ def frame_at(data: bytes | mmap, place: int) -> tuple[int, int]:
 
 
 def has_more_than(data: bytes | mmap, samples: int) -> bool:
-    """Return whether the consecutive frames from the beginning, after a tag, have more samples than
-    this.
+    """Return whether the consecutive frames at the beginning, after a tag, contain more samples
+    than this.
 
-    Reads only as many frames as needed.
+    Only as many frames as necessary are read.
     """
     place = tag_bytes(data)
     total = 0
@@ -56,7 +61,9 @@ def has_more_than(data: bytes | mmap, samples: int) -> bool:
 
 
 def tag_bytes(data: bytes | mmap) -> int:
-    """Return the length of an ID3 tag at the beginning, from four bytes of seven bits."""
+    """Return the length of an ID3 tag at the beginning. It is stored in four bytes of seven
+    bits.
+    """
     if data[:3] != b"ID3" or len(data) < 10:
         return 0
     size = 0

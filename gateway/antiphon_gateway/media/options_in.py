@@ -1,4 +1,6 @@
-"""Options of a request: what a client gives, checked, and as the stages get it."""
+"""The options of a request. They are validated and converted to the form in which the stages
+receive them.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,15 @@ from antiphon_gateway.media.audio_in import (
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
 
 OptionInput = str | float | Recording
-"""Text, a number, or an audio file."""
+"""A text, a number or an audio file."""
 
 OptionReaders = Mapping[str, Mapping[str, Option]]
-"""By option name, the stages that read it, with its description by each."""
+"""For each option name, the stages that read the option, with the description by each stage."""
 
 OptionsByRole = Mapping[str, Mapping[str, OptionValue]]
 
 MAX_OPTIONS = 64
-"""Counted at the endpoints, before any of them is read."""
+"""The maximum number of options. Endpoints check it before they read any of them."""
 
 _RECORDING = np.zeros(1, np.float32)
 
@@ -40,9 +42,10 @@ def check_options(
     *,
     recordings: int,
 ) -> None:
-    """Check options that there are in everything but what is in their recordings.
+    """Validate options, except for the content of their recordings.
 
-    The messages have so many `recordings`. Raises `InvalidArgument` with the field.
+    The messages contain `recordings` recordings. Raises `InvalidArgument` with the field that is
+    invalid.
     """
     size = 0
     for name, value in given.items():
@@ -76,9 +79,10 @@ async def read_options(
     taken_s: float,
     key: str = "",
 ) -> OptionsByRole:
-    """What each stage gets of options that were checked; decodes recordings off the event loop.
+    """Return what each stage receives, for options that have been validated. Recordings are not
+    decoded on the event loop.
 
-    The messages have `taken_s` seconds of recordings; `key` is the name of who asks.
+    The messages contain `taken_s` seconds of recordings, and `key` is the name of the caller.
     Raises `InvalidArgument` with the field of a recording that cannot be read or is too long.
     """
     found: dict[str, dict[str, OptionValue]] = {}

@@ -1,4 +1,6 @@
-"""Recordings of plain samples, as conversations have them: read where they are, never copied."""
+"""Recordings that consist of raw samples, as used in conversations. They are read in place and
+never copied.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PcmRecording:
-    """16-bit little-endian mono samples at `rate_hz`, which do not change any more.
+    """16-bit little-endian mono samples at `rate_hz`, which no longer change.
 
-    A recording is equal only to itself, and its `number` is unique, so that comparisons and hashes
-    do not depend on its length. `turn` is the number of the conversation's turn that it starts
-    with.
+    A recording is only equal to itself, and its `number` is unique, so that comparisons and hashes
+    do not depend on its length. `turn` is the number of the turn in the conversation with which it
+    starts.
     """
 
     pcm16: bytes | bytearray
@@ -28,14 +30,14 @@ class PcmRecording:
 
     @property
     def samples(self) -> int:
-        """How many there are."""
+        """The number of samples."""
         return len(self.pcm16) // SAMPLE_BYTES
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """The length in seconds."""
         return len(self.pcm16) / (SAMPLE_BYTES * self.rate_hz)
 
     def behind(self, samples: int) -> bytes:
-        """What comes after so many samples."""
+        """Return the data after the first `samples` samples."""
         return bytes(memoryview(self.pcm16)[samples * SAMPLE_BYTES :])

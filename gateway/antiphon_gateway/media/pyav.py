@@ -1,6 +1,6 @@
-"""Functions that need PyAV, the extra `av`: AAC and other speeds.
+"""Functions that require PyAV (the extra `av`): AAC and other speeds.
 
-PyAV's wheels include GPL codecs, so that it is not a default dependency.
+The wheels of PyAV include GPL codecs, so it is not a default dependency.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ if TYPE_CHECKING:
 REMEDY = "the gateway needs PyAV for it: pip install 'antiphon[av]' where it runs"
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
 AAC_BITS_PER_S = 64_000
-# What one filter takes is 0.5 and more.
+# The minimum factor of a single filter.
 _SLOWEST = 0.5
 _LEAST_SAMPLES = 4
-"""That a filter gets at once. One sample at 2.5 times the speed is none, and FFmpeg then fails to
-allocate the output."""
+"""The minimum number of samples that a filter receives at once. At 2.5 times the speed, a single
+sample results in no output, and FFmpeg then fails to allocate the output.
+"""
 _NOTHING = np.empty(0, np.float32)
 
 
 @cache
 def there_is_pyav() -> bool:
-    """Whether PyAV is installed."""
+    """Return whether PyAV is installed."""
     return importlib.util.find_spec("av") is not None
 
 
 class Tempo:
-    """Speech that is faster or slower at the same pitch: FFmpeg's `atempo`."""
+    """Makes speech faster or slower without changing its pitch, with FFmpeg's `atempo`."""
 
     def __init__(self, speed: float, rate_hz: int) -> None:
         import av.filter
 
         self._rate_hz = rate_hz
         self._samples = 0
-        # Too few for the filters.
+        # Samples that are too few for the filters.
         self._rest = _NOTHING
         self._graph = av.filter.Graph()
         last = self._graph.add_abuffer(
@@ -57,7 +58,7 @@ class Tempo:
         self._graph.configure()
 
     def add(self, samples: Tensor) -> Tensor:
-        """Return the samples that are final so far."""
+        """Return the samples that are already final."""
         if len(self._rest):
             samples = np.concatenate((self._rest, samples))
         if len(samples) < _LEAST_SAMPLES:
@@ -69,7 +70,9 @@ class Tempo:
         return self._pulled()
 
     def finish(self) -> Tensor:
-        """The rest, which ends with up to 3 samples of silence if the last pieces were so short."""
+        """Return the remaining samples. If the last pieces were very short, they end with up to 3
+        samples of silence.
+        """
         last = _NOTHING
         if missing := -len(self._rest) % _LEAST_SAMPLES:
             last = self.add(np.zeros(missing, np.float32))
@@ -90,7 +93,7 @@ class Tempo:
 
 
 class AacEncoder:
-    """AAC in an ADTS stream, which has no header to be completed."""
+    """Encodes AAC in an ADTS stream, which has no header that would have to be completed."""
 
     def __init__(self, rate_hz: int, *, whole: bool) -> None:
         import av
@@ -132,7 +135,7 @@ def _frame(samples: Tensor, layout: str, rate_hz: int, first: int) -> av.AudioFr
 
 
 def _steps(speed: float) -> list[float]:
-    """Factors that one filter takes each, and that make the speed together."""
+    """Return factors that a single filter supports and whose product is the speed."""
     if speed >= _SLOWEST:
         return [speed]
     return [_SLOWEST, speed / _SLOWEST]

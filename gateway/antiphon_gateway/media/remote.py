@@ -1,4 +1,4 @@
-"""Files that requests name by URL, fetched from public addresses alone."""
+"""Files that requests refer to by URL. They are only fetched from public addresses."""
 
 from __future__ import annotations
 
@@ -39,24 +39,25 @@ MAX_URL_CHARS = 8192
 _RESOLVING_THREADS = 4
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
-# What is public of IPv6, and what of that holds an IPv4 address, a tunnel's end or examples.
+# The public part of IPv6, and the ranges within it that contain IPv4 addresses, the ends of
+# tunnels, or examples.
 _PUBLIC_V6 = ip_network("2000::/3")
 _OTHERS_V6 = tuple(map(ip_network, ("2001::/32", "2002::/16", "3fff::/20")))
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteUrl:
-    """A file that is somewhere else."""
+    """A file in a remote location."""
 
     url: str
 
 
 class UrlFetcher:
-    """Fetches the files of requests, as far as the deployment allows it.
+    """Fetches the files of requests if the deployment permits this.
 
-    What comes of them takes bytes of `memory`. `resolve` gives the addresses of a name; the
-    system's resolver by default, on threads of its own, so that slow names hold up other names and
-    nothing else. Raises `InvalidArgument` for networks that are none.
+    The data is accounted for in `memory`. `resolve` returns the addresses of a name. By default,
+    this is the resolver of the system, on separate threads, so that slow names only delay other
+    names. Raises `InvalidArgument` if a configured network is invalid.
     """
 
     def __init__(
@@ -78,14 +79,18 @@ class UrlFetcher:
 
     @contextmanager
     def download(self) -> Iterator[Download]:
-        """The files of one request. They take bytes of the budget until the block ends."""
+        """Return a context manager for the files of one request. Their memory is accounted for
+        until the end of the block.
+        """
         download = Download(self)
         with self._memory.lease(Holder.UPLOADS, download.give_way, of_client=False) as lease:
             download.lease = lease
             yield download
 
     def is_allowed(self, address: Address) -> bool:
-        """Whether it is public, or the deployment names its network."""
+        """Return whether an address is public or in one of the networks that the deployment
+        lists.
+        """
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         if any(address in network for network in self._networks):
@@ -103,12 +108,14 @@ class UrlFetcher:
         return await asyncio.get_running_loop().run_in_executor(self._pool, look_up)
 
     def close(self) -> None:
-        """Look up nothing more."""
+        """Stop resolving names."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Download:
-    """The files of one request, fetched one after the other: at most `max_fetch_bytes` of all."""
+    """The files of one request, which are fetched one at a time. Their total size is at most
+    `max_fetch_bytes`.
+    """
 
     lease: ByteLease
 
@@ -118,11 +125,11 @@ class Download:
         self._clock: asyncio.Timeout | None = None
 
     async def fetch(self, remote: RemoteUrl, field: str) -> bytes:
-        """The file.
+        """Return the file.
 
-        Raises `InvalidArgument` that names the field, `NotImplementedYet` where nothing is fetched,
-        and `BudgetExceeded` when there is no room for its bytes, or others needed that of a file of
-        which nothing came.
+        Raises `InvalidArgument` with the field, and `NotImplementedYet` if fetching is disabled.
+        Raises `BudgetExceeded` if there is not enough memory, or if the memory was needed for
+        something else while the server sent nothing.
         """
         config = self._fetcher.config
         if not config.fetch.urls:
@@ -149,7 +156,7 @@ class Download:
         raise InvalidArgument(f"{field}: {why}", field=field)
 
     def give_way(self) -> None:
-        """End the fetch that goes on: others need its bytes."""
+        """End the current fetch, because its memory is needed for something else."""
         if self._clock is not None and not self._clock.expired():
             self._clock.reschedule(-math.inf)
 
@@ -180,14 +187,14 @@ class Download:
             except httpcore2.RemoteProtocolError as error:
                 if meter.ended:
                     raise UrlFault("broke off") from error
-                # A line of the head, of a chunk's size or of a trailer that never ends.
+                # This limits a line in the head, a chunk size or a trailer that never ends.
                 meter.check()
                 raise
 
     async def _read(
         self, response: httpcore2.Response, meter: ResponseMeter, left: int
     ) -> bytes | RemoteUrl:
-        """The content of a good response, or where another one leads."""
+        """Return the content of a successful response, or the location of a redirect."""
         fields = {name.lower(): value for name, value in response.headers}
         if response.status in _REDIRECTS:
             return RemoteUrl(fields.get(b"location", b"").decode("latin-1"))
@@ -200,7 +207,7 @@ class Download:
         )
         if int(fields.get(b"content-length", b"0")) > left:
             raise too_large
-        # Pieces may be of one byte: they are joined as they come.
+        # Pieces may consist of a single byte, so they are joined as they arrive.
         file = io.BytesIO()
         async for piece in response.aiter_stream():
             meter.content_bytes += len(piece)
@@ -213,13 +220,13 @@ class Download:
 
 
 def _refused(error: BudgetExceeded, field: str) -> BudgetExceeded:
-    """Return the error with the file's field."""
+    """Return the error with the field of the file."""
     message = f"{field}: {error.message}"
     return BudgetExceeded(message, field=field, retry_after_s=error.retry_after_s)
 
 
 def _checked(url: str) -> SplitResult:
-    """The parts of a URL that may be asked for. Raises `UrlFault`."""
+    """Return the parts of a URL that may be requested. Raises `UrlFault` if it must not be."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -241,7 +248,9 @@ def _checked(url: str) -> SplitResult:
 
 
 def _url(parts: SplitResult) -> httpcore2.URL:
-    """For httpcore2, which connects to the host that was checked, and reads nothing again."""
+    """Return the URL for httpcore2, which connects to the host that was validated and does not
+    parse anything again.
+    """
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return httpcore2.URL(
         scheme=parts.scheme.encode(),

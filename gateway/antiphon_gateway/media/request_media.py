@@ -1,4 +1,6 @@
-"""The recordings, images and videos of one request, each fetched and decoded at most once."""
+"""The recordings, images and videos of one request. Each of them is fetched and decoded at most
+once.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,11 @@ Counted = Callable[[], None]
 
 
 class RequestRecording:
-    """A recording of a request: the file until it is decoded, float32 samples from then on.
+    """A recording in a request. It is a file until it is decoded, and consists of float32 samples
+    after that.
 
-    One that stages may know by its key has a `name` and keeps its file; its `key` is computed with
-    its samples.
+    If stages may already know the recording by its key, it has a `name` and keeps its file. Its
+    `key` is computed together with its samples.
     """
 
     def __init__(self, file: Recording, *, named: bool) -> None:
@@ -47,15 +50,17 @@ class RequestRecording:
         self.key = b""
 
     def is_needed(self, sent: SentRecordings) -> bool:
-        """Whether a session that was brought those needs its samples, which are not there yet."""
+        """Return whether a session that has received the recordings in `sent` needs samples that
+        are not available yet.
+        """
         return self.samples is None and not self.is_known(sent)
 
     def is_known(self, sent: SentRecordings) -> bool:
-        """Whether its key is enough in that session."""
+        """Return whether its key is sufficient in this session."""
         return self.name is not None and sent.find(self.name) is not None
 
     def length(self, sent: SentRecordings) -> int:
-        """Samples at the rate of the stage that reads them."""
+        """Return the number of samples at the rate of the stage that reads them."""
         if self.samples is not None:
             return len(self.samples)
         known = None if self.name is None else sent.find(self.name)
@@ -63,12 +68,12 @@ class RequestRecording:
 
 
 class RequestMedia:
-    """See the module's docstring.
+    """The media of one request, as described in the docstring of the module.
 
-    `rate_hz` and `limits` are those of the stage that reads recordings; `key` is the name of the
-    API key. `named` recordings may be sent to a stage as keys, and are decoded only when a session
-    needs their samples. With `alone`, the encoding of each recording is independent of the others.
-    What is decoded counts in `lease`, until that is closed.
+    `rate_hz` and `limits` are those of the stage that reads recordings. `key` is the name of the
+    API key. Recordings that are `named` may be sent to a stage as keys, and are only decoded if a
+    session needs their samples. With `alone`, the encoding of each recording is independent of the
+    others. The decoded data is accounted for in `lease` until the lease is closed.
     """
 
     def __init__(
@@ -97,24 +102,27 @@ class RequestMedia:
 
     @property
     def size_bytes(self) -> int:
-        """Of what was decoded."""
+        """The size of the decoded data in bytes."""
         samples = (each.samples for each in self._recordings)
         found = [each for each in samples if each is not None]
         found += [file for files in self._vision.values() for file in files]
         return sum(each.nbytes for each in found)
 
     def needs(self, sent: SentRecordings) -> bool:
-        """Whether `decode` has anything to do for a session that was brought those recordings."""
+        """Return whether `decode` has to do anything for a session that has received the recordings
+        in `sent`.
+        """
         files = any(self._files.values())
         return files or any(each.is_needed(sent) for each in self._recordings)
 
     async def decode(self, sent: SentRecordings, *, heard: bool = False) -> None:
-        """Fetch and decode what a session needs that was brought those recordings, off the event
-        loop; not the last recording if that is `heard` while it is spoken.
+        """Fetch and decode what a session needs that has received the recordings in `sent`. This
+        does not block the event loop.
 
-        Cancelling ends the decoding. Raises `InvalidArgument` and `NotImplementedYet` with the
-        field of a file that cannot be read or is too long, and `BudgetExceeded` when the bytes of
-        the gateway's requests are used up.
+        If the last recording is `heard` while it is being spoken, it is left out. Cancelling this
+        call ends the decoding. Raises `InvalidArgument` or `NotImplementedYet` with the field of a
+        file that cannot be read or is too long, and `BudgetExceeded` if the gateway's memory for
+        requests is exhausted.
         """
         if not self.needs(sent):
             return
@@ -125,7 +133,7 @@ class RequestMedia:
                     each.file = await _fetched(each.file, download)
             for kind, files in self._files.items():
                 self._files[kind] = [await _fetched(each, download) for each in files]
-            # Nothing is waited for any more.
+            # At this point, nothing is being waited for.
             download.lease.keep()
             await self._decode_recordings(sent, count, heard=heard)
             for kind in (IMAGE, VIDEO):
@@ -160,17 +168,20 @@ class RequestMedia:
             left_s -= seconds
 
     def seconds(self, sent: SentRecordings) -> float:
-        """Of all recordings together, in a session that was brought those."""
+        """Return the total length of all recordings in seconds, in a session that has received the
+        recordings in `sent`.
+        """
         samples = sum(each.length(sent) for each in self._recordings)
         return samples / self.rate_hz if samples else 0.0
 
     def conversation(
         self, messages: tuple[ConversationMessage, ...], sent: SentRecordings, *, keeps: bool
     ) -> Conversation:
-        """Return the conversation for a session that already has the recordings in `sent`, sent as
-        keys.
+        """Return the conversation for a session. Recordings in `sent`, which the session already
+        has, are sent as keys.
 
-        Records the recordings that the session receives now, if its stage `keeps` them.
+        If the stage `keeps` recordings, the ones that the session receives now are recorded in
+        `sent`.
         """
         recordings = tuple(self._brought(each, sent, keeps=keeps) for each in self._recordings)
         messages = with_recordings_alone(messages) if self._alone else messages
@@ -187,14 +198,16 @@ class RequestMedia:
         return recording.samples
 
     def release(self) -> None:
-        """Free all media, and close the lease. No further attempt may use them."""
+        """Free all media and close the lease. No further attempt may use them."""
         self._recordings.clear()
         self._vision.clear()
         self._files = {}
         self.lease.close()
 
     def _counted(self) -> Counted:
-        """Return a function that counts what was decoded since, besides what the lease has now."""
+        """Return a function that accounts for data that has been decoded since then, in addition to
+        the current size of the lease.
+        """
         others_bytes = self.lease.size_bytes - self.size_bytes
 
         def count() -> None:
@@ -208,7 +221,7 @@ class RequestMedia:
 
 
 async def _fetched(item: Attachment, download: Download) -> Attachment:
-    """The file itself of one that is somewhere else."""
+    """Return the file itself if it is in a remote location."""
     if not isinstance(item.data, RemoteUrl):
         return item
     return replace(item, data=await download.fetch(item.data, item.field))

@@ -1,8 +1,9 @@
-"""Resampling of recordings as the models' own packages do it.
+"""Resamples recordings in the same way as the packages of the models.
 
-They call `librosa.resample`: soxr at high quality, then zeros (or a cut) at the end until there are
-`ceil(n * (to / from))` samples, in floating point. soxr alone rounds, so a third to a half of all
-lengths lack one sample. A codec or a mel front end can make another frame of it.
+They call `librosa.resample`, which uses soxr at high quality. It then adds zeros at the end or cuts
+the end, so that there are `ceil(n * (to / from))` samples, computed in floating point. soxr alone
+rounds the number of samples, so a third to a half of all lengths would lack one sample. This may
+change the number of frames of a codec or a mel front end.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from antiphon.values.chunk import Tensor
 
 
 def resampled_length(samples: int, from_hz: int, to_hz: int) -> int:
-    """How many samples a recording has at another rate.
+    """Return the number of samples of a recording at a different rate.
 
-    The quotient is rounded as in librosa: one second of 44.1 kHz has 24001 samples at 24 kHz.
+    The quotient is rounded as in librosa. For example, one second at 44.1 kHz has 24001 samples at
+    24 kHz.
     """
     return math.ceil(samples * (float(to_hz) / from_hz))
 
 
 class RecordingResampler:
-    """Mono float32 samples of one recording at another rate, as they come.
+    """Converts the mono float32 samples of one recording to a different rate as they arrive.
 
-    The pieces together equal `librosa.resample` of the whole. Equal rates pass through.
+    Together, the pieces are equal to `librosa.resample` of the whole recording. If the rates are
+    equal, samples are passed through.
     """
 
     def __init__(self, from_hz: int, to_hz: int) -> None:
@@ -37,7 +40,9 @@ class RecordingResampler:
         self._taken = self._given = 0
 
     def add(self, samples: Tensor, *, last: bool) -> Tensor:
-        """What the next samples float32 [n] complete; after the `last` ones, all that is left."""
+        """Return the output that is complete after the next samples (float32 [n]). After the `last`
+        samples, this is all of the remaining output.
+        """
         if self._stream is None:
             return samples
         made: Tensor = self._stream.resample_chunk(samples, last=last)

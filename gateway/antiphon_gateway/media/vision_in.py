@@ -1,7 +1,8 @@
-"""Images and videos from a client: the files are unchanged, and only their headers are read.
+"""Images and videos from a client. Their files are passed on unchanged, and only their headers are
+read.
 
 Images that are too large are refused here, before a decoder opens them. The stage that decodes them
-has separate limits, also for videos.
+has separate limits, which also apply to videos.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from antiphon_gateway.media.remote import RemoteUrl
 from antiphon_gateway.threads import SizedThreads
 
 IMAGE, VIDEO = "image", "video"
-"""Kinds of input, as stages name them in `Describe`."""
+"""The types of input, with the names that stages use in `Describe`."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An image or video file as it came: bytes, base64 text, or where it is. `field` is its
-    path."""
+    """An image or video file as it was received. It is given as bytes, as base64 text or as its
+    location. `field` is its path.
+    """
 
     field: str
     data: bytes | str | RemoteUrl
@@ -43,7 +45,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Media types of data URLs, and how a file of each format begins."""
+    """The media types of data URLs, and the bytes with which a file of each format begins."""
 
     media_types: frozenset[str]
     formats: Mapping[str, Callable[[bytes], bool]]
@@ -63,26 +65,30 @@ _KINDS = {
 _HEAD_BYTES = 16
 _SIZES = {"PNG": png_size, "JPEG": jpeg_size, "WebP": webp_size}
 MAX_PIXELS = 64_000_000
-"""Of an image; a stage may take fewer."""
+"""The maximum number of pixels in an image. A stage may have a lower limit."""
 
 
 def read_data_url(url: str, kind: str, field: str) -> File:
-    """The file in a data URL; its base64 is not decoded yet. Raises what `data_of_url` raises."""
+    """Return the file in a data URL. Its base64 text is not decoded yet. Raises the errors of
+    `data_of_url`.
+    """
     return File(field, data_of_url(url, kind, _KINDS[kind].media_types, field))
 
 
 def image_media_type(file: bytes) -> str:
-    """The media type of an image file, by how it begins; "" when it is of no known format."""
+    """Return the media type of an image file, which its beginning determines, or an empty string if
+    the format is unknown.
+    """
     head = file[:_HEAD_BYTES]
     formats = _KINDS[IMAGE].formats.items()
     return next((f"image/{name.lower()}" for name, begins in formats if begins(head)), "")
 
 
 async def read_files(files: Sequence[File], kind: str, threads: SizedThreads) -> tuple[Tensor, ...]:
-    """The bytes of each file, uint8 vectors. What is somewhere else was fetched.
+    """Return the bytes of each file as uint8 vectors. Remote files must have been fetched before.
 
-    Raises `InvalidArgument` with the field of the file that is empty, no base64, of no known format
-    or beyond the bounds of its format.
+    Raises `InvalidArgument` with the field if a file is empty, is not valid base64, has an unknown
+    format or exceeds the limits of its format.
     """
     found = []
     for file in files:
@@ -104,7 +110,7 @@ def _read(file: File, kind: str) -> bytes:
 
 
 def _check_size(data: bytes, name: str, field: str) -> None:
-    """Raise for an image whose header declares too large a size, or none."""
+    """Raise an error if the header of an image declares a size that is too large, or no size."""
     _check_pieces(data, name, field)
     size = _SIZES[name](data)
     if size is None:
@@ -123,14 +129,16 @@ def _check_size(data: bytes, name: str, field: str) -> None:
 
 
 def _check_pieces(data: bytes, name: str, field: str) -> None:
-    """Raise for an image file of so many pieces that a decoder would take seconds to visit them."""
+    """Raise an error if an image file has so many pieces that a decoder would take seconds to
+    process them.
+    """
     counts: list[tuple[str, int, int]] = []
     if name == "JPEG":
         counts.append(("segments before its first scan", jpeg_segments(data), MAX_SEGMENTS))
     elif name == "PNG":
         chunks = png_chunks(data)
         counts.append(("chunks", chunks.total(), MAX_CHUNKS))
-        # Decoders decompress each.
+        # Decoders decompress each of them.
         counts.append(("color profiles (iCCP)", chunks[b"iCCP"], 1))
     for what, found, most in counts:
         if found > most:

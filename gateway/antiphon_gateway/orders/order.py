@@ -1,4 +1,6 @@
-"""What a client asks for, whatever its protocol: the one shape between a body and a segment."""
+"""The request of a client, independent of the protocol. It is the representation between a body and
+a segment.
+"""
 
 from __future__ import annotations
 
@@ -21,28 +23,31 @@ SEED_BITS = 63
 
 
 def draw_seed() -> int:
-    """A seed for those who gave none."""
+    """Return a seed for a request that has none."""
     return secrets.randbits(SEED_BITS)
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One segment, or `choices` of them: the conversation, the wanted outputs, and the settings.
+    """A request for one segment, or for `choices` of them: the conversation, the outputs, and the
+    settings.
 
-    An empty `model` means the only one; empty `outputs` mean all outputs of the model. An order
-    that `reads_aloud` has its message spoken unchanged. `tools`, `tool_choice` and `template` are
-    those of `Conversation`.
+    If `model` is empty, the only model is used. If `outputs` is empty, all outputs of the model are
+    requested. If `reads_aloud` is true, the message is spoken verbatim. `tools`, `tool_choice` and
+    `template` are those of `Conversation`.
 
-    `sampling` is by stage role, with `INPUT_STAGE` for the stage that reads the messages.
-    `delivery` applies to every edge; None means that of the deployment. `options` are by name. With
-    `recordings_alone`, the encoding of each recording is independent of the others. An
-    `instruction` is the value of the option that describes the speech, whatever its name.
+    `sampling` is specified by the role of the stage, with `INPUT_STAGE` for the stage that reads
+    the messages. `delivery` applies to every edge. If it is None, the delivery of the deployment
+    applies. `options` are specified by name. With `recordings_alone`, the encoding of each
+    recording is independent of the others. `instruction` is the value of the option that describes
+    how to speak, whatever the name of this option is.
 
-    `timeout_s` is the client's remaining timeout for the whole answer, and `start_within_s` for its
-    start. `drawn_seed` is the seed of stages without one in `sampling`; with it a repeated order
-    has the same answer. `field_names` map names in errors to the client's names: "audio.voice" for
-    "voice", for example. `key` is the name of the caller's API key, and `priority` is at most that
-    key's, once it is known.
+    `timeout_s` is the client's remaining timeout for the whole answer, and `start_within_s` is its
+    remaining timeout for the start of the answer. `drawn_seed` is the seed of stages that have none
+    in `sampling`. With it, the same order has the same answer if it is repeated. `field_names` maps
+    names in errors to the names that the client uses, for example "voice" to "audio.voice". `key`
+    is the name of the caller's API key. Once the key is known, `priority` is not higher than that
+    of the key.
     """
 
     messages: tuple[ConversationMessage, ...]
@@ -70,7 +75,7 @@ class Order:
 
     @property
     def size_bytes(self) -> int:
-        """About how much of what its client sent it holds."""
+        """Return the approximate size of the data from the client in bytes."""
         parts = (part for message in self.messages for part in message.parts)
         texts = [part.text for part in parts if isinstance(part, TextPart)]
         given = self.attachments

@@ -1,4 +1,6 @@
-"""A request as admission, sessions and failover pass it on: parsed, checked and decoded."""
+"""A request that has been parsed, validated and decoded. Admission, sessions and failover pass it
+on.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,18 @@ from antiphon_gateway.orders.order import Order
 
 
 def _ignore(_: str) -> None:
-    """Do nothing when a stage is done."""
+    """Do nothing when a stage has finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """What every attempt to answer a request starts from.
+    """The starting point for every attempt to answer a request.
 
-    The `order` has its instruction as an option; its files are gone unless it is a turn of a
-    conversation, which keeps them. It was checked against the stages of `lineup`, whose `voice` it
-    names. `options` are what each stage gets. `field_names` are the client's names of what errors
-    call otherwise, files included. What a turn refers to counts in its conversation.
+    The `order` contains its instruction as an option. It contains no files, unless it is a turn of
+    a conversation, which keeps them. It was validated against the stages of `lineup`, and its voice
+    is one of theirs. `options` are what each stage receives. `field_names` maps the names in error
+    messages to those of the client, including files. The attachments of a turn are accounted for in
+    its conversation.
     """
 
     order: Order
@@ -45,19 +48,22 @@ class PreparedRequest:
 
     @property
     def size_bytes(self) -> int:
-        """About how many bytes it holds, decoded ones included."""
+        """Return the approximate size in bytes, including decoded data."""
         own_bytes = 0 if self.is_turn else self.order.size_bytes
         options = (value for each in self.options.values() for value in each.values())
         decoded = sum(each.nbytes for each in options if isinstance(each, np.ndarray))
         return own_bytes + self.media.size_bytes + decoded
 
     def seed(self, attempt: AnswerAttempt) -> int:
-        """What stages without a seed of their own draw by in an attempt."""
+        """Return the seed that stages without a seed of their own use in an attempt."""
         return self.order.drawn_seed if attempt.drawn_seed is None else attempt.drawn_seed
 
     def conversation(self, sent: SentRecordings, lineup: Lineup) -> Conversation:
-        """What the reading stage gets in a session on these stages that was `sent` recordings; see
-        `RequestMedia.conversation`."""
+        """Return what the stage that reads the messages receives, in a session on these stages that
+        was `sent` recordings.
+
+        See `RequestMedia.conversation`.
+        """
         order = self.order
         keeps = order.recordings_alone and lineup.input_member.description.keeps_recordings
         return structs.replace(
@@ -70,12 +76,13 @@ class PreparedRequest:
 
 @dataclass(frozen=True, slots=True)
 class AnswerAttempt:
-    """One attempt to have a prepared request answered: what differs between two of them.
+    """An attempt to answer a prepared request. It contains what may differ between two attempts.
 
-    It has `deadline_s` from now on, and the number `choice` among several answers. It does not run
-    on replicas that are `avoided`, and on the `preferred` ones where these have room. It draws by
-    `drawn_seed` where the request has no seed (None: the request's own), and goes on from a
-    `history`. `on_freed` receives the role of each stage that is done with it.
+    It must end within `deadline_s` seconds. `choice` is its number among several answers. It does
+    not use replicas that are in `avoided`, and uses those in `preferred` if they have free slots.
+    If the request has no seed, `drawn_seed` is used. If it is None, the seed of the request
+    applies. The attempt continues from a `history`. `on_freed` is called with the role of each
+    stage that has finished its part.
     """
 
     deadline_s: float = math.inf

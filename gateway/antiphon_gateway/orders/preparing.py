@@ -1,6 +1,7 @@
-"""From an order to a `PreparedRequest`, once and before admission.
+"""Converts an order to a `PreparedRequest`, once and before admission.
 
-All that can be checked is, against one state of the fleet, before anything is fetched or decoded.
+Everything that can be validated is validated against a single state of the fleet, before anything
+is fetched or decoded.
 """
 
 from __future__ import annotations
@@ -52,14 +53,15 @@ from antiphon_gateway.outputs import AUDIO as SPEECH
 
 
 def too_late() -> DeadlineExceeded:
-    """The error for a request whose time is over before it could begin."""
+    """Return the error for a request whose time is over before it could start."""
     return DeadlineExceeded("the request's time was over before its attachments were read")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """An order that the stages of `lineup` accept as far as it shows before files are read, and
-    the stages that read its options."""
+    """An order that the stages of `lineup` accept, as far as this can be determined before files
+    are read, and the stages that read its options.
+    """
 
     order: Order
     lineup: Lineup
@@ -69,7 +71,7 @@ class CheckedRequest:
 
 
 class RequestPreparer:
-    """Checks and decodes the requests of a gateway."""
+    """Validates and decodes the requests of a gateway."""
 
     def __init__(self, fleet: Fleet, config: GatewayConfig, media: MediaInput) -> None:
         self._fleet = fleet
@@ -77,26 +79,29 @@ class RequestPreparer:
         self._media = media
 
     def check_model(self, name: str) -> None:
-        """Raise `NotFound` unless the name is empty, the served model's or an alias of it."""
+        """Raise `NotFound` unless the name is empty, the name of the served model or one of its
+        aliases.
+        """
         served = self._fleet.model_name()
         if name not in ("", served) and not self._fleet.names.has_model(name):
             raise NotFound(f"no model {name!r}; there is: {served}", field="model")
 
     def check_options(self, options: Mapping[str, OptionInput]) -> None:
-        """Check options alone, in everything but what is in their recordings.
+        """Validate options, except for the content of their recordings.
 
-        Raises `InvalidArgument` with the field, and `Unavailable` while a stage that may know an
-        option was never reached.
+        Raises `InvalidArgument` with the field, and `Unavailable` if a stage that may know an
+        option has never been reached.
         """
         readers = self._fleet.accepted().option_readers(options.keys())
         check_options(options, readers, self._config, recordings=0)
 
     def check(self, order: Order) -> CheckedRequest:
-        """Check an order against the stages that would answer it now.
+        """Validate an order against the stages that would answer it now.
 
-        Raises `NotFound` for another model, `NotImplementedYet` for what the model does not make or
-        take, `InvalidArgument` for the rest, all with the client's name of the field, and
-        `Unavailable` when a stage is down or one that may know an option was never reached.
+        Raises `NotFound` if the model is a different one, `NotImplementedYet` if the model does not
+        support something, and `InvalidArgument` for all other problems. These errors contain the
+        client's name of the field. Raises `Unavailable` if a stage is down, or if a stage that may
+        know an option has never been reached.
         """
         fields = _all_names(order.field_names, order.attachments.fields)
         with _named(fields):
@@ -112,14 +117,14 @@ class RequestPreparer:
         heard: bool = False,
         is_turn: bool = False,
     ) -> PreparedRequest:
-        """Fetch and decode what a checked request brings, within its time. The caller must release
-        it.
+        """Fetch and decode the files of a request that has been validated, within its time limit.
+        The caller must release the result.
 
-        A turn of a conversation goes to a session that was `sent` recordings, and its last one may
-        be `heard` while it is spoken: these are not decoded. What is of the conversation itself
-        counts there. Raises `InvalidArgument` and
-        `NotImplementedYet` with the field of a file that will not do, `DeadlineExceeded`, and
-        `ResourceExhausted` when the bytes for requests are used up. Cancelling frees everything.
+        A turn of a conversation is sent to a session that was `sent` recordings. Its last recording
+        may be `heard` while it is being spoken. These recordings are not decoded. Data of the
+        conversation itself is accounted for there. Raises `InvalidArgument` or `NotImplementedYet`
+        with the field of a file that cannot be used, `DeadlineExceeded`, and `ResourceExhausted` if
+        the memory for requests is exhausted. Cancelling this call frees everything.
         """
         began, order, config = time.monotonic(), checked.order, self._config
         reader = checked.lineup.input_member.description
@@ -166,10 +171,11 @@ class RequestPreparer:
             return prepared
 
     def fit(self, prepared: PreparedRequest, lineup: Lineup) -> PreparedRequest:
-        """The request for the stages of a session; itself where these accept what it was checked
-        against. A fleet may hold two builds, which accept different things.
+        """Return the request for the stages of a session. If these accept the same as the stages
+        against which it was validated, it is returned unchanged.
 
-        Raises what `check` raises, and `Unavailable` when files would have to be decoded again.
+        A fleet may contain two builds, which accept different requests. Raises the errors of
+        `check`, and `Unavailable` if files would have to be decoded again.
         """
         if lineup.terms == prepared.lineup.terms:
             return prepared
@@ -195,7 +201,9 @@ class RequestPreparer:
         return self._fleet.accepted().of_session(lineup)
 
     def _checked(self, order: Order, lineup: Lineup, files: FieldsByKind) -> CheckedRequest:
-        """Everything that can be checked without the content of files, which are at these paths."""
+        """Validate everything that does not depend on the content of files, whose paths are
+        given.
+        """
         config, accepted = self._config, self._accepted(lineup)
         reader = lineup.input_member.description
         fields = _all_names(order.field_names, files)
@@ -213,9 +221,11 @@ class RequestPreparer:
 
 
 def _check_reading(order: Order, lineup: Lineup) -> None:
-    """Raise `NotImplementedYet` when a text is to be read aloud by a model that answers and has no
-    task for it, and `InvalidArgument` when a model that reads aloud gets anything but one user
-    message of text."""
+    """Raise an error if a text cannot be read aloud in the requested way.
+
+    The error is `NotImplementedYet` if the model answers and has no task for reading aloud. It is
+    `InvalidArgument` if the model reads aloud but the input is not a single user message of text.
+    """
     reads_aloud = lineup.input_member.description.reads_aloud
     if order.reads_aloud and not (reads_aloud or TASK in order.options):
         raise NotImplementedYet(
@@ -239,7 +249,9 @@ def _check_reading(order: Order, lineup: Lineup) -> None:
 def _audio_readers(
     prepared: PreparedRequest, accepted: Accepted
 ) -> dict[str, dict[str, tuple[int, float]]]:
-    """By name, the stages that read a recording among the options, and how each wants it."""
+    """Return, by name, the stages that read a recording among the options, and the form in which
+    each of them needs it.
+    """
     names = {name for each in prepared.options.values() for name in each}
     recorded = names - prepared.order.options.keys()
     return {
@@ -249,9 +261,9 @@ def _audio_readers(
 
 
 def _with_instruction(order: Order, accepted: Accepted) -> Order:
-    """The order with its instruction as the option that it is.
+    """Return the order with its instruction as an option.
 
-    Raises `InvalidArgument` when that option is given too, and what `instructing_option` raises.
+    Raises `InvalidArgument` if this option is also given, and the errors of `instructing_option`.
     """
     if order.instruction is None:
         return order
@@ -270,14 +282,16 @@ def _with_instruction(order: Order, accepted: Accepted) -> Order:
 
 
 def _all_names(names: Mapping[str, str], files: FieldsByKind) -> dict[str, str]:
-    """The client's names of fields, and its paths of files by their names in the conversation."""
+    """Return the client's names of fields, and the client's paths of files by their names in the
+    conversation.
+    """
     by_input = {f"{kind}.{at}": path for kind in files for at, path in enumerate(files[kind])}
     return {**names, **by_input}
 
 
 @asynccontextmanager
 async def in_time(within_s: float) -> AsyncIterator[None]:
-    """Raise `DeadlineExceeded` where the block takes more time."""
+    """Raise `DeadlineExceeded` if the block takes more time than this."""
     try:
         async with asyncio.timeout(within_s) as clock:
             yield
@@ -289,7 +303,7 @@ async def in_time(within_s: float) -> AsyncIterator[None]:
 
 @contextmanager
 def _released_on_error(media: RequestMedia) -> Iterator[None]:
-    """Release media that no request gets."""
+    """Return a context manager that releases media if the block raises an error."""
     try:
         yield
     except BaseException:
@@ -299,7 +313,9 @@ def _released_on_error(media: RequestMedia) -> Iterator[None]:
 
 @contextmanager
 def _named(names: dict[str, str]) -> Iterator[None]:
-    """Errors that leave the block have the client's names of fields."""
+    """Return a context manager in which errors are changed to contain the client's names of
+    fields.
+    """
     try:
         yield
     except AntiphonError as error:

@@ -1,4 +1,6 @@
-"""The functions of a request, whatever its protocol: read, bounded, and how they may be called."""
+"""The functions of a request, independent of the protocol. They are read and limited, and the rules
+for calling them are determined.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,17 @@ from antiphon.values.conversation import (
 from antiphon_gateway.orders.order import Order
 
 KIND = "tools"
-"""What a stage that takes functions names among its input kinds."""
+"""The type of input that a stage reports if it supports functions."""
 
 _arguments = msgspec.json.Decoder(dict[str, Any])
 
 
 class FunctionDefinition(msgspec.Struct, frozen=True):
-    """A function; what else a client says of it reaches the model as it is. `strict` has no
-    effect: what the model writes is checked, not constrained."""
+    """A function. Everything else that a client specifies about it is passed to the model
+    unchanged.
+
+    `strict` has no effect, because the output of the model is validated instead of constrained.
+    """
 
     name: str
     description: str | None = None
@@ -35,9 +40,9 @@ class FunctionDefinition(msgspec.Struct, frozen=True):
 
 
 def read_functions(functions: Sequence[Mapping[str, Any]], field: str) -> tuple[str, ...]:
-    """Functions as `Conversation.tools` has them.
+    """Return the functions in the form that `Conversation.tools` uses.
 
-    `field` is where function number {} stands. Raises `InvalidArgument`.
+    `field` is the path of function number {}. Raises `InvalidArgument` if a function is invalid.
     """
     read: dict[str, str] = {}
     for index, function in enumerate(functions):
@@ -55,7 +60,7 @@ def read_functions(functions: Sequence[Mapping[str, Any]], field: str) -> tuple[
 
 
 def read_function_texts(texts: Sequence[str], field: str) -> tuple[str, ...]:
-    """The same of functions whose JSON came as text."""
+    """Like `read_functions`, but for functions whose JSON is given as text."""
     functions: list[Mapping[str, Any]] = []
     for index, text in enumerate(texts):
         path = field.format(index)
@@ -67,9 +72,10 @@ def read_function_texts(texts: Sequence[str], field: str) -> tuple[str, ...]:
 
 
 def read_arguments(arguments: str, path: str) -> str:
-    """The arguments of an earlier call: a JSON object; none were given if they are empty.
+    """Return the arguments of an earlier call, which are a JSON object. If they are empty, there
+    are none.
 
-    Raises `InvalidArgument`.
+    Raises `InvalidArgument` if they are invalid.
     """
     try:
         _arguments.decode(arguments or "{}")
@@ -86,10 +92,11 @@ def choose_tools(
     parallel: bool | None,
     field: str = "tool_choice",
 ) -> tuple[tuple[str, ...], ToolChoice]:
-    """Return the functions that the reply may call, and the choice.
+    """Return the functions that the reply may call, and the rules for calling them.
 
-    `choice` is "none", "auto" (the default), "required" or "function", which needs a `name`. With
-    "none" the prompt contains no functions. Raises `InvalidArgument` with the `field`.
+    `choice` is "none", "auto" (the default), "required", or "function", which requires a `name`.
+    With "none", the prompt contains no functions. Raises `InvalidArgument` with the `field` if the
+    choice is invalid.
     """
     together = parallel is not False
     if choice in (None, "auto"):
@@ -113,8 +120,9 @@ def choose_tools(
 
 
 def check_tools(order: Order, reader: stage_pb2.DescribeResponse, config: GatewayConfig) -> None:
-    """Raise what `check_offered` does, and `NotImplementedYet` for calls in the messages where the
-    reading stage takes none."""
+    """Raise the errors of `check_offered`, and `NotImplementedYet` if the messages contain calls
+    but the stage that reads them does not support calls.
+    """
     takes = KIND in reader.input_kinds
     check_offered(order.tools, config, takes=takes)
     if not takes and (field := _called_at(order.messages)):
@@ -122,8 +130,9 @@ def check_tools(order: Order, reader: stage_pb2.DescribeResponse, config: Gatewa
 
 
 def check_offered(tools: Sequence[str], config: GatewayConfig, *, takes: bool) -> None:
-    """Raise `InvalidArgument` for more or larger functions than are allowed, and
-    `NotImplementedYet` for any if the model does not take them."""
+    """Raise `InvalidArgument` if there are more or larger functions than allowed, and
+    `NotImplementedYet` if the model does not support functions.
+    """
     if len(tools) > config.limits.max_tools:
         raise InvalidArgument(
             f"tools: more than {config.limits.max_tools}; gateway.limits.max_tools sets the bound",
@@ -150,7 +159,9 @@ def _no_place(field: str) -> NotImplementedYet:
 
 
 def _called_at(messages: Sequence[ConversationMessage]) -> str:
-    """The first message that calls something or answers a call; "" without one."""
+    """Return the path of the first message that contains a call or the result of one, or an empty
+    string if there is none.
+    """
     for index, message in enumerate(messages):
         if message.tool_calls or message.role == "tool":
             return f"messages[{index}]"

@@ -1,5 +1,6 @@
-"""Ask the model for a transcript of a recording: by a user message with the recording and an
-instruction, or by the model's own option for the task."""
+"""Requests a transcript of a recording from the model. It uses a user message with the recording
+and an instruction, or the model's own option for this task.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ def transcription_order(
     sampling: SamplingRequest | None = None,
     model_options: Iterable[Option] = (),
 ) -> Order:
-    """Return the order whose text is the transcript of a recording.
+    """Return an order whose text is the transcript of a recording.
 
-    `language` is that of the recording, and `prompt` further context. A model whose `model_options`
-    include the task gets no `instruction`.
+    `language` is the language of the recording, and `prompt` provides further context. If the
+    `model_options` include the task, the model receives no `instruction`.
     """
     by_task = does_task(model_options, TRANSCRIPTION)
     asked = [] if by_task else [instruction]

@@ -1,8 +1,9 @@
-"""Probabilities of speech to its beginnings and ends. Pure.
+"""Converts speech probabilities to starts and ends of speech. This module performs no I/O.
 
-Speech begins with a frame at the threshold that at least 96 ms of speech follow, and ends when
-silence has lasted: no frame at the threshold since one that was clearly below it. Between the two
-limits nothing changes (hysteresis), so that a voice at the threshold does not flicker.
+Speech starts with a frame at or above the threshold if it is followed by at least 96 ms of speech.
+Speech ends after a period of silence, during which no frame reaches the threshold after one that
+was clearly below it. Between the two limits, nothing changes (hysteresis), so that a voice close to
+the threshold does not cause frequent changes.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ from antiphon_gateway.voice_activity.network import FRAME_S
 
 HYSTERESIS = 0.15
 LOWEST = 0.01
-"""No probability is below silence's limit if that may be zero."""
+"""The minimum for the silence limit. Otherwise the limit could be zero, and no probability is below
+zero.
+"""
 MIN_SPEECH_FRAMES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointRule:
-    """From which probability on it is speech, and how long silence ends it."""
+    """The probability from which a frame counts as speech, and the duration of silence that ends
+    speech.
+    """
 
     threshold: float = 0.5
     silence_s: float = 0.5
@@ -28,14 +33,16 @@ class EndpointRule:
 
 @dataclass(frozen=True, slots=True)
 class SpeechEdge:
-    """Speech began with this frame, counted from 0; or was over before it, silence included."""
+    """Speech started with this frame, counted from 0, or was over before it, including the
+    silence.
+    """
 
     begins: bool
     frame: int
 
 
 class Endpointing:
-    """Takes one frame after the other."""
+    """Processes one frame after another."""
 
     def __init__(self, rule: EndpointRule) -> None:
         self._threshold = rule.threshold
@@ -47,7 +54,7 @@ class Endpointing:
         self.speaking = False
 
     def hear(self, probability: float) -> SpeechEdge | None:
-        """Whether speech has begun or ended with the next frame."""
+        """Return whether speech has started or ended with the next frame."""
         self._heard += 1
         if not self.speaking:
             return self._begin(probability)
@@ -61,7 +68,7 @@ class Endpointing:
         return SpeechEdge(begins=False, frame=self._heard)
 
     def forget(self) -> None:
-        """Reset: earlier speech counts no more."""
+        """Reset the state, so that earlier speech no longer counts."""
         self.speaking = False
         self._spoken = self._quiet = 0
 

@@ -1,8 +1,9 @@
-"""One thread that detects voice activity in all conversations, some frames of each at a time.
+"""A single thread that detects voice activity in all conversations. It processes a few frames of
+each conversation at a time.
 
-Its input is bounded: the caller waits until its audio has been processed, so that a conversation
-has at most one piece here. A long piece does not delay short ones, because every round processes an
-equal number of frames of each, `MOST_FRAMES` in total.
+Its input is limited, because the caller waits until its audio has been processed. Therefore each
+conversation has at most one piece here. A long piece does not delay short ones, because every round
+processes the same number of frames of each piece, up to a total of `MOST_FRAMES`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from antiphon_gateway.voice_activity.network import voice_network
 from antiphon_gateway.voice_activity.vad_stream import VadStream
 
 MOST_FRAMES = 32
-"""Frames that are heard together."""
+"""The number of frames that are processed together."""
 
 
 class _Piece:
-    """Audio of one conversation on its way through the thread."""
+    """A piece of audio from one conversation while it is being processed by the thread."""
 
     def __init__(
         self, ear: VadStream, pcm16: bytes, heard: asyncio.Future[list[SpeechEdge]]
@@ -44,7 +45,7 @@ class _Piece:
         return whole or self.heard.cancelled()
 
     def next_frames(self, most: int) -> Tensor:
-        """The next frames, if there are any."""
+        """Return the next frames. There may be none."""
         if self._frames is None:
             self._frames = self.ear.frames(self._pcm16)
         frames = self._frames[self._next : self._next + most]
@@ -52,11 +53,11 @@ class _Piece:
         return frames
 
     def note(self, probabilities: list[float]) -> None:
-        """The frames hold speech with these probabilities."""
+        """Store the speech probabilities of the frames."""
         self._edges += filter(None, map(self.ear.hear, probabilities))
 
     def tell(self) -> None:
-        """Notify the waiting caller, on the event loop."""
+        """Notify the waiting caller on the event loop."""
         if self.heard.done():
             return
         if self.error is None:
@@ -66,22 +67,25 @@ class _Piece:
 
 
 class VoiceListener:
-    """See the head of this file. The thread starts with the first audio; `close` ends it.
+    """Detects voice activity as described in the docstring of the module. The thread starts with
+    the first audio, and `close` ends it.
 
-    All audio comes from one event loop.
+    All audio must come from one event loop.
     """
 
     def __init__(self) -> None:
-        # None, the last, ends the thread.
+        # None is the last element and ends the thread.
         self._waiting: SimpleQueue[_Piece | None] = SimpleQueue()
         self._closing = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     async def listen(self, ear: VadStream, pcm16: bytes) -> list[SpeechEdge]:
-        """Return where speech begins and ends in this audio. One concurrent call per stream.
+        """Return where speech starts and ends in this audio. Each stream can only have one call at
+        a time.
 
-        Cancellation may leave the audio partly processed. Raises `Unavailable` after `close`.
+        If this call is cancelled, the audio may be processed only in part. Raises `Unavailable`
+        after `close`.
         """
         loop = asyncio.get_running_loop()
         piece = _Piece(ear, pcm16, loop.create_future())
@@ -90,14 +94,14 @@ class VoiceListener:
                 raise _closed()
             if self._thread is None:
                 thread = threading.Thread(target=self._run, args=(loop,), name="voice-activity")
-                # One that cannot start is tried again with the next audio.
+                # If the thread cannot be started, this is tried again with the next audio.
                 thread.start()
                 self._thread = thread
             self._waiting.put(piece)
         return await piece.heard
 
     def close(self) -> None:
-        """End the thread; who still waits gets `Unavailable`."""
+        """End the thread. Callers that are still waiting receive `Unavailable`."""
         with self._closing:
             self._closed = True
             self._waiting.put(None)
@@ -109,7 +113,7 @@ class VoiceListener:
         while self._take(pieces):
             batch = [pieces.popleft() for _ in range(min(MOST_FRAMES, len(pieces)))]
             over = self._hear(batch)
-            # One call for all of them: each wakes the event loop up.
+            # A single call is used for all of them, because each call wakes the event loop.
             if over:
                 loop.call_soon_threadsafe(_tell, over)
             pieces += [piece for piece in batch if piece not in over]
@@ -119,7 +123,9 @@ class VoiceListener:
             loop.call_soon_threadsafe(_tell, pieces)
 
     def _take(self, pieces: deque[_Piece]) -> bool:
-        """Take all waiting pieces, or wait for one if there are none. Returns False at the end."""
+        """Take all pieces that are waiting, or wait for one if there are none. Returns False at the
+        end.
+        """
         while not (pieces and self._waiting.empty()):
             piece = self._waiting.get()
             if piece is None:
@@ -128,14 +134,14 @@ class VoiceListener:
         return True
 
     def _hear(self, batch: list[_Piece]) -> list[_Piece]:
-        """Process the next frames of each piece, and return the pieces that are complete."""
+        """Process the next frames of each piece. Returns the pieces that are complete."""
         over: list[_Piece] = []
         going: list[tuple[_Piece, Tensor]] = []
         for piece in batch:
             try:
                 frames = piece.next_frames(MOST_FRAMES // len(batch))
             except Exception as error:
-                # Told to the one whose audio it is.
+                # The error is raised for the caller whose audio it is.
                 piece.error = error
                 over.append(piece)
                 continue

@@ -1,9 +1,11 @@
-"""silero's network in numpy: how probably a frame of 32 ms holds speech. Pure.
+"""silero's network in numpy, which computes the probability that a frame of 32 ms contains speech.
+This module performs no I/O.
 
-Spectrum, four convolutions, one LSTM cell. It equals onnxruntime's answers to 3e-6, which would
-be 68 MB more in the image. All but the cell sees each frame by itself, so several frames of many
-conversations go through it at once, in products of two matrices: numpy makes one for each first
-index of products of more dimensions. 32 frames together take a fifth of the time of 32 alone.
+It consists of a spectrum, four convolutions and an LSTM cell. Its results are equal to those of
+onnxruntime to within 3e-6. onnxruntime would add 68 MB to the image. Everything except the cell
+processes each frame separately. Therefore several frames of many conversations are processed at
+once, in products of two matrices, because numpy computes products with more dimensions one matrix
+at a time. 32 frames together take a fifth of the time of 32 single frames.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ RATE_HZ = 16_000
 FRAME_SAMPLES = 512
 FRAME_S = FRAME_SAMPLES / RATE_HZ
 CONTEXT_SAMPLES = 64
-"""Of the frame before, which each frame is seen with."""
+"""The number of samples from the previous frame that are used together with each frame."""
 SEEN_SAMPLES = CONTEXT_SAMPLES + FRAME_SAMPLES
 
 _HOP, _WINDOW, _BINS = 128, 256, 129
@@ -34,28 +36,31 @@ _UNITS = 128
 
 
 def no_memory() -> Tensor:
-    """What the network knows before the first frame."""
+    """Return the state of the network before the first frame."""
     return np.zeros(2 * _UNITS, np.float32)
 
 
 class VoiceNetwork:
-    """The network with its weights, by name."""
+    """The network with its weights by name."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        # The rows of silero's first layer are those of a Fourier transform, times a window that
-        # its row of frequency 0 shows; the transform here divides by the window's length.
+        # The rows of silero's first layer are those of a Fourier transform multiplied by a window,
+        # which is visible in the row for frequency 0. The transform here divides by the length of
+        # the window.
         self._window = weights["stft"][0, 0] * np.float32(_WINDOW)
         layers = [(weights[f"encoder.{i}.weight"], weights[f"encoder.{i}.bias"]) for i in range(4)]
-        # Three taps of all channels, for windows that are laid out in this order.
+        # Three taps for all channels, for windows that are arranged in this order.
         first, self._first_bias = layers[0]
         self._first = np.ascontiguousarray(first.transpose(2, 1, 0).reshape(-1, len(first)))
         self._layers, steps = [], _STEPS
         for (weight, bias), stride in zip(layers[1:], _STRIDES[1:], strict=True):
             self._layers.append(_ShortConvolution(weight, bias, steps, stride))
             steps = (steps - 1) // stride + 1
-        # Those with a sigmoid first: they enter, forget and leave; then the new values.
+        # The gates that use a sigmoid come first (input, forget and output), followed by the new
+        # values.
         order = np.concatenate([np.r_[: 2 * _UNITS, 3 * _UNITS : 4 * _UNITS], np.r_[256:384]])
-        # sigmoid(x) is (tanh(x / 2) + 1) / 2, so all four take one pass of the same function.
+        # sigmoid(x) is (tanh(x / 2) + 1) / 2, so one pass of the same function is sufficient for
+        # all four.
         scale = np.repeat(np.array([0.5, 1], np.float32), [3 * _UNITS, _UNITS])
         self._input = np.ascontiguousarray(weights["lstm.input"][order].T) * scale
         self._hidden = np.ascontiguousarray(weights["lstm.hidden"][order].T) * scale
@@ -67,14 +72,15 @@ class VoiceNetwork:
     def hear(
         self, sounds: Sequence[Tensor], memories: Sequence[Tensor]
     ) -> tuple[list[list[float]], list[Tensor]]:
-        """The probability of each frame of several conversations, and what to give with the next
-        ones of each.
+        """Return the probability of each frame of several conversations, and the state to pass with
+        the next frames of each.
 
-        `sounds` are, for each, its next frames [frames, SEEN_SAMPLES], which need not be as many as
-        another's; at least one.
+        For each conversation, `sounds` contains its next frames [frames, SEEN_SAMPLES]. Their
+        number may differ, but there must be at least one.
         """
         counts = [len(each) for each in sounds]
-        # Who has more frames comes first: each step of the cell is of the first so many.
+        # Conversations with more frames come first, so that each step of the cell processes a
+        # prefix of them.
         order = sorted(range(len(counts)), key=counts.__getitem__, reverse=True)
         going = [sum(count > step for count in counts) for step in range(max(counts))]
         ends = list(accumulate(counts))
@@ -98,7 +104,7 @@ class VoiceNetwork:
         return spoken, [after[each] for each in range(len(counts))]
 
     def _encoded(self, sounds: Sequence[Tensor], room: _Room, frames: int) -> Tensor:
-        """The frames of all sounds, so many, [frames, units]."""
+        """Return the encoded frames of all sounds [frames, units]."""
         sound, windows, padded = room.sound[:frames], room.windows[:frames], room.padded[:frames]
         np.concatenate(sounds, out=sound)
         np.multiply(room.inside[:frames], self._window, out=windows[:, :_WHOLE])
@@ -107,7 +113,7 @@ class VoiceNetwork:
         mirrored = sound[:, -2 : -2 - _MIRRORED : -1]
         np.multiply(mirrored, self._window[there:], out=last[:, there:])
         spectrum: Tensor = room.spectrum[:frames]
-        # With a factor of float32 numpy transforms in float32, without one in float64.
+        # With a float32 factor, numpy transforms in float32. Without one, it transforms in float64.
         np.fft.rfft(windows, norm="forward", out=spectrum)
         np.abs(spectrum, out=padded[:, 1:-1])
         taps = room.taps[:frames]
@@ -121,8 +127,9 @@ class VoiceNetwork:
         return np.asarray(values)
 
     def _remembered(self, seen: Tensor, memory: Tensor, going: Sequence[int]) -> Tensor:
-        """The cell's steps, of the first so many conversations each; `memory` is what they know
-        afterwards."""
+        """Run the steps of the cell. Step i processes the first `going[i]` conversations. `memory`
+        then contains their new state.
+        """
         hidden, cell = memory[:, :_UNITS], memory[:, _UNITS:]
         heard = np.empty((len(seen), _UNITS), np.float32)
         start = 0
@@ -132,7 +139,7 @@ class VoiceNetwork:
             gates = hidden[:number] @ self._hidden
             gates += seen[step]
             np.tanh(gates, out=gates)
-            # np.split takes as long as the product.
+            # np.split would take as long as the product.
             opened = gates[:, : 3 * _UNITS]
             opened += 1
             opened *= 0.5
@@ -146,22 +153,22 @@ class VoiceNetwork:
 
 
 class _Room:
-    """Buffers for large arrays of a number of frames, for reuse.
+    """Reusable buffers for large arrays with a certain number of frames.
 
-    malloc would return the memory to the system each time, and new page faults would take as long
-    as the transform.
+    malloc would return the memory to the system each time, and the new page faults would take as
+    long as the transform.
     """
 
     def __init__(self, frames: int) -> None:
         self.frames = frames
         self.sound = np.empty((frames, SEEN_SAMPLES), np.float32)
-        # All windows but the last, which is mirrored at the frame's end.
+        # All windows except for the last one, which is mirrored at the end of the frame.
         strides = (self.sound.strides[0], _HOP * self.sound.itemsize, self.sound.itemsize)
         shape = (frames, _WHOLE, _WINDOW)
         self.inside = np.ndarray(shape, np.float32, self.sound, strides=strides)
         self.windows = np.empty((frames, _STEPS, _WINDOW), np.float32)
         self.spectrum = np.empty((frames, _STEPS, _BINS), np.complex64)
-        # A step of nothing at both ends.
+        # A step of zeros at both ends.
         self.padded = np.zeros((frames, _STEPS + 2, _BINS), np.float32)
         shape = (frames, _STEPS, 3 * _BINS)
         self.overlapping = np.ndarray(shape, np.float32, self.padded, strides=self.padded.strides)
@@ -171,21 +178,22 @@ class _Room:
 
 
 class _Rooms(threading.local):
-    """Each thread's own."""
+    """The buffers of each thread."""
 
     def __init__(self) -> None:
         self._room = _Room(1)
 
     def of(self, frames: int) -> _Room:
-        """One for so many frames at least."""
+        """Return buffers for at least this number of frames."""
         if self._room.frames < frames:
             self._room = _Room(frames)
         return self._room
 
 
 class _ShortConvolution:
-    """A convolution [out, in, 3 taps] of so few steps that there is a matrix for each step that it
-    makes: nothing is laid out then, and nothing multiplied with zeros."""
+    """A convolution [out, in, 3 taps] of so few steps that there is one matrix for each output
+    step. In this way, nothing has to be rearranged and nothing is multiplied by zeros.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor, steps: int, stride: int) -> None:
         self._parts: list[tuple[slice, Tensor]] = []
@@ -198,7 +206,7 @@ class _ShortConvolution:
         self._bias = np.tile(bias, len(self._parts))
 
     def of(self, values: Tensor) -> Tensor:
-        """[frames, steps x in] to [frames, steps made x out]."""
+        """Map [frames, steps x in] to [frames, output steps x out]."""
         made = np.empty((len(values), len(self._bias)), np.float32)
         for number, (seen, weight) in enumerate(self._parts):
             out = weight.shape[1]
@@ -209,7 +217,7 @@ class _ShortConvolution:
 
 @cache
 def voice_network() -> VoiceNetwork:
-    """The network, loaded once in a process."""
+    """Return the network. It is loaded once per process."""
     with np.load(Path(__file__).with_name("silero.npz"), allow_pickle=False) as weights:
         return VoiceNetwork(dict(weights))
 

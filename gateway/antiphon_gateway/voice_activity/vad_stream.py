@@ -1,5 +1,6 @@
-"""The voice activity state of one conversation: its audio in frames, and where speech begins and
-ends."""
+"""The voice activity state of one conversation. It divides the audio into frames and determines
+where speech starts and ends.
+"""
 
 from __future__ import annotations
 
@@ -17,38 +18,41 @@ from antiphon_gateway.voice_activity.network import (
 )
 
 _STEP = np.float32(1 / 32768)
-"""Of 16-bit samples."""
+"""The value of one step of a 16-bit sample."""
 
 
 class VadStream:
-    """Takes 16-bit samples of `rate_hz` in pieces. One thread at a time may use it."""
+    """Accepts 16-bit samples of `rate_hz` in pieces. Only one thread may use it at a time."""
 
     def __init__(self, rate_hz: int, rule: EndpointRule) -> None:
         self.rate_hz = rate_hz
         self.memory = no_memory()
         self._resampler = soxr.ResampleStream(rate_hz, RATE_HZ, 1, dtype="float32")
-        # What the next frame is seen with, and what there is of it.
+        # The samples that precede the next frame, and the part of this frame that has arrived.
         self._rest = np.zeros(CONTEXT_SAMPLES, np.float32)
         self._endpointing = Endpointing(rule)
 
     @property
     def speaking(self) -> bool:
-        """Whether speech has begun that has not ended."""
+        """Whether speech has started but not ended."""
         return self._endpointing.speaking
 
     def forget(self) -> None:
-        """Reset: earlier speech counts no more."""
+        """Reset the state, so that earlier speech no longer counts."""
         self._endpointing.forget()
 
     def frames(self, pcm16: bytes) -> Tensor:
-        """The frames that these samples complete, each with what the network sees before it:
-        [frames, SEEN_SAMPLES]. The rest waits for more."""
+        """Return the frames that are complete after these samples, each with the samples that
+        precede it [frames, SEEN_SAMPLES].
+
+        The remaining samples wait for more.
+        """
         samples: Tensor = np.frombuffer(pcm16, "<i2") * _STEP
         if self.rate_hz != RATE_HZ:
             samples = self._resampler.resample_chunk(samples)
         samples = np.concatenate([self._rest, samples])
         count = (len(samples) - CONTEXT_SAMPLES) // FRAME_SAMPLES
-        # A copy: a view would keep a long piece while the next comes.
+        # This is a copy, because a view would keep a long piece alive until the next one arrives.
         self._rest = samples[count * FRAME_SAMPLES :].copy()
         if not count:
             return np.empty((0, SEEN_SAMPLES), np.float32)
@@ -57,9 +61,9 @@ class VadStream:
         return np.ndarray((count, SEEN_SAMPLES), np.float32, samples, strides=strides)
 
     def hear(self, probability: float) -> SpeechEdge | None:
-        """Whether speech has begun or ended with the next frame."""
+        """Return whether speech has started or ended with the next frame."""
         return self._endpointing.hear(probability)
 
     def samples_at(self, frame: int) -> int:
-        """Return the start of a frame, in input samples."""
+        """Return the start of a frame in input samples."""
         return frame * FRAME_SAMPLES * self.rate_hz // RATE_HZ

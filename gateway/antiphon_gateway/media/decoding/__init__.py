@@ -1,1 +1,3 @@
-"""Decoding of recordings: WAV in the gateway, every other format in child processes."""
+"""Decoding of recordings. WAV files are decoded in the gateway, and all other formats are decoded
+in child processes.
+"""

@@ -1,4 +1,4 @@
-"""Bounds of a recording, checked against its header before a sample is decoded."""
+"""The limits on a recording, which are compared with its header before any sample is decoded."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import math
 MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 192_000
 MAX_CHANNELS = 8
 DENSEST_PER_S = 2 * 48_000
-"""Samples a second, of all channels together, that a recording of the longest duration may have. A
-shorter one may have as many in all."""
+"""The maximum number of samples per second, counting all channels, in a recording of the maximum
+length. A shorter recording may have the same total number.
+"""
 LOUDEST = 2.0**31
-"""Float files hold -1 to 1, or integers of up to 32 bits."""
+"""Float files contain values from -1 to 1, or integers of up to 32 bits."""
 SPARE_S = 0.1
-"""How far past its bound a recording of unknown length is read, to see that it is too long."""
+"""If the length of a recording is unknown, it is read this many seconds beyond its limit, in order
+to notice that it is too long.
+"""
 
 
 class RejectedRecording(Exception):
-    """A recording that is not decoded; the message describes the file's fault."""
+    """A recording that is not decoded. The message describes what is wrong with the file."""
 
 
 class RecordingTooLong(RejectedRecording):
-    """A recording of more seconds than are allowed."""
+    """A recording that is longer than allowed."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"is {seconds:.1f} seconds long")
@@ -28,17 +31,18 @@ class RecordingTooLong(RejectedRecording):
 
 
 class CostlyRecording(Exception):
-    """A recording that states more samples than its lane decodes."""
+    """A recording that declares more samples than its lane decodes."""
 
 
 def most_samples(most_s: float) -> int:
-    """Return the maximum number of samples of a recording, over all channels, for a length of
-    `most_s`."""
+    """Return the maximum number of samples, counting all channels, for a recording of `most_s`
+    seconds.
+    """
     return math.ceil(most_s * DENSEST_PER_S)
 
 
 def check_sound(channels: int, rate_hz: int) -> None:
-    """Raise `RejectedRecording` for channels or a sample rate out of bounds."""
+    """Raise `RejectedRecording` if the number of channels or the sample rate is out of range."""
     if not 1 <= channels <= MAX_CHANNELS:
         raise RejectedRecording(f"must have 1 to {MAX_CHANNELS} channels, has {channels}")
     if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
@@ -48,7 +52,7 @@ def check_sound(channels: int, rate_hz: int) -> None:
 
 
 def check_frames(frames: int, channels: int, rate_hz: int, most_s: float) -> None:
-    """Raise `RejectedRecording` for no frames at all, and for more than may be decoded."""
+    """Raise `RejectedRecording` if there are no frames, or more than may be decoded."""
     if frames <= 0:
         raise RejectedRecording("has no samples")
     if frames / rate_hz > most_s:
@@ -58,13 +62,17 @@ def check_frames(frames: int, channels: int, rate_hz: int, most_s: float) -> Non
 
 
 def check_cost(samples: float, cost_samples: int) -> None:
-    """Raise `CostlyRecording` for more samples of all channels together than `cost_samples`."""
+    """Raise `CostlyRecording` if there are more than `cost_samples` samples, counting all
+    channels.
+    """
     if samples > cost_samples:
         raise CostlyRecording
 
 
 def too_many_samples(channels: int, rate_hz: int, most_s: float) -> RejectedRecording:
-    """The error for a recording whose rate, channels and seconds make too many samples."""
+    """Return the error for a recording whose rate, channels and length result in too many
+    samples.
+    """
     return RejectedRecording(
         f"{channels} channels at {rate_hz} Hz make more than {most_samples(most_s)} samples, the "
         "most of one recording; send fewer channels or a lower sample rate"

@@ -1,4 +1,4 @@
-"""The messages between the gateway and its decode server: one JSON packet each."""
+"""The messages between the gateway and its decode server. Each of them is one JSON packet."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ MAX_PACKET_BYTES = 16 << 10
 MAX_REPORT_BYTES = 4 << 10
 
 REJECTED, FAILED, NOT_STARTED, COSTLY = 3, 4, 5, 6
-"""Exit statuses of a child: its `DecodeReport` says what is wrong with the file, or what failed;
-its program could not be started; the file states more than `cost_samples`."""
+"""The exit statuses of a child process.
+
+With `REJECTED` and `FAILED`, its `DecodeReport` contains what is wrong with the file or what
+failed. `NOT_STARTED` means that its program could not be started. `COSTLY` means that the file
+declares more than `cost_samples` samples.
+"""
 
 
 class DecodeRequest(msgspec.Struct, frozen=True, tag=True):
     """Decode a file in a new child process.
 
-    Three descriptors are attached: the file, an empty file for mono float32 samples, and an empty
-    file for a `DecodeReport`. `name` describes the file. A `program` is started with the file as
-    its standard input and the samples as its standard output; without one, libsndfile decodes.
-    Samples have `rate_hz`, and last at most `most_s`. SIGPROF ends the child after `cpu_s`. A file
-    whose header declares more than `cost_samples`, over all channels, is not decoded.
+    Three file descriptors are attached: the file, an empty file for mono float32 samples, and an
+    empty file for a `DecodeReport`. `name` describes the file. A `program` is started with the file
+    as its standard input and the samples as its standard output. If there is none, libsndfile
+    decodes the file. The samples have the rate `rate_hz` and are at most `most_s` seconds long.
+    SIGPROF ends the child after `cpu_s` seconds. If the header of the file declares more than
+    `cost_samples` samples, counting all channels, it is not decoded.
     """
 
     number: int
@@ -35,27 +40,29 @@ class DecodeRequest(msgspec.Struct, frozen=True, tag=True):
 
 
 class KillChild(msgspec.Struct, frozen=True, tag=True):
-    """End a child process, if it still runs."""
+    """End a child process if it is still running."""
 
     number: int
 
 
 class ChildStarted(msgspec.Struct, frozen=True, tag=True):
-    """The process id of a child."""
+    """Contains the process ID of a child."""
 
     number: int
     pid: int
 
 
 class ChildEnded(msgspec.Struct, frozen=True, tag=True):
-    """A child's exit status; minus a signal's number where that ended it."""
+    """Contains the exit status of a child, or the negative number of the signal that ended it."""
 
     number: int
     status: int
 
 
 class DecodeReport(msgspec.Struct, frozen=True):
-    """Why a child rejected its file (`seconds` where it is too long), or what failed in it."""
+    """The reason why a child rejected its file, or what failed. If the file is too long, `seconds`
+    is set.
+    """
 
     message: str
     seconds: float = 0.0

@@ -1,13 +1,13 @@
-"""Fork a child process for each file to decode. `DecoderProcesses` starts this program.
+"""Forks a child process for each file to decode. `DecoderProcesses` starts this program.
 
 A gateway starts the server once. The server imports the decoding libraries, and is small and
-single-threaded, so that a fork takes a millisecond, compared with two hundred for a start of
-Python. A child decodes one file with limits of CPU time, memory and output, and may be killed at
-any time. The effects of a file on a decoder end with that child, and messages of decoders do not
-reach the gateway's log.
+single-threaded, so a fork takes one millisecond. Starting Python would take two hundred. A child
+decodes one file with limits on CPU time, memory and output, and may be killed at any time. The
+effects of a file on a decoder end together with this child, and messages of decoders do not reach
+the gateway's log.
 
-The standard input is the socket to the gateway. All children are killed when the gateway closes it
-or dies. Standard output and error are /dev/null, for the server and its children.
+The standard input is the socket to the gateway. When the gateway closes it or dies, all children
+are killed. Standard output and standard error are /dev/null for the server and its children.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ _decoder = msgspec.json.Decoder(ToServer)
 
 
 class DecodeServer:
-    """The children, and the socket to the gateway."""
+    """The children of the server and its socket to the gateway."""
 
     def __init__(self, gateway: socket.socket) -> None:
         self._gateway = gateway
-        self._numbers: dict[int, int] = {}  # by process id
+        self._numbers: dict[int, int] = {}  # Keyed by process ID.
 
     def serve(self) -> None:
-        """Return when the gateway has closed its end and no child is left."""
+        """Process packets until the gateway has closed its end and there are no more children."""
         woken, wake = os.pipe()
         for end in (woken, wake):
             os.set_blocking(end, False)
-        # A signal's number is written here, whichever call it interrupts.
+        # The number of a signal is written here, no matter which call the signal interrupts.
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         try:
@@ -82,7 +82,7 @@ class DecodeServer:
                 os.waitpid(pid, 0)
 
     def _obey(self) -> bool:
-        """Do what one packet asks for; False at the end of the connection."""
+        """Process one packet. Returns False at the end of the connection."""
         packet, descriptors, _, _ = socket.recv_fds(self._gateway, MAX_PACKET_BYTES, 3)
         if not packet:
             return False
@@ -91,7 +91,7 @@ class DecodeServer:
                 self._start(request, descriptors)
             case KillChild(number):
                 for pid in [pid for pid, each in self._numbers.items() if each == number]:
-                    # It has not been reaped, so the process id is still its own.
+                    # The child has not been reaped, so the process ID still belongs to it.
                     os.kill(pid, signal.SIGKILL)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -117,19 +117,21 @@ class DecodeServer:
 
 
 def run_child(request: DecodeRequest, descriptors: list[int], parent: int) -> NoReturn:
-    """Decode one file, then exit."""
+    """Decode one file and then exit."""
     status = 1
     try:
         source, out, report = descriptors
         _confine(request, parent)
         status = _run(request, source, out, report)
     finally:
-        # A child never returns into the server's loop.
+        # A child never returns to the loop of the server.
         os._exit(status)
 
 
 def _run(request: DecodeRequest, source: int, out: int, report: int) -> int:
-    """Decode with libsndfile, or check the headers and become the program; the exit status."""
+    """Decode with libsndfile, or check the headers and become the program. Returns the exit
+    status.
+    """
     try:
         os.lseek(source, 0, os.SEEK_SET)
         if not request.program:
@@ -154,7 +156,7 @@ def _run(request: DecodeRequest, source: int, out: int, report: int) -> int:
 
 
 def _become(program: tuple[str, ...], source: int, out: int) -> int:
-    """Run the program in this process; returns only if it cannot be started."""
+    """Run the program in this process. This only returns if the program cannot be started."""
     os.dup2(source, 0)
     os.dup2(out, 1)
     try:
@@ -164,7 +166,9 @@ def _become(program: tuple[str, ...], source: int, out: int) -> int:
 
 
 def _confine(request: DecodeRequest, parent: int) -> None:
-    """Limit what this process can take, close what is the server's, and die with the server."""
+    """Limit the resources of this process, close everything that belongs to the server, and die
+    together with it.
+    """
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGXFSZ, signal.SIGPIPE, signal.SIGPROF):
         signal.signal(number, signal.SIG_DFL)
@@ -172,10 +176,11 @@ def _confine(request: DecodeRequest, parent: int) -> None:
     if os.getppid() != parent:
         os._exit(1)
     os.nice(request.niceness)
-    # The timer counts fractions of a second, and a program that this process becomes keeps it.
+    # The timer supports fractions of a second. If this process becomes a program, the timer remains
+    # active.
     signal.setitimer(signal.ITIMER_PROF, request.cpu_s)
     for limit, most in (
-        # Whole seconds, and cannot be ignored.
+        # This limit is in whole seconds and cannot be ignored.
         (resource.RLIMIT_CPU, math.ceil(request.cpu_s) + 1),
         (resource.RLIMIT_AS, request.memory_bytes),
         (resource.RLIMIT_FSIZE, request.out_bytes),
@@ -188,7 +193,7 @@ def _confine(request: DecodeRequest, parent: int) -> None:
 def main() -> None:
     """Serve the gateway at the other end of the standard input."""
     with socket.socket(fileno=os.dup(0)) as gateway:
-        # A child's standard input is not the gateway's socket.
+        # The standard input of a child is not the socket to the gateway.
         os.close(0)
         os.open(os.devnull, os.O_RDWR)
         DecodeServer(gateway).serve()

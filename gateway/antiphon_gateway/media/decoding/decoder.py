@@ -1,4 +1,4 @@
-"""Recordings of any container that is read, decoded where their cost is bounded."""
+"""Decodes recordings in all supported containers, with limits on the cost."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from antiphon_gateway.threads import SizedThreads
 
 
 class MissingFfmpeg(RejectedRecording):
-    """A container that needs FFmpeg, which is not installed."""
+    """The container needs FFmpeg, which is not installed."""
 
 
 class MediaDecoder:
-    """Decodes recordings: WAV on threads, because its cost is that of its bytes; everything else
-    in child processes that a request takes with it when it ends. Close it."""
+    """Decodes recordings. It must be closed.
+
+    WAV files are decoded on threads, because their cost is proportional to their size. All other
+    formats are decoded in child processes, which end together with the request.
+    """
 
     def __init__(self, processes: int) -> None:
         self.processes = DecoderProcesses(processes)
@@ -27,11 +30,12 @@ class MediaDecoder:
         self._ffmpeg = find_ffmpeg()
 
     async def decode(self, data: bytes, rate_hz: int, most_s: float, key: str) -> Tensor:
-        """Mono float32 samples at `rate_hz` of a file that may last `most_s`.
+        """Return the mono float32 samples at `rate_hz` of a file that may be up to `most_s` seconds
+        long.
 
-        Cancelling kills the child process; WAV goes on, for as long as its bytes take. Raises
-        `RejectedRecording` for a file that is out of bounds or cannot be read, and what
-        `DecoderProcesses.decode` raises.
+        Cancelling this call kills the child process. Decoding of a WAV file continues, which does
+        not take long. Raises `RejectedRecording` if the file exceeds a limit or cannot be read, and
+        the errors of `DecoderProcesses.decode`.
         """
         container = container_of(data)
         if container is None:
@@ -55,18 +59,18 @@ class MediaDecoder:
             await self.threads.run(samples.nbytes, _check_samples, samples)
         if not len(samples):
             raise RejectedRecording("has no samples")
-        # Resampling may round up by a sample.
+        # Resampling may round up by one sample.
         if container.demuxer and (seconds := (len(samples) - 1) / rate_hz) > most_s:
             raise RecordingTooLong(seconds)
         return samples
 
     async def close(self) -> None:
-        """Kill what is being decoded; decode nothing more."""
+        """Kill all decoding processes and stop decoding."""
         await self.processes.close()
         self.threads.close()
 
 
 def _check_samples(samples: Tensor) -> None:
-    """Raise for samples that are none, whatever wrote them."""
+    """Raise an error if the samples are not valid, no matter what has written them."""
     if len(samples) and not np.abs(samples).max() <= LOUDEST:
         raise RejectedRecording(f"has samples that are NaN, infinite or beyond {LOUDEST:g}")

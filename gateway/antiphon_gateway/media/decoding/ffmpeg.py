@@ -1,7 +1,7 @@
-"""How FFmpeg decodes a file: as a child process, with nothing allowed that it does not need.
+"""Decodes a file with FFmpeg in a child process that only has what it needs.
 
-The file is a descriptor in memory and not a pipe, because MP4 may have its index at the end. No
-playlist is among the demuxers, so a file cannot name others to open.
+The file is a descriptor in memory instead of a pipe, because the index of an MP4 file may be at its
+end. No playlist formats are among the demuxers, so a file cannot refer to other files.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from antiphon_gateway.media.decoding.containers import DECODERS, Container
 
 REMEDY = "install ffmpeg where the gateway runs (Debian: apt-get install ffmpeg)"
 MAX_STREAMS = 16
-"""Tracks that a file may have."""
+"""The maximum number of tracks in a file."""
 
 
 def find_ffmpeg() -> str:
-    """The program's path; empty where it is not installed."""
+    """Return the path of the program, or an empty string if it is not installed."""
     return shutil.which("ffmpeg") or ""
 
 
 def decode_command(
     ffmpeg: str, container: Container, rate_hz: int, most_s: float
 ) -> tuple[str, ...]:
-    """Decode the first audio track of the standard input to mono float32 samples."""
+    """Return the command that decodes the first audio track of the standard input to mono float32
+    samples.
+    """
     return (
         ffmpeg,
         *("-nostdin", "-hide_banner", "-loglevel", "quiet"),
@@ -36,7 +38,8 @@ def decode_command(
         *("-f", container.demuxer, "-i", "file:/dev/fd/0"),
         *("-map", "0:a:0"),
         *("-t", f"{most_s + SPARE_S:.3f}"),
-        # Channels are averaged; else float samples of both sides would add up to more.
+        # The channels are averaged. Otherwise the sum of float samples of both sides would be too
+        # large.
         *("-ac", "1", "-rematrix_maxval", "1.0", "-ar", str(rate_hz)),
         *("-c:a", "pcm_f32le", "-f", "f32le", "pipe:1"),
     )

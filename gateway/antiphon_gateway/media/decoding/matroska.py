@@ -1,4 +1,6 @@
-"""Audio tracks of a WebM or Matroska file by its headers (RFC 9559), without its clusters."""
+"""Finds the audio tracks of a WebM or Matroska file in its headers (RFC 9559), without reading its
+clusters.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,13 @@ _RATE, _OUTPUT_RATE, _CHANNELS = 0xB5, 0x78B5, 0x9F
 _SOUND = 2
 _DEFAULT_SCALE_NS, _DEFAULT_RATE_HZ = 1_000_000, 8_000
 MAX_ELEMENTS = 100_000
-"""Clusters and other elements of a file whose headers are read."""
+"""The maximum number of clusters and other elements in a file whose headers are read."""
 
 
 def matroska_sounds(file: File) -> list[MuxedSound]:
-    """The audio tracks in their order. Raises `RejectedRecording` for too many tracks, elements,
-    or an index out of bounds."""
+    """Return the audio tracks in order. Raises `RejectedRecording` if there are too many tracks or
+    elements, or if an index exceeds a limit.
+    """
     tracks = 0
     seconds, sounds = 0.0, list[MuxedSound]()
     for kind, start, stop in _top_elements(file):
@@ -42,7 +45,7 @@ def matroska_sounds(file: File) -> list[MuxedSound]:
 
 
 def _top_elements(file: File) -> Iterator[tuple[int, int, int]]:
-    """The elements of all segments."""
+    """Yield the elements of all segments."""
     for count, (kind, start, stop) in enumerate(_elements(file, 0, len(file))):
         if count > MAX_ELEMENTS:
             raise RejectedRecording(f"has more than {MAX_ELEMENTS} elements")
@@ -55,8 +58,11 @@ def _top_elements(file: File) -> Iterator[tuple[int, int, int]]:
 
 
 def _elements(file: File, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Id, start and end of each element; one of unknown size goes as far as its parent does, so a
-    live stream's headers are read as far as its first cluster."""
+    """Yield the ID, the start and the end of each element.
+
+    An element of unknown size extends to the end of its parent, so the headers of a live stream are
+    read up to its first cluster.
+    """
     while at < stop:
         kind, at, _ = _number(file, at, stop, keep_marker=True)
         size, at, unknown = _number(file, at, stop, keep_marker=False)
@@ -66,8 +72,9 @@ def _elements(file: File, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _number(file: File, at: int, stop: int, *, keep_marker: bool) -> tuple[int, int, bool]:
-    """Return a number of variable length, its end, and whether all its bits are set (an unknown
-    size)."""
+    """Return a number of variable length, its end, and whether all of its bits are set, which means
+    an unknown size.
+    """
     if at >= stop or not file[at]:
         return 0, stop, False
     length = 9 - file[at].bit_length()
@@ -87,7 +94,7 @@ def _seconds(file: File, start: int, stop: int) -> float:
 
 
 def _sound(file: File, start: int, stop: int) -> MuxedSound | None:
-    """A track, if it is sound."""
+    """Return a track if it contains audio, or None otherwise."""
     sound, kind_of_track, codec, private = MuxedSound(), 0, b"", b""
     channels, rate_hz = 1, float(_DEFAULT_RATE_HZ)
     for kind, at, end in _elements(file, start, stop):
@@ -119,7 +126,7 @@ def _sound(file: File, start: int, stop: int) -> MuxedSound | None:
 
 
 def _float(data: bytes) -> float:
-    """A float of 4 or 8 bytes; 0 where it is absent or no number."""
+    """Return a float of 4 or 8 bytes, or 0 if it is missing or not a number."""
     kind = {4: ">f", 8: ">d"}.get(len(data))
     value = struct.unpack(kind, data)[0] if kind else 0.0
     return value if abs(value) < float("inf") else 0.0

@@ -1,4 +1,4 @@
-"""Blocks of a sound file as mono at another rate."""
+"""Converts blocks of a sound file to mono at a different rate."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from antiphon_gateway.media.decoding.bounds import LOUDEST, RejectedRecording
 from antiphon_gateway.media.resampling import RecordingResampler
 
 BLOCK_SAMPLES = 1 << 16
-"""Of all channels together: how much is decoded before it becomes mono and is resampled."""
+"""The number of samples, counting all channels, that are decoded before they are converted to mono
+and resampled.
+"""
 
 
 def mono_blocks(file: soundfile.SoundFile, frames: int, rate_hz: int) -> Iterator[Tensor]:
-    """At most `frames` of the file as mono float32 at `rate_hz`, block by block; together they
-    are what resampling it at once gives. Raises `RejectedRecording` for samples that are none."""
+    """Yield up to `frames` frames of the file as mono float32 at `rate_hz`, block by block.
+
+    Together, the blocks are equal to the result of resampling everything at once. Raises
+    `RejectedRecording` if the samples are not valid.
+    """
     resampler = RecordingResampler(file.samplerate, rate_hz)
     size = max(1, BLOCK_SAMPLES // file.channels)
     while frames > 0:
         block = file.read(min(size, frames), dtype="float32", always_2d=True)
-        # Not NaN either.
+        # The condition is written in this way so that NaN is rejected as well.
         if len(block) and not np.abs(block).max() <= LOUDEST:
             raise RejectedRecording(f"has samples that are NaN, infinite or beyond {LOUDEST:g}")
         frames = frames - len(block) if len(block) else 0

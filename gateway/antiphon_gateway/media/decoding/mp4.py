@@ -1,4 +1,6 @@
-"""Audio tracks of an MP4, M4A or 3GP file by its index (`moov`), without its samples."""
+"""Finds the audio tracks of an MP4, M4A or 3GP file in its index (`moov`), without reading its
+samples.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,19 @@ from antiphon_gateway.media.decoding.muxed_sound import MAX_TRACKS, File, MuxedS
 MAX_INDEX_BYTES = 16 << 20
 """An hour of AAC takes about 1 MB."""
 MAX_INDEXED_SAMPLES = 8_000_000
-"""Frames that tables may state for all tracks. FFmpeg makes 24 bytes and more of each."""
+"""The maximum number of frames that the tables of all tracks may declare. FFmpeg needs at least 24
+bytes for each of them.
+"""
 MAX_BOXES = 100_000
 _CONTAINERS = frozenset({b"moov", b"trak", b"mdia", b"minf", b"stbl"})
 _ENTRY_HEAD_BYTES = 8 + 28
-"""An audio sample entry of version 0, its box header included."""
+"""The size of an audio sample entry of version 0, including the header of its box."""
 
 
 def mp4_sounds(file: File) -> list[MuxedSound]:
-    """The audio tracks in their order. Raises `RejectedRecording` for an index, tracks, boxes or
-    frames out of bounds."""
+    """Return the audio tracks in order. Raises `RejectedRecording` if the index, the tracks, the
+    boxes or the frames exceed a limit.
+    """
     tracks = frames = 0
     seconds, is_sound = 0.0, False
     sounds: list[MuxedSound] = []
@@ -55,7 +60,7 @@ def mp4_sounds(file: File) -> list[MuxedSound]:
 
 
 def _boxes(file: File) -> Iterator[tuple[bytes, int, int]]:
-    """Kind, start and end of the content of each box, in their order."""
+    """Yield the type, the start and the end of the content of each box, in order."""
     ends = [len(file)]
     at = 0
     while ends:
@@ -75,7 +80,7 @@ def _boxes(file: File) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _seconds(file: File, start: int, stop: int) -> float:
-    """Of a media header; 0 where the duration is unknown."""
+    """Return the length in a media header, or 0 if it is unknown."""
     wide = start < stop and file[start] == 1
     at, size = (start + 20, 8) if wide else (start + 12, 4)
     scale, duration = _number(file, at), int.from_bytes(file[at + 4 : at + 4 + size], "big")
@@ -85,7 +90,7 @@ def _seconds(file: File, start: int, stop: int) -> float:
 
 
 def _describe(file: File, start: int, stop: int, sound: MuxedSound) -> None:
-    """Add what the first sample entry states."""
+    """Add what the first sample entry declares."""
     entry = file[start + 8 : stop]
     entry = entry[: _number(entry, 0)]
     if len(entry) < _ENTRY_HEAD_BYTES:
@@ -96,7 +101,7 @@ def _describe(file: File, start: int, stop: int, sound: MuxedSound) -> None:
         sound.rates_hz.append(round(rate_hz) if abs(rate_hz) < 1e9 else 0)
         sound.channels.append(_number(entry, 48))
     else:
-        # Both are 0 where only the codec's header states them.
+        # Both are 0 if only the header of the codec contains them.
         if channels := int.from_bytes(entry[24:26], "big"):
             sound.channels.append(channels)
         # The integer part of a 16.16 number.
@@ -113,7 +118,7 @@ def _describe(file: File, start: int, stop: int, sound: MuxedSound) -> None:
 
 
 def _inner(entry: bytes) -> Iterator[tuple[bytes, int]]:
-    """Kind and content of the boxes in an audio sample entry."""
+    """Yield the type and the content of the boxes in an audio sample entry."""
     at = _ENTRY_HEAD_BYTES + {1: 16, 2: 36}.get(int.from_bytes(entry[16:18], "big"), 0)
     while at + 8 <= len(entry):
         size = _number(entry, at)
@@ -122,8 +127,11 @@ def _inner(entry: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def _timed(file: File, start: int, stop: int) -> int:
-    """Frames that a table of durations states; it is run-length coded. PCM has one frame for each
-    sample, all of one duration, and FFmpeg indexes its chunks instead."""
+    """Return the number of frames that a run-length encoded table of durations declares.
+
+    PCM has one frame for each sample, and all of them have the same duration. In this case, FFmpeg
+    indexes chunks instead.
+    """
     entries = min(_number(file, start + 4), max(stop - start - 8, 0) // 8)
     table = file[start + 8 : start + 8 + 8 * entries]
     pairs = list(struct.iter_unpack(">II", table))
@@ -133,5 +141,5 @@ def _timed(file: File, start: int, stop: int) -> int:
 
 
 def _number(data: File, at: int) -> int:
-    """Return a number of four bytes; 0 after the end."""
+    """Return a number of four bytes, or 0 after the end of the data."""
     return int.from_bytes(data[at : at + 4], "big")

@@ -1,7 +1,8 @@
-"""What the headers of a file for FFmpeg state, checked before FFmpeg opens the file.
+"""Checks what the headers of a file declare before FFmpeg opens the file.
 
-A parser yields a `MuxedSound` for each audio track. The check runs in the child process, under its
-limits of CPU time and memory. A header can be false: the limits hold for what FFmpeg then does.
+A parser yields a `MuxedSound` for each audio track. The check runs in the child process, within its
+limits on CPU time and memory. A header can be wrong, so the limits also apply to what FFmpeg does
+afterwards.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from antiphon_gateway.media.decoding.mp4 import mp4_sounds
 from antiphon_gateway.media.decoding.muxed_sound import File, MuxedSound
 
 SPARE_HEADER_S = 1.0
-"""How much longer than its bound a header may state a recording to be: it counts an encoder's delay
-and padding, and all tracks of the file together."""
+"""A header may declare a recording to be this many seconds longer than its limit, because the
+length includes the delay and the padding of an encoder, and covers all tracks of the file.
+"""
 
 _OPUS_RATE_HZ = 48_000
 
@@ -33,12 +35,13 @@ _PARSERS: Mapping[str, Callable[[File], list[MuxedSound]]] = {
 
 
 def check_muxed(file: File, name: str, most_s: float, cost_samples: int) -> None:
-    """Check the first audio track of a file that may last `most_s`; `name` is its container's.
+    """Check the first audio track of a file that may be up to `most_s` seconds long. `name` is the
+    name of its container.
 
-    Raises `RejectedRecording` for channels, a sample rate, a duration, tracks or an index out of
-    bounds, and `CostlyRecording` for more samples than `cost_samples`. What a header does not
-    state is not checked, and neither are containers without a header (AAC, AMR). FFmpeg rejects a
-    file without an audio track.
+    Raises `RejectedRecording` if the channels, the sample rate, the length, the tracks or the index
+    exceed a limit, and `CostlyRecording` if there are more than `cost_samples` samples. Properties
+    that a header does not declare are not checked. Neither are containers without a header (AAC and
+    AMR). FFmpeg rejects a file that has no audio track.
     """
     parse = _PARSERS.get(name)
     if parse is None:

@@ -1,4 +1,4 @@
-"""An audio track of a file with headers, and what codecs' own headers add to it."""
+"""An audio track of a file with headers, including what the headers of the codec add to it."""
 
 from __future__ import annotations
 
@@ -7,33 +7,35 @@ from dataclasses import dataclass, field
 
 File = bytes | mmap.mmap
 MAX_TRACKS = 16
-"""Tracks of any kind that a file may have."""
+"""The maximum number of tracks of all types in a file."""
 
 
 @dataclass(slots=True)
 class MuxedSound:
-    """What a file states of an audio track: the container's header and the codec's may differ, so
-    there may be more than one number of channels and more than one rate. `seconds` is 0 where no
-    header states a duration."""
+    """What a file declares about an audio track.
+
+    The headers of the container and of the codec may differ, so there may be several numbers of
+    channels and several rates. `seconds` is 0 if no header contains the length.
+    """
 
     channels: list[int] = field(default_factory=list)
     rates_hz: list[int] = field(default_factory=list)
     seconds: float = 0.0
 
     def add_opus(self, head: bytes) -> None:
-        """The `OpusHead` of an Ogg, WebM or Matroska file. Opus always decodes to 48 kHz."""
+        """Add the `OpusHead` of an Ogg, WebM or Matroska file. Opus is always decoded to 48 kHz."""
         if head[:8] == b"OpusHead" and len(head) > 9:
             self.channels.append(head[9])
 
     def add_vorbis(self, private: bytes) -> None:
-        """Add Vorbis' three headers; the first has channels and rate."""
+        """Add the three headers of Vorbis. The first one contains the channels and the rate."""
         at = private.find(b"\x01vorbis")
         if at >= 0 and len(private) >= at + 16:
             self.channels.append(private[at + 11])
             self.rates_hz.append(int.from_bytes(private[at + 12 : at + 16], "little"))
 
     def add_flac(self, stream_info: bytes) -> None:
-        """FLAC's STREAMINFO without its block header."""
+        """Add the STREAMINFO of FLAC without its block header."""
         if len(stream_info) >= 13:
             bits = int.from_bytes(stream_info[10:13], "big")
             self.rates_hz.append(bits >> 4)

@@ -1,11 +1,11 @@
-"""The gateway's end of the decode server: a file goes out, samples come back.
+"""The gateway's end of the decode server. It sends files and receives samples.
 
-A child process takes a slot of a lane while it runs, and each lane has its own slots. A file
-enters the first lane of `LANES` whose size it does not exceed. The child leaves it at once when the
-file's header states more samples than the lane decodes, or when its CPU time is used up, and the
-file is decoded again in the next lane. Each lane has more CPU time and a lower priority than the
-one before. So files that are costly to decode, whatever their headers state, delay each other and
-not the others.
+A child process takes a slot of a lane while it is running, and each lane has its own slots. A file
+starts in the first lane of `LANES` whose size limit it does not exceed. The child leaves the lane
+immediately if the header of the file declares more samples than the lane decodes, or if its CPU
+time is used up. The file is then decoded again in the next lane. Each lane has more CPU time and a
+lower priority than the previous one. Therefore files that are expensive to decode only delay each
+other, regardless of what their headers declare.
 """
 
 from __future__ import annotations
@@ -52,9 +52,12 @@ log = logging.getLogger("gateway.media")
 
 @dataclass(frozen=True, slots=True)
 class DecodingLane:
-    """Bounds of the files that a lane decodes: CPU time, bytes, and samples of all channels
-    together that a header may state; and the niceness of its children, which yield to the gateway
-    and to stages on the same host."""
+    """The limits for the files that a lane decodes.
+
+    They are the CPU time, the size in bytes, and the number of samples, counting all channels, that
+    a header may declare. `niceness` applies to the child processes, which yield to the gateway and
+    to stages on the same host.
+    """
 
     cpu_s: float
     file_bytes: int
@@ -64,21 +67,22 @@ class DecodingLane:
 
 _ANY = sys.maxsize
 LANES = (
-    # Half a minute of Opus in WebM takes 0.13 s, most of it FFmpeg's start, and 230 kB. Headers of
-    # live recordings and of MP3 state no length, so their bytes bound what they cost here.
+    # Half a minute of Opus in WebM is 230 kB and takes 0.13 s, most of which is the start of
+    # FFmpeg. The headers of live recordings and of MP3 contain no length, so their size limits
+    # their cost here.
     DecodingLane(cpu_s=0.25, file_bytes=256 << 10, cost_samples=8_000_000, niceness=0),
     # Ten minutes of stereo take 1 to 2 s.
     DecodingLane(cpu_s=2.0, file_bytes=32 << 20, cost_samples=_ANY, niceness=10),
     DecodingLane(cpu_s=30.0, file_bytes=_ANY, cost_samples=_ANY, niceness=19),
 )
 MEMORY_BYTES = 768 << 20
-"""Address space of a child, its libraries included."""
+"""The maximum address space of a child, including its libraries."""
 _SAMPLE_BYTES = 4
 _PIECE_BYTES = 1 << 20
 _MODULE = "antiphon_gateway.media.decoding.decode_server"
 _ROOTS = (Path(__file__).parents[3], Path(antiphon.__file__).parents[1])
-"""The directories that this package and the library are imported from."""
-# What a child needs of the environment; not the gateway's secrets.
+"""The directories from which this package and the library are imported."""
+# The environment variables that a child needs. They do not include secrets of the gateway.
 _VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR")
 _TOO_COSTLY = (-signal.SIGPROF, COSTLY)
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
@@ -90,8 +94,9 @@ _report = msgspec.json.Decoder(DecodeReport)
 
 @dataclass(frozen=True, slots=True)
 class DecodeJob:
-    """A file of the kind `name`, wanted at `rate_hz`, which may last `most_s`; `program` decodes
-    it, or libsndfile."""
+    """A file of type `name` to be decoded to `rate_hz`, which may be up to `most_s` seconds long.
+    `program` or, if there is none, libsndfile decodes it.
+    """
 
     name: str
     rate_hz: int
@@ -100,18 +105,21 @@ class DecodeJob:
 
     @property
     def out_bytes(self) -> int:
-        """The most that may come of it."""
+        """The maximum size of the result in bytes."""
         return int((self.most_s + 2 * SPARE_S) * self.rate_hz) * _SAMPLE_BYTES
 
 
 class _TooCostly(Exception):
-    """A file is not for its lane: the child used up its CPU time, or the header states too much."""
+    """A file is too expensive for its lane, because the child has used up its CPU time or the
+    header declares too many samples.
+    """
 
 
 @dataclass(slots=True)
 class _RunningServer:
-    """The decode server's process with its children: descriptors that report their ends, and
-    process ids."""
+    """The process of the decode server and its children, with the descriptors that report their
+    ends and their process IDs.
+    """
 
     process: subprocess.Popen[bytes]
     control: socket.socket
@@ -120,9 +128,10 @@ class _RunningServer:
 
 
 class DecoderProcesses:
-    """Decodes files in child processes, at most `processes` of them in each lane.
+    """Decodes files in child processes. There are up to `processes` of them in each lane.
 
-    The server starts with the first file, or by `start`, and again when it was lost. Close it.
+    The server is started by `start` or with the first file, and again if it was lost. This object
+    must be closed.
     """
 
     def __init__(self, processes: int) -> None:
@@ -135,20 +144,20 @@ class DecoderProcesses:
 
     @property
     def running(self) -> int:
-        """Child processes that are not over."""
+        """The number of child processes that have not ended."""
         return len(self._server.ended) if self._server else 0
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The ids of the child processes that run."""
+        """The IDs of the child processes that are running."""
         return tuple(self._server.pids.values()) if self._server else ()
 
     async def decode(self, data: bytes, job: DecodeJob, key: str) -> Tensor:
-        """The file's samples, mono float32. Keys take turns; of one `key` the smallest file and the
-        oldest do.
+        """Return the samples of the file as mono float32. Keys take turns. For each `key`, the
+        smallest and the oldest file are decoded alternately.
 
-        Cancelling kills the child process. Raises `RejectedRecording` for a file that is out of
-        bounds or cannot be decoded, `Unavailable` when the process was killed from outside.
+        Cancelling this call kills the child process. Raises `RejectedRecording` if the file exceeds
+        a limit or cannot be decoded, and `Unavailable` if the process was killed from outside.
         """
         for lane, slots in self._lanes:
             if len(data) > lane.file_bytes:
@@ -159,21 +168,21 @@ class DecoderProcesses:
         raise RejectedRecording(f"takes more than {most_s:g} s of CPU time to decode")
 
     def start(self) -> None:
-        """Start the server, so that the first file need not wait for it."""
+        """Start the server, so that the first file does not have to wait for it."""
         self._running_server()
 
     async def close(self) -> None:
-        """Kill everything that runs, and end the server."""
+        """Kill everything that is running, and end the server."""
         self._closed = True
         if (server := self._server) is not None:
             self._lose(server)
-            # It ends as soon as it reads that the connection is closed.
+            # The server ends as soon as it notices that the connection has been closed.
             await asyncio.to_thread(server.process.wait)
 
     async def _decode(
         self, data: bytes, job: DecodeJob, key: str, lane: DecodingLane, slots: FairSlots
     ) -> Tensor:
-        """Run one child process. Raises `_TooCostly` besides what `decode` raises."""
+        """Run one child process. Raises `_TooCostly` in addition to the errors of `decode`."""
         await slots.take(key, len(data))
         ended: asyncio.Future[ChildEnded] | None = None
         source, out, report = map(_empty_file, ("file", "samples", "report"))
@@ -196,7 +205,8 @@ class DecoderProcesses:
             finally:
                 if ended is None:
                     slots.free()
-            # Whatever becomes of the caller, the slot is taken until the process is gone.
+            # The slot remains in use until the process has ended, no matter what happens to the
+            # caller.
             ended.add_done_callback(lambda _: slots.free())
             try:
                 end = await asyncio.shield(ended)
@@ -233,8 +243,9 @@ class DecoderProcesses:
     def _send(
         self, request: DecodeRequest, files: tuple[io.FileIO, ...]
     ) -> asyncio.Future[ChildEnded]:
-        """Start a child, and return a future with its end. Raises `Unavailable` without a
-        server."""
+        """Start a child and return a future for its end. Raises `Unavailable` if there is no
+        server.
+        """
         server = self._running_server()
         ended: asyncio.Future[ChildEnded] = asyncio.get_running_loop().create_future()
         packet = msgspec.json.encode(request)
@@ -252,7 +263,7 @@ class DecoderProcesses:
             server.control.send(msgspec.json.encode(KillChild(number)))
 
     def _receive(self, server: _RunningServer) -> None:
-        """Take a packet of the server's; none when it has ended."""
+        """Read a packet from the server. There is none if the server has ended."""
         try:
             packet = server.control.recv(MAX_PACKET_BYTES)
         except OSError:
@@ -269,7 +280,7 @@ class DecoderProcesses:
                 server.ended.pop(number).set_result(end)
 
     def _lose(self, server: _RunningServer) -> None:
-        """Go on without a server; its children die with it."""
+        """Continue without a server. Its children die together with it."""
         if server is not self._server:
             return
         self._server = None
@@ -280,12 +291,12 @@ class DecoderProcesses:
 
 
 def _empty_file(name: str) -> io.FileIO:
-    """A file in memory alone."""
+    """Return a file that only exists in memory."""
     return io.FileIO(os.memfd_create(f"antiphon-{name}", os.MFD_CLOEXEC), "r+")
 
 
 async def _write(file: io.FileIO, data: bytes) -> None:
-    """Fill a file, and let others run after each piece."""
+    """Write data to a file, and yield to other tasks after each piece."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest[:_PIECE_BYTES]) :]
@@ -293,7 +304,7 @@ async def _write(file: io.FileIO, data: bytes) -> None:
 
 
 def _check(status: int, job: DecodeJob, report: bytes) -> None:
-    """Raise for a child that did not decode its file."""
+    """Raise an error if a child did not decode its file."""
     if status == 0:
         return
     if status in _KILLED or (job.program and status == _FFMPEG_STOPPED):
@@ -309,7 +320,9 @@ def _check(status: int, job: DecodeJob, report: bytes) -> None:
 
 
 def _samples(descriptor: int, most_bytes: int) -> Tensor:
-    """Return a child's samples without a copy: their memory is freed with the array."""
+    """Return the samples of a child without copying them. Their memory is freed together with the
+    array.
+    """
     size = min(os.fstat(descriptor).st_size, most_bytes) // _SAMPLE_BYTES * _SAMPLE_BYTES
     if not size:
         return np.empty(0, np.float32)

@@ -1,4 +1,4 @@
-"""Files that libsndfile reads, decoded in a child process."""
+"""Decodes files that libsndfile can read. This runs in a child process."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from antiphon_gateway.media.decoding.bounds import (
 from antiphon_gateway.media.decoding.mono import mono_blocks
 from antiphon_gateway.media.mp3 import has_more_than
 
-# libsndfile's names of containers and of what may be in them. Encodings that it cannot seek in are
-# left out: it guesses how long those are.
+# libsndfile's names of containers and of the encodings in them. Encodings in which it cannot seek
+# are left out, because it guesses their length.
 _PCM = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ALAW", "ULAW")
 _ENCODINGS: Mapping[str, tuple[str, ...]] = {
     "MP3": ("MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III"),
@@ -32,20 +32,21 @@ _ENCODINGS: Mapping[str, tuple[str, ...]] = {
     "AIFF": _PCM,
     "CAF": (*_PCM, "ALAC_16", "ALAC_20", "ALAC_24", "ALAC_32"),
 }
-# More than an encoder's delay, a header's frame and the padding of the last one.
+# More than the total of an encoder's delay, the frame of a header, and the padding of the last
+# frame.
 _MP3_SPARE_SAMPLES = 5 * 1152
-# What libsndfile says of a FLAC stream whose header leaves its length open.
+# The value that libsndfile reports for a FLAC stream whose header does not specify its length.
 _UNKNOWN_FRAMES = (1 << 63) - 1
 
 
 def decode_sound_file(
     source: int, name: str, rate_hz: int, most_s: float, cost_samples: int, out: int
 ) -> None:
-    """Write a file's samples to the descriptor `out`: mono float32 at `rate_hz`.
+    """Write the samples of a file to the descriptor `out`, as mono float32 at `rate_hz`.
 
-    The file is the descriptor `source`; it is read in place, without a copy. Raises
-    `RejectedRecording` for a file beyond the limits, if possible from the header before any sample
-    is decoded, and `CostlyRecording` for a header that declares more than `cost_samples`.
+    The file is the descriptor `source`. It is read in place without being copied. Raises
+    `RejectedRecording` if the file exceeds the limits, if possible because of its header before any
+    sample is decoded, and `CostlyRecording` if a header declares more than `cost_samples` samples.
     """
     try:
         with soundfile.SoundFile(source, closefd=False) as file:
@@ -58,7 +59,7 @@ def decode_sound_file(
                     _check_length(file, source)
                 _write(file, file.frames, rate_hz, out)
             else:
-                # Or soundfile would seek in it, which cannot be done.
+                # Otherwise soundfile would seek in the file, which is not possible.
                 file._info.seekable = 0
                 _write_unknown(file, rate_hz, most_s, out)
     except soundfile.LibsndfileError as error:
@@ -66,7 +67,7 @@ def decode_sound_file(
 
 
 def _write(file: soundfile.SoundFile, frames: int, rate_hz: int, out: int) -> int:
-    """Decode at most `frames`; returns how many samples were written."""
+    """Decode up to `frames` frames. Returns the number of samples that were written."""
     written = 0
     for block in mono_blocks(file, frames, rate_hz):
         rest = memoryview(np.ascontiguousarray(block, np.float32).tobytes())
@@ -77,11 +78,11 @@ def _write(file: soundfile.SoundFile, frames: int, rate_hz: int, out: int) -> in
 
 
 def _write_unknown(file: soundfile.SoundFile, rate_hz: int, most_s: float, out: int) -> None:
-    """Decode a file of unknown length as far as it may go, and a little more."""
+    """Decode a file of unknown length up to its limit, and slightly beyond."""
     allowed = most_samples(most_s) // file.channels
     longest = int((most_s + SPARE_S) * file.samplerate)
     written = _write(file, min(allowed + 1, longest), rate_hz, out)
-    # Resampling may round up by a sample.
+    # Resampling may round up by one sample.
     if (seconds := (written - 1) / rate_hz) > most_s:
         raise RecordingTooLong(seconds)
     if file.tell() > allowed:
@@ -96,9 +97,9 @@ def _check_encoding(file: soundfile.SoundFile, name: str) -> None:
 
 
 def _check_length(file: soundfile.SoundFile, source: int) -> None:
-    """Raise for an MP3 file that has more than libsndfile would read of it.
+    """Raise an error if an MP3 file contains more than libsndfile would read.
 
-    Without a header it takes the first frame's rate for that of all.
+    If there is no header, libsndfile assumes that all frames have the same rate as the first one.
     """
     with mmap.mmap(source, 0, access=mmap.ACCESS_READ) as data:
         longer = has_more_than(data, file.frames + _MP3_SPARE_SAMPLES)

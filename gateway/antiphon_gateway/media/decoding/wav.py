@@ -1,8 +1,8 @@
-"""WAV files: the header is parsed here, and libsndfile converts the samples after it.
+"""WAV files. The header is parsed here, and libsndfile converts the samples after it.
 
-libsndfile's own parser would also open the compressed encodings of WAV files, whose cost is not
-proportional to their bytes, and trusts the lengths in a header. Programs that write to a pipe leave
-these 0 or 0xFFFFFFFF.
+libsndfile's own parser would also accept the compressed encodings of WAV files, whose cost is not
+proportional to their size. In addition, it trusts the lengths in a header. Programs that write to a
+pipe leave these at 0 or 0xFFFFFFFF.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antiphon_gateway.media.decoding.bounds import RejectedRecording, check_fram
 from antiphon_gateway.media.decoding.mono import mono_blocks
 
 _PCM, _FLOAT, _ALAW, _ULAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
-# libsndfile's names, by the header's tag and the bits of a sample.
+# libsndfile's names, by the tag in the header and the number of bits in a sample.
 _SUBTYPES = {
     (_PCM, 8): "PCM_U8",
     (_PCM, 16): "PCM_16",
@@ -35,12 +35,12 @@ _KINDS = {b"RIFF": "<", b"RIFX": ">", b"RF64": "<"}
 _UNKNOWN_BYTES = 0xFFFF_FFFF
 SAMPLE_BYTES = 4
 _MAX_CHUNKS = 1024
-"""Before the samples."""
+"""The maximum number of chunks before the samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class WavHeader:
-    """The contents of a file's chunks; its samples are the bytes from `start` to `stop`."""
+    """The content of a file's chunks. Its samples are the bytes from `start` to `stop`."""
 
     subtype: str
     channels: int
@@ -52,22 +52,26 @@ class WavHeader:
 
     @property
     def frames(self) -> int:
-        """Whole ones."""
+        """The number of complete frames."""
         return (self.stop - self.start) // self.frame_bytes
 
     def cost_bytes(self, rate_hz: int) -> int:
-        """Return the larger of the bytes that decoding to `rate_hz` reads and writes."""
+        """Return the number of bytes that decoding to `rate_hz` reads or writes, whichever is
+        larger.
+        """
         written = self.frames * rate_hz // self.rate_hz * SAMPLE_BYTES
         return max(self.stop - self.start, written)
 
 
 def is_wav(data: bytes) -> bool:
-    """Whether a file begins as WAV does."""
+    """Return whether a file begins like a WAV file."""
     return data[:4] in _KINDS and data[8:12] == b"WAVE"
 
 
 def read_header(data: bytes) -> WavHeader:
-    """The header of a file that `is_wav`. Raises `RejectedRecording`."""
+    """Return the header of a file for which `is_wav` is true. Raises `RejectedRecording` if it is
+    invalid.
+    """
     order = _KINDS[data[:4]]
     described: tuple[str, int, int, int] | None = None
     long_bytes = 0
@@ -90,15 +94,15 @@ def read_header(data: bytes) -> WavHeader:
 
 
 def check_header(header: WavHeader, most_s: float) -> None:
-    """Raise `RejectedRecording` for a recording that is out of bounds."""
+    """Raise `RejectedRecording` if a recording exceeds a limit."""
     check_sound(header.channels, header.rate_hz)
     check_frames(header.frames, header.channels, header.rate_hz, most_s)
 
 
 def decode_wav(data: bytes, header: WavHeader, rate_hz: int) -> Tensor:
-    """The samples of a WAV file as mono float32 at `rate_hz`.
+    """Return the samples of a WAV file as mono float32 at `rate_hz`.
 
-    Raises `RejectedRecording` for samples that are NaN, infinite or far too loud.
+    Raises `RejectedRecording` if samples are NaN, infinite or far too loud.
     """
     with soundfile.SoundFile(
         io.BytesIO(memoryview(data)[header.start : header.stop]),
@@ -112,7 +116,7 @@ def decode_wav(data: bytes, header: WavHeader, rate_hz: int) -> Tensor:
 
 
 def _chunks(data: bytes, order: str) -> Iterator[tuple[bytes, int, int]]:
-    """Kind, first byte and stated size of each chunk."""
+    """Yield the type, the first byte and the declared size of each chunk."""
     at = 12
     for _ in range(_MAX_CHUNKS):
         if at + 8 > len(data):
@@ -123,7 +127,9 @@ def _chunks(data: bytes, order: str) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _described(content: bytes, order: str) -> tuple[str, int, int, int]:
-    """Subtype, channels, rate and bytes of a frame. Raises `RejectedRecording`."""
+    """Return the subtype, the channels, the rate and the number of bytes in a frame. Raises
+    `RejectedRecording` if they are invalid.
+    """
     if len(content) < 16:
         raise RejectedRecording("is not a WAV file: its format is cut off")
     tag, channels, rate_hz, _, _, bits = struct.unpack_from(f"{order}HHIIHH", content)
@@ -139,6 +145,6 @@ def _described(content: bytes, order: str) -> tuple[str, int, int, int]:
 
 
 def _is_complete(data: bytes, order: str) -> bool:
-    """Whether the whole file's stated size is its real one."""
+    """Return whether the declared size of the whole file is its actual size."""
     (size,) = struct.unpack_from(f"{order}I", data, 4)
     return bool(size + 8 == len(data))
