@@ -1,1 +1,1 @@
-"""Report the wanted slots of each stage over all gateways to KEDA."""
+"""Reports the number of slots that are required for each stage, over all gateways, to KEDA."""

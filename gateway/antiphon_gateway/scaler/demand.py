@@ -1,4 +1,6 @@
-"""The demand of a stage: one number, the same from every gateway. Pure."""
+"""The demand for a stage, which is a single number that is the same on every gateway. This module
+performs no I/O.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,27 @@ DECIMALS = 3
 
 @dataclass(frozen=True, slots=True)
 class RoleWants:
-    """Slots of one stage that the requests of one gateway want and have not got: those of who
-    waits, and those that who was refused recently would hold on average."""
+    """The slots of one stage that the requests of one gateway need but do not have.
+
+    They consist of the slots for waiting requests, and of the slots that requests which were
+    refused recently would use on average.
+    """
 
     waiting: int = 0
     refused: float = 0.0
 
 
 GatewayWants = Mapping[str, RoleWants]
-"""What one gateway wants, by role."""
+"""The needs of one gateway by role."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The slots of a stage as its replicas report them: of each replica, and taken on all.
+    """The slots of a stage as reported by its replicas: the slots of each replica, and the number
+    in use on all replicas.
 
-    `unknown` is why more may be taken than is reported; empty where all is known.
+    `unknown` is the reason why more slots may be in use than are reported. It is empty if
+    everything is known.
     """
 
     slots: tuple[int, ...] = ()
@@ -36,21 +43,21 @@ class Capacity:
 
 
 def demand_of(role: str, in_use: int, gateways: Iterable[GatewayWants]) -> float:
-    """Slots of a stage that are in use, waited for, or were refused recently.
+    """Return the number of slots of a stage that are in use, waited for, or were refused recently.
 
-    The order of the gateways, which differs from one to the other, changes nothing.
+    The result does not depend on the order of the gateways, which differs between them.
     """
     wants = [wants[role] for wants in gateways if role in wants]
     waiting = sum(each.waiting for each in wants)
-    # The exact sum, rounded once.
+    # The exact sum is rounded only once.
     return round(in_use + waiting + math.fsum(each.refused for each in wants), DECIMALS)
 
 
 def target_of(share: float, slots: tuple[int, ...], configured: int) -> float:
-    """Return the target of used slots per replica.
+    """Return the target number of used slots per replica.
 
-    It is a share of the replica's slots, or of the configured slots while no replica reports its
-    number.
+    It is a share of the slots of a replica. If no replica reports its number, it is a share of the
+    configured slots.
     """
     each = sum(slots) / len(slots) if slots else configured
     return round(share * each, DECIMALS)

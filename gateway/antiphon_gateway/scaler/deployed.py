@@ -1,4 +1,6 @@
-"""The scaler that a deployment asks for: which gateways there are, and what their stages have."""
+"""Creates the scaler that a deployment configures, with the list of gateways and the slots of their
+stages.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,23 @@ from antiphon_gateway.scaler.demand import Capacity
 from antiphon_gateway.scaler.scaler import Scaler
 
 SCALER_PORT = "scaler"
-"""How the slices of the gateways call the port of their scalers."""
+"""The name of the scaler port in the EndpointSlices of the gateways."""
 
 
 def scaler_of(deployment: Deployment, fleet: Fleet, admission: Admission) -> Scaler | None:
-    """The scaler; None where the deployment names no port for it."""
+    """Return the scaler, or None if the deployment does not configure a port for it."""
     config = deployment.gateway
     if not config.scaler.listen:
         return None
-    # Who waits for a change of the fleet looks a few times more often than he must.
+    # Waiting for changes of the fleet results in a few more updates than necessary.
     return Scaler(deployment, admission, _gateways(config), lambda: _capacity(fleet), fleet.changes)
 
 
 def _capacity(fleet: Fleet) -> dict[str, Capacity]:
-    """The slots of the stages, by role, as their replicas last reported them: also those that
-    finish what they have, which somebody has to take over when they are gone."""
+    """Return the slots of the stages by role, as their replicas last reported them.
+
+    This includes replicas that are draining, because others have to take over their work.
+    """
     return {
         stage.role: Capacity(
             slots=tuple(load.slots for load in stage.reported if load.slots and not load.draining),
@@ -43,9 +47,10 @@ def _capacity(fleet: Fleet) -> dict[str, Capacity]:
 
 
 def _unknown(stage: ReplicatedStage) -> str:
-    """Describe the replicas whose load this gateway cannot read, although others may use them.
+    """Return a description of the replicas whose load this gateway cannot read although others may
+    be using them.
 
-    Empty if there are none.
+    The result is empty if there are none.
     """
     silent = stage.silent
     if not silent:
@@ -54,7 +59,9 @@ def _unknown(stage: ReplicatedStage) -> str:
 
 
 def _gateways(config: GatewayConfig) -> Discovery:
-    """All gateways. In Kubernetes each has its scaler at the port `scaler` of its slices."""
+    """Return the discovery of all gateways. In Kubernetes, each has its scaler on the port `scaler`
+    of its EndpointSlices.
+    """
     found = config.discovery
     if found.kind != "kubernetes" or GATEWAY not in found.services:
         return StaticAddresses({GATEWAY: config.scaler.peers})

@@ -1,8 +1,8 @@
-"""KEDA's external scaler: its service by its name, our messages with its field numbers.
+"""KEDA's external scaler. The service has KEDA's name, and the messages have KEDA's field numbers.
 
-KEDA asks for a ScaledObject, whose trigger names a stage (`metadata.stage`). It divides the
-metric, the demand of that stage in slots, by the target, which is what one replica should have in
-use; so many replicas there should be.
+KEDA sends a ScaledObject whose trigger contains the name of a stage (`metadata.stage`). It divides
+the metric, which is the demand for this stage in slots, by the target, which is the number of slots
+that should be in use on one replica. The result is the desired number of replicas.
 """
 
 from __future__ import annotations
@@ -20,48 +20,56 @@ from antiphon_gateway.changes import ChangeSignal
 
 SERVICE = "externalscaler.ExternalScaler"
 STAGE, TARGET = "stage", "target"
-"""Keys of a trigger's metadata."""
+"""Keys in the metadata of a trigger."""
 
 Request = TypeVar("Request", bound=Message)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class DemandView(Protocol):
-    """The reported demand. `changes` is notified whenever a demand may have changed."""
+    """The demand that is reported. `changes` is notified whenever the demand may have changed."""
 
     @property
     def changes(self) -> ChangeSignal:
-        """Of the demand of any stage."""
+        """A signal for changes of the demand for any stage."""
         ...
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The stages."""
+        """The roles of all stages."""
         ...
 
     def demand(self, role: str) -> float:
-        """Slots of a stage that are wanted, over all gateways, as far as it is known."""
+        """Return the number of slots of a stage that are required over all gateways, as far as it
+        is known.
+        """
         ...
 
     def known_demand(self, role: str) -> float:
-        """The same. Raises `Unavailable` where it may be more."""
+        """Like `demand`, but raise `Unavailable` if the demand may be higher than is known."""
         ...
 
     def target(self, role: str, share: float | None) -> float:
-        """Slots in use that one replica should have: a share of its own, or the configured one."""
+        """Return the number of slots that should be in use on one replica. `share` is the share in
+        the trigger. If it is None, the configured share applies.
+        """
         ...
 
 
 class ExternalScaler:
-    """The four methods. A trigger that is wrong is INVALID_ARGUMENT or NOT_FOUND, with a sentence
-    that names the key. Who asks for a demand that may be more than is known gets UNAVAILABLE: on an
-    error KEDA leaves the replicas as they are, a number too low would end some that are in use."""
+    """The four methods of the service.
+
+    If a trigger is invalid, the status is INVALID_ARGUMENT or NOT_FOUND, and the message names the
+    key. If the demand may be higher than is known, the status is UNAVAILABLE. On an error, KEDA
+    does not change the number of replicas, while a number that is too low would end replicas that
+    are in use.
+    """
 
     def __init__(self, view: DemandView) -> None:
         self._view = view
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve under KEDA's name."""
+        """Register the service under KEDA's name."""
         asked = messages.ScaledObject
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "IsActive": _unary(self._is_active, asked),
@@ -81,7 +89,7 @@ class ExternalScaler:
     async def _stream_is_active(
         self, scaled: messages.ScaledObject, context: Context
     ) -> AsyncIterator[messages.ScaledObjectActivity]:
-        """Whether there is demand: at once, and whenever that changes. Never ends."""
+        """Yield whether there is demand, immediately and whenever it changes. This never ends."""
         try:
             role = self._stage_of(scaled)
         except (InvalidArgument, NotFound) as error:
@@ -115,7 +123,7 @@ class ExternalScaler:
         return messages.ScalingValues(values=[told])
 
     def _stage_of(self, scaled: messages.ScaledObject) -> str:
-        """The stage that the trigger names."""
+        """Return the name of the stage in the trigger."""
         role, roles = scaled.metadata.get(STAGE, ""), ", ".join(self._view.roles)
         if not role:
             raise InvalidArgument(
@@ -131,7 +139,7 @@ class ExternalScaler:
 
 
 def _share_of(scaled: messages.ScaledObject) -> float | None:
-    """Return the target share of used slots in the trigger, if there is one."""
+    """Return the target share of used slots in the trigger, or None if there is none."""
     given = scaled.metadata.get(TARGET, "")
     if not given:
         return None
@@ -155,7 +163,7 @@ def _metric(role: str) -> str:
 def _unary(
     answer: Callable[[Request], Awaitable[Message]], asked: type[Request]
 ) -> grpc.RpcMethodHandler[Request, Message]:
-    """A handler of a plain call, whose errors get their status."""
+    """Return a handler for a unary call, which converts errors to a status."""
 
     async def handle(request: Request, context: Context) -> Message:
         try:
@@ -168,7 +176,7 @@ def _unary(
 
 
 async def _abort(context: Context, error: AntiphonError) -> None:
-    """End the call with the error. Always raises."""
+    """End the call with the error. This always raises an exception."""
     await context.abort(grpc.StatusCode[error.code.name], error.message)
 
 

@@ -1,4 +1,4 @@
-"""The demand of this gateway's requests, as reported to other gateways."""
+"""The demand of the requests on this gateway, as it is reported to other gateways."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ LONGEST_INTERVAL_S = 1.0
 
 
 class OwnDemand:
-    """A snapshot, renewed at most every `SHORTEST_INTERVAL_S`.
+    """A snapshot, which is updated at most once every `SHORTEST_INTERVAL_S` seconds.
 
-    `changes` of it, and those of the total demand, are notified when it differs from the last.
+    If it differs from the previous one, its own `changes` and those of the total demand are
+    notified.
     """
 
     def __init__(self, admission: Admission, all_changes: ChangeSignal) -> None:
@@ -26,7 +27,7 @@ class OwnDemand:
         self._all_changes = all_changes
 
     async def follow(self) -> None:
-        """Keep the snapshot true, for ever."""
+        """Keep the snapshot up to date. This runs until it is cancelled."""
         while True:
             changed = self._admission.changes.next
             self._renew()
@@ -48,7 +49,7 @@ class OwnDemand:
             self._all_changes.tell()
 
     def _longest_s(self) -> float:
-        """Until time alone changes something."""
+        """Return the time until something changes without an event."""
         expiry = self._admission.refused.next_expiry()
         if expiry is None:
             return LONGEST_INTERVAL_S

@@ -1,7 +1,8 @@
-"""The demand of other gateways: one stream to each gateway that discovery reports.
+"""The demand of other gateways. There is one stream to each gateway that discovery reports.
 
-A gateway is identified by its boot id, because it may have two addresses, and this gateway finds
-itself. The demand of a gateway is dropped when its stream breaks, or is silent for too long.
+A gateway is identified by its boot ID, because it may have two addresses, and because discovery
+also reports this gateway. The demand of a gateway is dropped if its stream breaks or is silent for
+too long.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ log = logging.getLogger("gateway.scaler")
 
 
 class Peers:
-    """Follows all gateways within its context; `changes` is notified whenever a demand changes."""
+    """Follows all gateways while its context is active. `changes` is notified whenever the demand
+    changes.
+    """
 
     def __init__(
         self, discovery: Discovery, boot_id: str, config: GatewayConfig, changes: ChangeSignal
@@ -58,16 +61,16 @@ class Peers:
 
     @property
     def told_by(self) -> frozenset[str]:
-        """The addresses of the gateways that have reported their demand."""
+        """Return the addresses of the gateways that have reported their demand."""
         return frozenset(gateway.address for gateway in self._told)
 
     @property
     def wants(self) -> Iterable[GatewayWants]:
-        """What each gateway but this one wants."""
+        """Return the needs of every gateway except for this one."""
         return dict(self._told.values()).values()
 
     def _take(self, endpoints: Iterable[Endpoint]) -> None:
-        """Follow the reported gateways, and no others."""
+        """Follow the gateways that are reported, and no others."""
         places = {_place(each) for each in endpoints}
         for gone in self._following.keys() - places:
             self._following.pop(gone).cancel()
@@ -75,7 +78,9 @@ class Peers:
             self._following[new] = asyncio.create_task(self._follow(new))
 
     async def _follow(self, gateway: Endpoint) -> None:
-        """Store a gateway's reports until canceled, or until it turns out to be this gateway."""
+        """Store the reports of a gateway until this is cancelled, or until the gateway turns out to
+        be this one.
+        """
         address = gateway.address
         async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
             while True:
@@ -96,8 +101,9 @@ class Peers:
                 await asyncio.sleep(self._config.health.reconnect_s)
 
     async def _messages(self, channel: grpc.aio.Channel) -> AsyncIterator[demand_pb2.GatewayDemand]:
-        """Yield a gateway's reports until its stream ends. Raises `Unavailable` when it is
-        silent."""
+        """Yield the reports of a gateway until its stream ends. Raises `Unavailable` if it is
+        silent for too long.
+        """
         stream = demand_stub(channel).WatchDemand(demand_pb2.WatchDemandRequest())
         silence_s = self._config.scaler.silence_s
         try:
@@ -125,5 +131,7 @@ class Peers:
 
 
 def _place(endpoint: Endpoint) -> Endpoint:
-    """What identifies a gateway's process: its conditions come and go."""
+    """Return what identifies the process of a gateway. Its conditions may change and are
+    left out.
+    """
     return Endpoint(role=endpoint.role, uid=endpoint.uid, address=endpoint.address)

@@ -1,4 +1,6 @@
-"""The scaler's port: KEDA asks there for the demand of all, other gateways for that of this one."""
+"""The port of the scaler. KEDA requests the total demand there, and other gateways request the
+demand of this gateway.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,16 @@ from antiphon_gateway.scaler.peers import Peers
 
 MAX_MESSAGE_BYTES = 64 << 10
 MAX_CALLS = 1024
-"""Calls that the port takes at a time, of KEDA and of other gateways."""
+"""The maximum number of concurrent calls on the port, from KEDA and other gateways together."""
 
 
 class Scaler(demand_pb2_grpc.DemandServiceServicer):
-    """Serves at `gateway.scaler.listen` within its context; `address` is "host:port".
+    """Serves on `gateway.scaler.listen` while its context is active. `address` is of the form
+    "host:port".
 
     `boot_id` identifies this gateway to others. `capacity` returns the slots of the stages by role.
-    `changes` is notified when they change, and when other inputs of the demand change. Entering
-    raises `InvalidArgument` for an invalid address, and `Unavailable` for one in use.
+    `changes` is notified when they change, and when other inputs of the demand change. Entering the
+    context raises `InvalidArgument` if the address is invalid, and `Unavailable` if it is in use.
     """
 
     def __init__(
@@ -81,16 +84,18 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The stages."""
+        """The roles of all stages."""
         return tuple(self._deployment.stages)
 
     def demand(self, role: str) -> float:
-        """Slots of a stage that are wanted, over all gateways, as far as this one knows."""
+        """Return the number of slots of a stage that are required over all gateways, as far as this
+        gateway knows.
+        """
         in_use = self._capacity().get(role, Capacity()).in_use
         return demand_of(role, in_use, (self._own.now, *self.peers.wants))
 
     def known_demand(self, role: str) -> float:
-        """The same. Raises `Unavailable` where it may be more."""
+        """Like `demand`, but raise `Unavailable` if the demand may be higher than is known."""
         if unknown := self._capacity().get(role, Capacity()).unknown:
             raise Unavailable(
                 f"how many slots of the stage {role} are in use is not known: {unknown}", stage=role
@@ -98,7 +103,7 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
         return self.demand(role)
 
     def target(self, role: str, share: float | None) -> float:
-        """Slots in use that one replica should have."""
+        """Return the number of slots that should be in use on one replica."""
         slots = self._capacity().get(role, Capacity()).slots
         share = self._deployment.gateway.scaler.target if share is None else share
         return target_of(share, slots, self._deployment.stage(role).slots)
@@ -108,7 +113,7 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
         request: demand_pb2.WatchDemandRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[demand_pb2.GatewayDemand]:
-        """What the requests of this gateway want, until either end leaves."""
+        """Yield the needs of the requests on this gateway until either end closes the call."""
         while True:
             changed = self._own.changes.next
             yield self._told()

@@ -1,1 +1,1 @@
-"""Listeners of HTTP and gRPC: connections, TLS, bounds."""
+"""Listening sockets for HTTP and gRPC, with connections, TLS and limits."""

@@ -1,7 +1,8 @@
-"""Connections that are counted before their TLS handshake.
+"""Accepts connections and counts them before their TLS handshake.
 
-asyncio's servers create the protocol of a TLS connection when it is accepted, but call it only
-after the handshake. A client that never completes one would hold a descriptor that no bound counts.
+asyncio's servers create the protocol of a TLS connection when the connection is accepted, but only
+call it after the handshake. A client that never completes its handshake would use a file descriptor
+that no limit takes into account.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
-"""How long accepting pauses when the process or the host has no descriptor left."""
+"""The time in seconds for which no connections are accepted after the process or the host has run
+out of file descriptors.
+"""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 async def accept_connections(
     listener: socket.socket, accepted: Callable[[socket.socket, str], None]
 ) -> None:
-    """Call `accepted` with each connection and its client's address. It owns the socket.
+    """Call `accepted` with each connection and the address of its client. The callback becomes the
+    owner of the socket.
 
-    Runs until it is cancelled, and closes the listener then.
+    This runs until it is cancelled, and then closes the listening socket.
     """
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
@@ -40,12 +44,13 @@ async def accept_connections(
                         log.warning("cannot accept connections: %s", error.strerror)
                     exhausted = True
                     await asyncio.sleep(RETRY_S)
-                # Otherwise the client has left while its connection waited.
+                # In other cases, the client has disconnected while its connection was waiting.
                 continue
             exhausted = False
-            # An error in it goes to the loop's handler, and accepting goes on.
+            # An error in the callback is passed to the handler of the event loop, and accepting
+            # continues.
             loop.call_soon(accepted, connection, address[0])
-            # While connections wait, `sock_accept` does not yield.
+            # While connections are waiting, `sock_accept` does not yield.
             await asyncio.sleep(0)
 
 
@@ -57,13 +62,14 @@ def start_connection(
     handshake_s: float,
     shutdown_s: float,
 ) -> asyncio.Task[None]:
-    """Connect a protocol to an accepted socket, after a TLS handshake if there is `tls`.
+    """Connect a protocol to an accepted socket. If `tls` is set, a TLS handshake comes first.
 
-    `shutdown_s`: for TLS to close the connection in the end. The task is done when the protocol is
-    connected, or the client has failed. Cancelling it cuts the connection.
+    `shutdown_s` is the time in seconds that TLS has to close the connection at the end. The task is
+    done when the protocol is connected or the client has failed. Cancelling the task cuts the
+    connection.
     """
     task = asyncio.create_task(_connect(connected, protocol, tls, handshake_s, shutdown_s))
-    # A task that is cancelled before it begins has nothing else that closes the socket.
+    # If a task is cancelled before it starts, nothing else closes the socket.
     task.add_done_callback(lambda done: connected.close() if done.cancelled() else None)
     return task
 
@@ -88,5 +94,5 @@ async def _connect(
                 ssl_shutdown_timeout=shutdown_s,
             )
     except OSError as error:
-        # The client does not speak TLS, shows no good certificate, is late, or has left.
+        # The client does not use TLS, has no valid certificate, is too slow, or has disconnected.
         log.debug("no connection: %s", error)

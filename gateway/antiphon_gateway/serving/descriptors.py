@@ -1,4 +1,4 @@
-"""The file descriptors of the gateway's process: one budget for both endpoints."""
+"""The file descriptors of the gateway's process. Both endpoints share one budget."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ from antiphon_gateway.media.decoding.processes import LANES
 log = logging.getLogger("gateway")
 
 RESERVED = 256
-"""For listeners, connections to stages and their links, files, and pipes."""
+"""The number of descriptors for listening sockets, connections to stages, their links, files and
+pipes.
+"""
 PER_GRPC_CONNECTION = 3
 """The client's socket, and both ends of the connection to gRPC."""
 PER_DECODER = 4
-"""The files in memory that a decoder process is given, in each lane."""
+"""The files in memory that a decoder process in each lane uses."""
 
 
 def descriptors_needed(config: GatewayConfig) -> int:
-    """The most descriptors that the gateway's settings allow it to open."""
+    """Return the maximum number of descriptors that the gateway may open according to its
+    settings.
+    """
     return _for_connections(config) + _for_others(config)
 
 
 def within_limit(config: GatewayConfig) -> GatewayConfig:
-    """Raise the soft limit of open files to the hard one, and fit the connections to it.
+    """Raise the soft limit on open files to the hard limit, and adapt the number of connections to
+    it.
 
-    If the limit is too small, both endpoints get fewer connections than configured, in proportion,
-    and a warning names the values. Connections of one endpoint then never exhaust the descriptors
-    of the other.
+    If the limit is too low, both endpoints have proportionally fewer connections than configured,
+    and a warning contains the values. As a result, the connections of one endpoint never use up the
+    descriptors of the other.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

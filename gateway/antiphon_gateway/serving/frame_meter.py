@@ -1,13 +1,13 @@
-"""Bounds on the HTTP/2 frames that a client sends.
+"""Limits on the HTTP/2 frames that a client sends.
 
-gRPC's C core has no bound on most of them. Header blocks occupy its threads, whether one never ends
-or many are large, so calls on other connections stall. Calls of others were also cancelled while
-many calls began and were reset at once; the cause is not known. Other floods take CPU time only.
-The meter reads the nine bytes in front of each frame and nothing else.
+gRPC's C core does not limit most of them. Header blocks keep its threads busy if one never ends or
+if many are large, so calls on other connections stall. Calls of other clients were also cancelled
+when many calls were started and reset immediately. The cause of this is not known. Other floods
+only use CPU time. The meter reads only the nine bytes at the start of each frame.
 
-The rates hold for all connections of an address, so opening new ones gains nothing. They leave room
-for a proxy that carries many clients, and for clients that send a ping with each response that they
-receive, as grpc-go does to estimate bandwidth.
+The rates apply to all connections of an address together, so opening new connections does not help.
+They are high enough for a proxy that serves many clients, and for clients that send a ping with
+each response that they receive, as grpc-go does to estimate the bandwidth.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_BLOCK_BYTES = 64 << 10
-"""Of a header block. gRPC itself takes up to 16 KiB of metadata."""
+"""The maximum size of a header block. gRPC itself accepts up to 16 KiB of metadata."""
 MAX_CONTINUATIONS = 16
-"""CONTINUATION frames of a header block."""
+"""The maximum number of CONTINUATION frames in a header block."""
 SMALL_DATA_BYTES = 1 << 10
-"""DATA frames with fewer bytes are counted; flow control bounds larger ones."""
+"""DATA frames that have fewer bytes are counted. Flow control limits larger ones."""
 
 _HEAD_BYTES = 9
 _DATA, _HEADERS, _CONTINUATION = 0, 1, 9
@@ -29,7 +29,7 @@ _DATA, _HEADERS, _CONTINUATION = 0, 1, 9
 
 @dataclass(frozen=True, slots=True)
 class FrameRate:
-    """A token bucket: how many per second, and how many at once."""
+    """A token bucket, with the rate per second and the maximum burst."""
 
     what: str
     per_s: int
@@ -57,18 +57,18 @@ _RATES: Mapping[int, FrameRate] = {
 
 
 class FrameFlood(Exception):
-    """A client exceeds a bound on frames."""
+    """A client exceeds a limit on frames."""
 
 
 class FrameBudget:
     """The frames that an address may still send."""
 
     def __init__(self) -> None:
-        # By kind: what is left, and the time of that count.
+        # By type of frame, the remaining amount and the time at which it was computed.
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, rate: FrameRate, amount: int, now_s: float) -> None:
-        """Take from what is left. Raises `FrameFlood` if it is less."""
+        """Subtract from the remaining amount. Raises `FrameFlood` if it is not sufficient."""
         left, since_s = self._left.get(rate.what, (float(rate.burst), now_s))
         left = min(left + (now_s - since_s) * rate.per_s, rate.burst) - amount
         if left < 0:
@@ -77,22 +77,22 @@ class FrameBudget:
 
 
 class FrameMeter:
-    """Counts the frames of one connection on its address's budget."""
+    """Counts the frames of one connection against the budget of its address."""
 
     def __init__(self, budget: FrameBudget) -> None:
         self._budget = budget
         self._preface = len(PREFACE)
         self._head = b""
-        # The rest of the frame that is being received.
+        # The remaining bytes of the frame that is being received.
         self._payload_bytes = 0
-        # Of the latest header block.
+        # The size of the latest header block.
         self._block_bytes = 0
         self._continuations = 0
 
     def add(self, data: bytes, now_s: float) -> None:
-        """Count the frames that begin in these bytes, by any monotonic clock.
+        """Count the frames that start in these bytes. `now_s` may come from any monotonic clock.
 
-        Raises `FrameFlood`.
+        Raises `FrameFlood` if a limit is exceeded.
         """
         at = min(self._preface, len(data))
         self._preface -= at

@@ -1,10 +1,10 @@
-"""The gRPC endpoint's connections: accepted and bounded here, served by gRPC.
+"""The connections of the gRPC endpoint. They are accepted and limited here, and served by gRPC.
 
-gRPC's C core has no bound on the connections of one address and none on most kinds of frames, and a
-Python server has no access to its sockets. So the gateway accepts the connections, terminates TLS,
-meters the frames (`frame_meter.py`) and passes the bytes on to gRPC over a Unix socket that has no
-name in a file system. Flow control and back-pressure stay end to end: each direction holds at most
-`BUFFER_BYTES` before it stops reading.
+gRPC's C core limits neither the number of connections of one address nor most types of frames, and
+a Python server cannot access its sockets. Therefore the gateway accepts the connections, terminates
+TLS, counts the frames (`frame_meter.py`), and forwards the bytes to gRPC over a Unix socket that
+has no name in a file system. Flow control and back-pressure still work end to end, because each
+direction buffers at most `BUFFER_BYTES` bytes before it stops reading.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from antiphon_gateway.serving.http_server import SHUTDOWN_GRACE_S
 
 BUFFER_BYTES = 64 << 10
 BUDGETS = 10_000
-"""Addresses whose frame budget is kept; the one that connected longest ago is forgotten."""
+"""The number of addresses whose frame budgets are kept. The one whose last connection is the oldest
+is forgotten first.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontBounds:
-    """Bounds of the gRPC endpoint.
+    """The limits of the gRPC endpoint.
 
-    `connections`: all together. `per_address`: of one client address. `head_s`: until the first
-    bytes, TLS included. `closing_s`: for a client to read the rest when its connection ends.
+    `connections` is the maximum number of connections, and `per_address` is the maximum for one
+    client address. `head_s` is the time until the first bytes must arrive, including TLS.
+    `closing_s` is the time that a client has to read the remaining data when its connection ends.
     """
 
     connections: int
@@ -45,7 +48,9 @@ class FrontBounds:
 
 
 def network_of(address: str) -> str:
-    """What counts as one client address: of IPv6 its /64 network, which one host may own."""
+    """Return what counts as one client address. For IPv6, this is its /64 network, which may belong
+    to a single host.
+    """
     if ":" not in address:
         return address
     full = ipaddress.IPv6Address(address.partition("%")[0])
@@ -55,11 +60,11 @@ def network_of(address: str) -> str:
 
 
 class GrpcFront:
-    """Accepts connections and passes them on to `target`, the path of a Unix socket.
+    """Accepts connections and forwards them to `target`, which is the path of a Unix socket.
 
-    `count` receives the bounds that clients run into, and `peers` the clients' addresses. When all
-    connections are in use, the longest silent one of the address with most gives way to an address
-    with fewer.
+    `count` is called with each limit that a client reaches, and `peers` receives the addresses of
+    clients. If all connections are in use and a client with another address connects, the address
+    that has the most connections loses the one that has been silent for the longest time.
     """
 
     def __init__(
@@ -80,17 +85,17 @@ class GrpcFront:
 
     @property
     def connections(self) -> int:
-        """Those that are open."""
+        """The number of open connections."""
         return sum(map(len, self._by_address.values()))
 
     def start(self, listeners: Sequence[socket.socket]) -> None:
-        """Accept connections."""
+        """Start to accept connections."""
         for each in listeners:
             task = asyncio.create_task(accept_connections(each, self._accepted))
             self._accepting.append(task)
 
     def stop(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         for each in self._accepting:
             each.cancel()
 
@@ -108,7 +113,7 @@ class GrpcFront:
             connected.close()
 
     def admit(self, new: ClientSide) -> bool:
-        """Make room for a connection, or refuse it."""
+        """Make space for a connection, or refuse it."""
         own = self._by_address.get(new.address, ())
         if len(own) >= self.bounds.per_address:
             self.count(Refused.GRPC_ADDRESS)
@@ -124,7 +129,7 @@ class GrpcFront:
         return True
 
     def budget_of(self, address: str) -> FrameBudget:
-        """The frames that an address may send, on all of its connections together."""
+        """Return the budget of frames for all connections of an address together."""
         budget = self._budgets.pop(address, None) or FrameBudget()
         self._budgets[address] = budget
         if len(self._budgets) > BUDGETS:
@@ -132,13 +137,13 @@ class GrpcFront:
         return budget
 
     def moved(self, connection: ClientSide) -> None:
-        """A connection has sent something."""
+        """Record that a connection has sent something."""
         own = self._by_address.get(connection.address)
         if own is not None and connection in own:
             own.move_to_end(connection)
 
     def forget(self, connection: ClientSide) -> None:
-        """A connection has ended; further calls do nothing."""
+        """Record that a connection has ended. Calling this again has no effect."""
         own = self._by_address.get(connection.address)
         if own is not None:
             own.pop(connection, None)
@@ -159,18 +164,18 @@ class ClientSide(asyncio.Protocol):
         self._meter = FrameMeter(front.budget_of(address))
         self._transport: asyncio.Transport | None = None
         self._server_side: ServerSide | None = None
-        # Received before gRPC's side is connected.
+        # The data that arrived before gRPC's side was connected.
         self._early = bytearray()
         self._task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
     def silent_s(self) -> float:
-        """Time since it last sent something."""
+        """Return the time since the connection last sent something."""
         return self._loop.time() - self._moved_at_s
 
     def open(self, connected: socket.socket) -> None:
-        """Take over an accepted socket."""
+        """Take over a socket that has been accepted."""
         self._deadline = self._loop.call_later(self._front.bounds.head_s, self.abort)
         bounds = self._front.bounds
         self._task = start_connection(
@@ -183,12 +188,12 @@ class ClientSide(asyncio.Protocol):
         self._task.add_done_callback(lambda _: self._end_unconnected())
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Bound what is held for the client."""
+        """Limit the amount of data that is buffered for the client."""
         self._transport = transport
         transport.set_write_buffer_limits(high=BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
-        """Meter the frames and pass the bytes on."""
+        """Count the frames and forward the bytes."""
         self._moved_at_s = self._loop.time()
         self._front.moved(self)
         try:
@@ -206,13 +211,14 @@ class ClientSide(asyncio.Protocol):
         self._early += data
 
     async def _connect_grpc(self) -> None:
-        """Connect to gRPC, which has deadlines of its own for what follows."""
+        """Connect to gRPC, which has its own deadlines for everything after that."""
         connecting = socket.socket(socket.AF_UNIX)
         connecting.setblocking(False)
         try:
             connecting.bind(f"\0{self._name}")
             self._front.peers.add(self._name, self._host)
-            # Not by the loop: uvloop takes an abstract name for an empty one.
+            # The event loop is not used for this, because uvloop treats an abstract name as an
+            # empty one.
             connecting.connect(self._front.target)
             _, server_side = await self._loop.create_unix_connection(
                 lambda: ServerSide(self), sock=connecting
@@ -232,12 +238,12 @@ class ClientSide(asyncio.Protocol):
         self.pause(paused=False)
 
     def pause_writing(self) -> None:
-        """The client does not read."""
+        """Pause gRPC's side, because the client does not read."""
         if (server_side := self._server_side) and not server_side.transport.is_closing():
             server_side.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """The client reads."""
+        """Resume gRPC's side, because the client reads again."""
         if (server_side := self._server_side) and not server_side.transport.is_closing():
             server_side.transport.resume_reading()
 
@@ -246,12 +252,12 @@ class ClientSide(asyncio.Protocol):
         self._end()
 
     def send(self, data: bytes) -> None:
-        """Pass on what gRPC sends."""
+        """Forward data from gRPC."""
         if self._transport is not None:
             self._transport.write(data)
 
     def pause(self, *, paused: bool) -> None:
-        """Read nothing while gRPC takes nothing."""
+        """Stop reading while gRPC does not read."""
         if self._transport is None or self._transport.is_closing():
             return
         if paused:
@@ -260,7 +266,9 @@ class ClientSide(asyncio.Protocol):
             self._transport.resume_reading()
 
     def finish(self) -> None:
-        """gRPC has closed its side: the client may read the rest within a time."""
+        """Give the client a limited time to read the remaining data, because gRPC has closed its
+        side.
+        """
         if self._transport is None or self._transport.is_closing():
             return
         self._transport.close()
@@ -273,7 +281,7 @@ class ClientSide(asyncio.Protocol):
             self._transport.abort()
 
     def _end(self) -> None:
-        """Release what the connection has; further calls do nothing."""
+        """Release the resources of the connection. Calling this again has no effect."""
         self._front.forget(self)
         self._front.peers.remove(self._name)
         self._set_deadline(None)
@@ -283,12 +291,14 @@ class ClientSide(asyncio.Protocol):
             self._server_side.transport.abort()
 
     def _end_unconnected(self) -> None:
-        """The TLS handshake has failed, if there is no transport."""
+        """Release the connection if there is no transport, which means that the TLS handshake has
+        failed.
+        """
         if self._transport is None:
             self._end()
 
     def _set_deadline(self, after_s: float | None) -> None:
-        """Cut the connection after a time, in place of any earlier deadline."""
+        """Cut the connection after this time. This replaces any earlier deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if after_s is None else self._loop.call_later(after_s, self.abort)
@@ -303,22 +313,22 @@ class ServerSide(asyncio.Protocol):
         self._client = client
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Bound what is held for gRPC."""
+        """Limit the amount of data that is buffered for gRPC."""
         self.transport = transport
         transport.set_write_buffer_limits(high=BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
-        """Pass it on."""
+        """Forward the data."""
         self._client.send(data)
 
     def pause_writing(self) -> None:
-        """gRPC does not read."""
+        """Pause the client's side, because gRPC does not read."""
         self._client.pause(paused=True)
 
     def resume_writing(self) -> None:
-        """gRPC reads."""
+        """Resume the client's side, because gRPC reads again."""
         self._client.pause(paused=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client's side ends, too."""
+        """End the client's side as well."""
         self._client.finish()

@@ -1,9 +1,11 @@
-"""The gRPC endpoint: a server behind `GrpcFront`, and a second server during the drain.
+"""The gRPC endpoint, which consists of a server to which `GrpcFront` forwards connections, and of a
+second server while it is draining.
 
-gRPC sends clients elsewhere (GOAWAY) only from a server that stops, and a stopping server accepts
-no connections. A client that stays connected would send requests to a gateway that refuses them
-again and again, while other gateways could serve them. During the drain, new connections therefore
-go to a second server, whose services refuse all calls, and the first server finishes its calls.
+gRPC only asks clients to connect elsewhere (GOAWAY) if the server is stopping, and a server that is
+stopping accepts no connections. A client that stays connected would send requests again and again
+to a gateway that refuses them, although other gateways could serve them. Therefore new connections
+go to a second server during the drain. Its services refuse all calls, while the first server
+finishes its calls.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ FIELD = "gateway.grpc_listen"
 
 
 class GrpcServer:
-    """`add` gives a server its services. Raises `InvalidArgument` for a wrong address."""
+    """The gRPC endpoint. `add` registers the services at a server. Raises `InvalidArgument` if the
+    address is invalid.
+    """
 
     def __init__(
         self,
@@ -47,30 +51,33 @@ class GrpcServer:
 
     @property
     def connections(self) -> int:
-        """Those that are open."""
+        """The number of open connections."""
         return self._front.connections
 
     async def start(self) -> str:
-        """Serve; "host:port". Raises `Unavailable` where the address is taken."""
+        """Start to serve. Returns the address as "host:port". Raises `Unavailable` if the address
+        is in use.
+        """
         listeners, address = listen(*self._listen, field=FIELD)
         await self._serve()
         self._front.start(listeners)
         return address
 
     async def wait_closed(self) -> None:
-        """Return if the server stops serving without being stopped."""
+        """Return if the server stops serving without having been stopped."""
         (first,) = self._servers
         await wait_closed(first)
 
     async def send_elsewhere(self, finish_s: float) -> None:
-        """Have clients connect again, and finish their calls for so long; the endpoint stays
-        open."""
+        """Make clients connect again, and give their calls this many seconds to finish. The
+        endpoint remains open.
+        """
         (first,) = self._servers
         await self._serve()
         self._finishing = asyncio.create_task(first.stop(finish_s))
 
     async def stop(self, grace_s: float) -> None:
-        """Listen no more; what runs then has so long."""
+        """Stop listening. Calls in progress have this many seconds to finish."""
         self._front.stop()
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
         if self._finishing is not None:
@@ -78,10 +85,11 @@ class GrpcServer:
         self._front.abort()
 
     async def _serve(self) -> None:
-        """Have a server take all new connections from now on."""
+        """Start a server that receives all new connections from now on."""
         server = grpc.aio.server(options=self._options)
         self._add(server)
-        # An abstract name: there is no file, and only this network namespace has it.
+        # This is an abstract name. There is no file, and the name only exists in this network
+        # namespace.
         name = f"antiphon-{secrets.token_hex(16)}"
         server.add_insecure_port(f"unix-abstract:{name}")
         await server.start()

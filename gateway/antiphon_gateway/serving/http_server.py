@@ -1,4 +1,4 @@
-"""uvicorn's server, as the gateway starts and ends it."""
+"""uvicorn's server, with the way in which the gateway starts and ends it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from antiphon_gateway.endpoints.http.connection import ConnectionLimiter
 from antiphon_gateway.serving.accepting import accept_connections, start_connection
 
 DATE_S = 1.0
-"""Between two dates of responses."""
+"""The interval in seconds at which the date in responses is updated."""
 SHUTDOWN_GRACE_S = 1.0
-"""How long an answer that is over may take to leave, when the gateway stops."""
+"""The time in seconds that a completed answer has to be sent when the gateway stops."""
 
-# The kernel alone would take megabytes for a client that reads nothing: a minute of
-# audio that counts as taken. So much of it may lie unsent.
+# By default, the kernel would buffer megabytes for a client that reads nothing. This corresponds to
+# a minute of audio, which would count as read. This is the maximum amount of unsent data.
 UNSENT_BYTES = 64 << 10
 
 
 def listen(host: str, port: int, *, field: str) -> tuple[list[socket.socket], str]:
-    """Listening TCP sockets, and the "host:port" of all of them. Raises `Unavailable` when an
-    address is taken."""
+    """Return listening TCP sockets, and their common "host:port". Raises `Unavailable` if an
+    address is in use.
+    """
     try:
         listeners = listen_sockets(host, port)
     except OSError as error:
@@ -41,9 +42,9 @@ def listen(host: str, port: int, *, field: str) -> tuple[list[socket.socket], st
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server, with the signals left to the process.
+    """uvicorn's server without its handling of signals, which is left to the process.
 
-    With `tls` it accepts the connections itself, so that the `ConnectionLimiter` that makes its
+    With `tls`, it accepts the connections itself, so that the `ConnectionLimiter` that creates its
     protocols counts them before their handshakes.
     """
 
@@ -57,19 +58,23 @@ class HttpServer(uvicorn.Server):
         self._ended = asyncio.Event()
 
     def end(self) -> None:
-        """End `serve`."""
+        """Make `serve` return."""
         self.should_exit = True
         self._ended.set()
 
     async def main_loop(self) -> None:
-        """Wait for the end. uvicorn looks for it ten times a second, and sets the date once."""
+        """Wait until the server ends. uvicorn checks this ten times per second, and updates the
+        date every second.
+        """
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DATE_S):
                     await self._ended.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve at these sockets; uvicorn itself gives a client a minute for its handshake."""
+        """Serve on these sockets. uvicorn itself would give a client one minute for its
+        handshake.
+        """
         if self._tls is None or sockets is None:
             await super().startup(sockets)
             return
@@ -79,7 +84,7 @@ class HttpServer(uvicorn.Server):
             self._accepting.append(task)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more connections, and end those that exist as uvicorn does."""
+        """Stop accepting connections, and end existing ones in the same way as uvicorn."""
         for each in self._accepting:
             each.cancel()
         if self._accepting:
@@ -104,10 +109,10 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take no signals."""
+        """Do not install any signal handlers."""
         yield
 
     def cut_connections(self) -> None:
-        """End all connections, whatever waits on them."""
+        """End all connections, even if something is waiting on them."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()

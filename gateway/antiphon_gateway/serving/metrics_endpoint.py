@@ -1,4 +1,4 @@
-"""The metrics at a separate address, if the deployment has one."""
+"""The endpoint for metrics on a separate address, if the deployment configures one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from antiphon_gateway.serving.http_server import HttpServer, listen
 
 FIELD = "gateway.metrics_listen"
 MAX_REQUESTS = 64
-"""At a time: a Prometheus has one, and others are refused with 503."""
+"""The maximum number of concurrent requests. Prometheus only needs one, and further ones are
+refused with status 503.
+"""
 HEAD_TIMEOUT_S = 5.0
 
 
 class MetricsEndpoint:
-    """Serves `/metrics` and nothing else. `address` is "host:port", empty without one.
+    """Serves only `/metrics`. `address` is of the form "host:port". It is empty if there is no
+    separate address.
 
-    Raises `InvalidArgument` for a wrong address.
+    Raises `InvalidArgument` if the address is invalid.
     """
 
     def __init__(self, address: str, metrics: Metrics) -> None:
@@ -45,14 +48,14 @@ class MetricsEndpoint:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen. Raises `Unavailable` when the address is taken."""
+        """Start to listen. Raises `Unavailable` if the address is in use."""
         if self._listen is None:
             return
         listeners, self.address = listen(*self._listen, field=FIELD)
         self._serving = asyncio.create_task(self._server.serve(sockets=listeners))
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop the endpoint."""
         if self._serving is not None:
             self._server.should_exit = True
             self._server.cut_connections()

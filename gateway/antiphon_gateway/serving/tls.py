@@ -1,7 +1,8 @@
-"""The gateway's certificate, as each endpoint takes it.
+"""The certificate of the gateway, in the form that each endpoint needs.
 
-Certificates are renewed while the gateway runs. Each handshake looks whether the files have
-changed and reads them again; connections that are open keep what they began with.
+Certificates can be renewed while the gateway is running. Each handshake checks whether the files
+have changed, and reads them again if so. Open connections keep using the certificate with which
+they started.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from antiphon.transport.renewed_files import RenewedFiles
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """What proves the gateway: for gRPC (HTTP/2), and for HTTP."""
+    """The certificate of the gateway, for gRPC (HTTP/2) and for HTTP."""
 
     grpc: ssl.SSLContext
     http: ssl.SSLContext
 
 
 def server_tls(config: TlsConfig) -> ServerTls:
-    """Read the files. Raises `InvalidArgument` for what is missing or does not fit together."""
+    """Read the files. Raises `InvalidArgument` if one is missing or they do not match."""
     paths = (config.certificate_file, config.key_file, config.client_ca_file)
     files = RenewedFiles(filter(None, paths), lambda: _read_identity(config))
 
@@ -44,12 +45,14 @@ def server_tls(config: TlsConfig) -> ServerTls:
 
 
 def _read_identity(config: TlsConfig) -> ServerTls:
-    """Read the files. Raises `InvalidArgument`."""
+    """Read the files. Raises `InvalidArgument` if they are invalid."""
     return ServerTls(_context(config, "h2"), _context(config, "http/1.1"))
 
 
 def _context(config: TlsConfig, protocol: str) -> ssl.SSLContext:
-    """A context for connections with that ALPN protocol. Raises `InvalidArgument`."""
+    """Return a context for connections with this ALPN protocol. Raises `InvalidArgument` if the
+    files are invalid.
+    """
     for name in ("certificate_file", "key_file"):
         _read(name, getattr(config, name))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -62,7 +65,8 @@ def _context(config: TlsConfig, protocol: str) -> ssl.SSLContext:
         authorities = _read("client_ca_file", config.client_ca_file)
         try:
             context.load_verify_locations(cadata=authorities.decode("ascii"))
-        except (ValueError, ssl.SSLError) as error:  # the first of an empty file, or no text
+        # `ValueError` is raised if a file is empty or not text.
+        except (ValueError, ssl.SSLError) as error:
             raise _wrong("client_ca_file", "has no certificates", error) from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
