@@ -1,4 +1,4 @@
-# Everything that is done with this repository. `make` lists the targets.
+# The commands for this repository. `make` lists the targets.
 #
 # PYTHON chooses the interpreter that the virtual environments are made of (3.11 or
 # later). uv installs packages where it is on PATH, and pip elsewhere; each has its own
@@ -45,9 +45,9 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(INSTALLED) ## make .venv with what serving needs (again when pyproject.toml changes)
+setup: $(INSTALLED) ## create .venv with the packages for serving (repeated when pyproject.toml changes)
 
-setup-dev: $(DEV_INSTALLED) ## the same, with what tests, checks and benchmarks need
+setup-dev: $(DEV_INSTALLED) ## create .venv with the packages for serving, tests, checks and benchmarks
 
 # Nothing is installed for an interpreter that is too old: pip would fail late, and not say why.
 NEW_ENOUGH := import sys; sys.exit(None if sys.version_info >= (3, 11) else "antiphon needs Python 3.11 \
@@ -70,7 +70,7 @@ wheels: setup-dev ## build the wheels of antiphon (client) and antiphon-server i
 		(cd $$each && $$python -c "from hatchling import build; print(build.build_wheel('$$out'))"); \
 	done
 
-demo: setup ## start everything, ask it some questions, then type yours; WAV files in OUT (out); [MODEL=DIR]
+demo: setup ## start all processes, ask a few questions, then answer yours; WAV files in OUT (out); [MODEL=DIR]
 	$(BIN)/python -m antiphon_tools.demo --out "$(OUT)" $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 # With STAGE="ROLE.engine=vllm" the services run in the environment that has vLLM.
@@ -83,17 +83,17 @@ UP_ARGS = $(strip $(if $(MODEL),--model "$(MODEL)") \
 up: $(if $(UP_WITH_VLLM),$(VLLM_INSTALLED),setup) ## serve a checkpoint on this machine: [MODEL=DIR] [PORT=8000] [GRPC_PORT=50050] [STAGE="ROLE.KEY=VALUE ..."] [REPLICAS="ROLE=2 ..."]
 	$(if $(UP_WITH_VLLM),$(VLLM_BIN),$(BIN))/python -m antiphon_tools.launcher up $(UP_ARGS)
 
-load: setup ## load one service: SERVICE=gateway or a stage's role [MODEL=DIR] [RATE=] [SESSIONS=] [SECONDS=]
+load: setup ## run a load test of one service: SERVICE=gateway or a stage's role [MODEL=DIR] [RATE=] [SESSIONS=] [SECONDS=]
 	@test -n "$(SERVICE)" || { echo "make load: say what: SERVICE=gateway, or a stage's role" >&2; exit 2; }
 	$(BIN)/python -m antiphon_tools.load "$(SERVICE)" $(if $(MODEL),--model "$(MODEL)") \
 		$(if $(RATE),--rate "$(RATE)") $(if $(SESSIONS),--sessions "$(SESSIONS)") \
 		$(if $(SECONDS),--seconds "$(SECONDS)") \
 		--json "$(OUT)/load-$(SERVICE).json" --html "$(OUT)/load-$(SERVICE).html" $(ARGS)
 
-chaos: setup-dev ## break a fleet on this machine and check what listeners hear [SECONDS=] [MODEL=DIR]
+chaos: setup-dev ## break the processes of a fleet on this machine and check the answers [SECONDS=] [MODEL=DIR]
 	$(BIN)/python -m antiphon_tools.chaos $(if $(SECONDS),--seconds "$(SECONDS)") $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
-simulate: setup ## play the protocol between gateway and stages in very many orders [SEEDS=]
+simulate: setup ## simulate the protocol between gateway and stages in many different orders [SEEDS=]
 	$(BIN)/python -m antiphon_tools.simulation $(if $(SEEDS),--seeds "$(SEEDS)") $(ARGS)
 
 mutants: setup-dev ## plant random faults in copies of the tree and run the tests that should find them [SEED=] [COUNT=]
@@ -106,10 +106,10 @@ WORKERS ?= auto
 # TESTS names the tests to run in place of a target's own, for every target of tests.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
-test-fast: setup-dev ## run the unit tests of what needs no torch, in a minute: [WORKERS=auto]; ARGS go to pytest
+test-fast: setup-dev ## run the unit tests that do not need torch, in a minute: [WORKERS=auto]; ARGS go to pytest
 	$(PYTEST) --tier fast $(TESTS) $(ARGS)
 
-test: setup-dev ## run what a commit needs, all that starts no service processes: [WORKERS=auto]; ARGS go to pytest
+test: setup-dev ## run the tests that a commit requires, which start no service processes: [WORKERS=auto]; ARGS go to pytest
 	$(PYTEST) --tier commit $(TESTS) $(ARGS)
 
 test-system: setup-dev ## run the tests of service processes, chart, cluster and chaos: [WORKERS=auto]; ARGS go to pytest
@@ -132,7 +132,7 @@ test-vllm: $(VLLM_INSTALLED) ## run the tests of stages on vLLM (CPU); ARGS go t
 
 setup-vllm: $(VLLM_INSTALLED)
 
-test-browser: setup-browser ## try the page in a browser: Debian's chromium, or CHROMIUM=PROGRAM; ARGS go to pytest
+test-browser: setup-browser ## test the page in a browser: Debian's chromium, or CHROMIUM=PROGRAM; ARGS go to pytest
 	$(BIN)/python -m pytest --browser $(or $(TESTS),tests/browser) $(ARGS)
 
 setup-browser: $(BROWSER_INSTALLED)
@@ -148,7 +148,7 @@ CLIENTS_VENVS := .venv-clients
 # The folders of tests/clients, each with what its client needs.
 CLIENTS ?= $(patsubst tests/clients/%/,%,$(dir $(wildcard tests/clients/*/talk_to_*)))
 
-test-clients: setup-dev setup-clients ## talk with published voice clients: [CLIENTS="openai_agents ..."]; large installs
+test-clients: setup-dev setup-clients ## test with published voice clients: [CLIENTS="openai_agents ..."]; large installs
 	CLIENT_ENVIRONMENTS=$(abspath $(CLIENTS_VENVS)) $(BIN)/python -m pytest --clients "$(CLIENTS)" $(or $(TESTS),tests/clients) $(ARGS)
 
 setup-clients: $(CLIENTS:%=$(CLIENTS_VENVS)/%/.installed) $(CLIENTS_VENVS)/node_example/.installed
@@ -183,7 +183,7 @@ KERNELS_INSTALLED := $(KERNELS_VENV)/.installed
 TRITON := triton==3.7.1
 ADD_SITE := import site, sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))
 
-test-kernels: $(KERNELS_INSTALLED) ## test fused kernels on the CPU, with triton; ARGS go to pytest
+test-kernels: $(KERNELS_INSTALLED) ## test the fused kernels on the CPU, with triton; ARGS go to pytest
 	TRITON_INTERPRET=1 $(KERNELS_BIN)/python -m pytest $(or $(TESTS),tests/kernels) $(ARGS)
 
 # What .venv has, and triton, with which torch.compile would choose otherwise there.
@@ -214,7 +214,7 @@ check: setup-dev proto-check ## format, lint, types, import contracts, generated
 # One file each; `policies` and `vllm` compare settings and engines, `trees` two checkouts.
 ENGINES := $(filter-out __init__ policies vllm trees tree_worker,$(basename $(notdir $(wildcard benchmarks/engines/*.py))))
 
-bench-engines: setup-dev ## measure the engines, or one of benchmarks/engines: [ENGINE=NAME]; ARGS="--rounds 1" to each
+bench-engines: setup-dev ## measure all engines, or one of benchmarks/engines: [ENGINE=NAME]; ARGS="--rounds 1" for each
 	@set -e; for engine in $(or $(ENGINE),$(ENGINES)); do \
 		echo "$$engine:"; \
 		$(BIN)/python -m benchmarks.engines.$$engine $(ARGS); \
@@ -229,7 +229,7 @@ GPU_DEVICE ?= cuda
 # The import roots, for an interpreter in which nothing is installed.
 ROOTS := $(CURDIR):$(CURDIR)/gateway:$(CURDIR)/services:$(CURDIR)/testkit:$(CURDIR)/tools
 
-gpu: $(if $(GPU_PYTHON),,setup-dev) ## prove and measure everything on this machine's GPU: [GPU_PARTS="correctness engines pipeline traces"] [GPU_PYTHON=python3] [GPU_BUDGET_S=540, of each] [GPU_DEVICE=cpu, to try it]
+gpu: $(if $(GPU_PYTHON),,setup-dev) ## run the tests and measurements for this machine's GPU: [GPU_PARTS="correctness engines pipeline traces"] [GPU_PYTHON=python3] [GPU_BUDGET_S=540, of each] [GPU_DEVICE=cpu, to try it]
 	@mkdir -p "$(OUT)/gpu"
 	@export PYTHONPATH="$(ROOTS):$$PYTHONPATH"; python="$(or $(GPU_PYTHON),$(BIN)/python)"; failed=; \
 	$$python -m benchmarks.gpu require --device $(GPU_DEVICE) || exit; \
@@ -243,27 +243,27 @@ verify-release: setup ## compare a released checkpoint with its reference, measu
 	$(BIN)/python -m antiphon_tools.verify_release --model "$(MODEL)" --out "$(OUT)/verify-release" \
 		$(if $(DEVICE),--device "$(DEVICE)") $(if $(TRANSCRIBER),--transcriber "$(TRANSCRIBER)") $(ARGS)
 
-bench-vllm: $(VLLM_INSTALLED) ## measure a stage on torch and on vLLM side by side, and what the tap costs
+bench-vllm: $(VLLM_INSTALLED) ## compare a stage on torch and on vLLM, and measure the cost of the tap
 	$(VLLM_BIN)/python -m benchmarks.engines.vllm $(ARGS)
 
-bench-realtime: setup-dev ## measure the CPU of realtime audio: the gateway and a bare Starlette application
+bench-realtime: setup-dev ## compare the CPU usage for realtime audio of the gateway and a bare Starlette application
 	$(BIN)/python -m benchmarks.realtime $(ARGS)
 
-bench-transport: setup-dev ## measure the ways from process to process; OMNI=DIR: vllm-omni 0.30's wheel, unpacked
+bench-transport: setup-dev ## measure the transports between processes; OMNI=DIR: the unpacked wheel of vllm-omni 0.30
 	$(BIN)/python -m benchmarks.transport $(if $(OMNI),--omni "$(OMNI)") $(ARGS)
 
-bench-prompts: setup-dev ## measure a long prompt's rows between two stages, and others' tokens meanwhile
+bench-prompts: setup-dev ## measure the rows of a long prompt between two stages, and the tokens of other sessions
 	$(BIN)/python -m benchmarks.transport.prompts $(ARGS)
 
-chart: setup ## write what the chart has from the pipelines' declarations and the deployment schema
+chart: setup ## generate the chart files from the pipelines and the deployment schema
 	$(BIN)/python -m antiphon_tools.chart
 
-images: ## build the images: BASE=python:3.11-slim@sha256:... [BUILDER=docker] [IMAGES="gateway stage-cpu ..."] [REGISTRY=] [TAG=dev] [TORCH_INDEX_URL=]; ARGS=--dry-run says how
+images: ## build the images: BASE=python:3.11-slim@sha256:... [BUILDER=docker] [IMAGES="gateway stage-cpu ..."] [REGISTRY=] [TAG=dev] [TORCH_INDEX_URL=]; ARGS=--dry-run prints the commands
 	PYTHONPATH=tools $(PYTHON) -m antiphon_tools.images --base "$(BASE)" $(if $(BUILDER),--builder "$(BUILDER)") \
 		$(if $(IMAGES),--images "$(IMAGES)") $(if $(REGISTRY),--registry "$(REGISTRY)") \
 		$(if $(TAG),--tag "$(TAG)") $(if $(TORCH_INDEX_URL),--torch-index-url "$(TORCH_INDEX_URL)") $(ARGS)
 
-lock: setup ## choose the images' packages again, from pyproject.toml: TORCH_INDEX_URL=, with torch's CPU builds
+lock: setup ## lock the packages of the images again, from pyproject.toml: TORCH_INDEX_URL=, the index of torch's CPU builds
 	$(BIN)/python -m pip install --quiet --group lock
 	$(BIN)/python -m antiphon_tools.images.lock $(if $(TORCH_INDEX_URL),--torch-index-url "$(TORCH_INDEX_URL)") $(ARGS)
 
@@ -283,7 +283,7 @@ sbom: setup-dev ## write a bill of materials (CycloneDX) for each image and extr
 			--output-file "$(OUT)/sbom/$$(basename "$$lock" .txt).cdx.json" "$$lock"; \
 	done
 
-audit: setup ## ask PyPI for known vulnerabilities of what the images install
+audit: setup ## check the packages of the images for known vulnerabilities (PyPI)
 	$(BIN)/python -m pip install --quiet --group audit
 	$(BIN)/pip-audit --strict --progress-spinner off --disable-pip --require-hashes $(AUDITED:%=-r %) $(ARGS)
 
@@ -318,7 +318,7 @@ proto: $(PROTO_INSTALLED) ## generate antiphon/v1 from proto/
 	$(call protoc,.)
 
 # The generator's environment has the oldest protobuf runtime, the other the newest.
-proto-check: $(PROTO_INSTALLED) ## lint proto/; fail if antiphon/v1 is not what it generates
+proto-check: $(PROTO_INSTALLED) ## lint proto/, and fail if antiphon/v1 is out of date
 	cd proto && ../$(PROTO_VENV)/bin/buf lint
 	PYTHONPATH=. $(PROTO_VENV)/bin/python -c "$(IMPORT_STUBS)"
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(call protoc,"$$fresh") && \
