@@ -13,9 +13,8 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import CONFIG_FILE, read_config
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
+from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.values.options import Option
-from antiphon.values.segment import FinishReason
 from antiphon_services.emova.synthesizer import (
     MOST_UNITS,
     SAMPLE_RATE_HZ,
@@ -24,12 +23,11 @@ from antiphon_services.emova.synthesizer import (
 )
 from antiphon_services.emova.unit_decoder_sizes import UNIT_ENTRIES
 from antiphon_services.emova.unit_engine import UnitEngine, UnitStyles
-from antiphon_services.lm.warm_up import run_segment
 from antiphon_services.stage.config_fields import ConfigPart, check_fields, names
 from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
 from antiphon_services.stage.precision import compute_dtype
 from antiphon_services.vocoder.audio_segment import VocoderEdges
-from antiphon_services.vocoder.stage import NO_SAMPLING
+from antiphon_services.vocoder.stage import NO_SAMPLING, warm_up_decoder
 
 UNIT_TYPE = "40ms_multilingual_8888_xujing_cosyvoice_FT"
 UNIT_DECODER_CONFIG = ConfigPart(
@@ -85,7 +83,8 @@ def unit_stage(
     engine = UnitEngine(
         synthesizer, styles, terms.edges, terms.role, context_limit=limit, slots=config.slots
     )
-    _warm_up(engine, terms.edges, min(WARM_UP_UNITS, limit))
+    units = np.arange(min(WARM_UP_UNITS, limit), dtype=np.uint16)
+    warm_up_decoder(engine, terms.edges, units)
     facts = StageFacts(
         model=model_dir.resolve().name,
         checkpoint_fingerprint=fingerprint(*(checkpoint or (tokenizer_dir,))),
@@ -98,13 +97,3 @@ def unit_stage(
         options=(replace(terms.style, choices=tuple(numbers)),),
     )
     return LoadedStage(engine, facts)
-
-
-def _warm_up(engine: UnitEngine, edges: VocoderEdges, count: int) -> None:
-    """Speak so many units, so that no request pays for what happens once."""
-    units = {edges.frames: np.arange(count, dtype=np.uint16)}
-    run_segment(
-        engine,
-        SegmentSettings("", NO_SAMPLING, frozenset({edges.audio})),
-        InputChunk(edges.frames, 0, units, True, FinishReason.STOP),
-    )

@@ -16,10 +16,11 @@ from antiphon.pipelines.files import reading
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import Engine, InputChunk, LoadedStage, SegmentSettings, StageFacts
 from antiphon.transport.device_edge import ToHost
+from antiphon.values.chunk import Tensor
 from antiphon.values.sampling import Sampling
 from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.lm.graphs import Bucketing, graphs_of
-from antiphon_services.lm.warm_up import complete
+from antiphon_services.lm.warm_up import complete, run_segment
 from antiphon_services.stage.engines import TORCH
 from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_services.vocoder.engine import VocoderEngine
@@ -114,6 +115,26 @@ def vocoder_stage(
         context_limit=context_limit,
     )
     return LoadedStage(engine, facts, to_host)
+
+
+def warm_up_decoder(
+    engine: Engine,
+    edges: VocoderEdges,
+    codes: Tensor,
+    *earlier: InputChunk,
+    streams: bool = False,
+) -> None:
+    """Decode a segment, so that no request pays for one-time initialization.
+
+    The segment receives the `earlier` chunks and then all `codes`. If the decoder `streams`, it
+    decodes two segments: one with whole and one with streamed delivery. Raises `Internal` if the
+    decoder fails.
+    """
+    frames, outputs = edges.frames, frozenset({edges.audio})
+    chunk = InputChunk(frames, 0, {frames: codes}, True, FinishReason.STOP)
+    for whole in (frozenset({frames}), frozenset[str]())[: 1 + streams]:
+        settings = SegmentSettings("", NO_SAMPLING, outputs, whole_inputs=whole)
+        run_segment(engine, settings, *earlier, chunk)
 
 
 def _warm_up(

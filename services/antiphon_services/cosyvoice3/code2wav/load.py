@@ -28,7 +28,7 @@ from antiphon.pipelines.files import REMEDY, reading
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
+from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
 from antiphon.values.segment import FinishReason
 from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
 from antiphon_services.cosyvoice3.code2wav.engine import Code2WavEngine
@@ -39,13 +39,13 @@ from antiphon_services.cosyvoice3.code2wav.utterance_segment import CODE_ENTRIES
 from antiphon_services.cosyvoice3.code2wav.vocoder import HarmonicVocoder
 from antiphon_services.cosyvoice3.code2wav.vocoder_module import VocoderModule, fold_weight_norm
 from antiphon_services.flow.block_cache import BlockPages
-from antiphon_services.lm.warm_up import run_segment
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
 from antiphon_services.stage.hyperpyyaml import read_hyperpyyaml
 from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_room
 from antiphon_services.stage.precision import compute_dtype, dtype_name
-from antiphon_services.vocoder.stage import NO_SAMPLING
+from antiphon_services.vocoder.audio_segment import VocoderEdges
+from antiphon_services.vocoder.stage import NO_SAMPLING, warm_up_decoder
 
 FLOW_FILE, VOCODER_FILE = "flow.pt", "hift.pt"
 VOCODER_PREFIX = "generator."
@@ -87,7 +87,18 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     decoder = load_decoder(model_dir, config)
     limit = context_limit(CODE2WAV, config, MOST_CODES)
     engine = Code2WavEngine(decoder, context_limit=limit, slots=config.slots)
-    _warm_up(engine, min(WARM_UP_CODES, limit))
+    voice = {
+        "speaker": np.ones((1, SPEAKER_WIDTH), np.float32),
+        "prompt_codes": np.zeros(0, np.int32),
+        "prompt_mel": np.zeros((0, MEL_BINS), np.float32),
+    }
+    warm_up_decoder(
+        engine,
+        VocoderEdges(CODES, AUDIO),
+        np.zeros((min(WARM_UP_CODES, limit), 1), np.uint16),
+        InputChunk(VOICE, 0, voice, True, FinishReason.STOP),
+        streams=True,
+    )
     facts = StageFacts(
         model=model_dir.resolve().name,
         checkpoint_fingerprint=fingerprint(model_dir),
@@ -169,24 +180,3 @@ def _block_frames(estimator: Mapping[str, Any], path: Path) -> int:
             f"{FRAMES_PER_CODE} frames of a code; {REMEDY}"
         )
     return frames
-
-
-def _warm_up(engine: Code2WavEngine, count: int) -> None:
-    """Decode `count` codes, whole and streamed, so that no request pays for one-time
-    initialization."""
-    voice = {
-        "speaker": np.ones((1, SPEAKER_WIDTH), np.float32),
-        "prompt_codes": np.zeros(0, np.int32),
-        "prompt_mel": np.zeros((0, MEL_BINS), np.float32),
-    }
-    codes = {CODES: np.zeros((count, 1), np.uint16)}
-    # The flow's noise is fixed, so nothing is sampled.
-    outputs = frozenset({AUDIO})
-    for whole in (frozenset({CODES}), frozenset[str]()):
-        settings = SegmentSettings("", NO_SAMPLING, outputs, whole_inputs=whole)
-        run_segment(
-            engine,
-            settings,
-            InputChunk(VOICE, 0, voice, True, FinishReason.STOP),
-            InputChunk(CODES, 0, codes, True, FinishReason.STOP),
-        )

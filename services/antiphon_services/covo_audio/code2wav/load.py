@@ -28,8 +28,7 @@ from antiphon.pipelines.files import REMEDY, reading, require_file
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
-from antiphon.values.segment import FinishReason
+from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon_services.covo_audio.code2wav.answer_flow import AnswerFlow
 from antiphon_services.covo_audio.code2wav.answer_vocoder import AnswerVocoder
 from antiphon_services.covo_audio.code2wav.decoder import AnswerDecoder
@@ -44,11 +43,11 @@ from antiphon_services.covo_audio.code2wav.module import (
     is_used,
 )
 from antiphon_services.covo_audio.code2wav.voice_files import read_voice, voice_folder
-from antiphon_services.lm.warm_up import run_segment
 from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
 from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_room
 from antiphon_services.stage.precision import compute_dtype, dtype_name
-from antiphon_services.vocoder.stage import NO_SAMPLING
+from antiphon_services.vocoder.audio_segment import VocoderEdges
+from antiphon_services.vocoder.stage import NO_SAMPLING, warm_up_decoder
 
 WRAPPER = "module."
 """Prefix of all names in a file that a training run on several GPUs stored."""
@@ -88,7 +87,8 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     decoder = load_decoder(model_dir, config)
     limit = context_limit(CODE2WAV, config, MOST_CODES)
     engine = AnswerEngine(decoder, context_limit=limit, slots=config.slots)
-    _warm_up(engine, min(WARM_UP_CODES, limit))
+    codes = np.zeros((min(WARM_UP_CODES, limit), 1), np.uint16)
+    warm_up_decoder(engine, VocoderEdges(CODES, AUDIO), codes)
     facts = StageFacts(
         model=model_dir.resolve().name,
         checkpoint_fingerprint=fingerprint(model_dir),
@@ -170,10 +170,3 @@ def _statistics(path: Path, width: int) -> tuple[npt.NDArray[np.float32], npt.ND
         if not np.isfinite(both).all() or both[1].min() < 0:
             raise ValueError("a variance is negative, or a number is not finite")
         return both[0], both[1]
-
-
-def _warm_up(engine: AnswerEngine, count: int) -> None:
-    """Decode `count` codes, so that no request pays for one-time initialization."""
-    codes = {CODES: np.zeros((count, 1), np.uint16)}
-    settings = SegmentSettings("", NO_SAMPLING, frozenset({AUDIO}))
-    run_segment(engine, settings, InputChunk(CODES, 0, codes, True, FinishReason.STOP))

@@ -23,9 +23,7 @@ from antiphon.pipelines.mimo_audio import (
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
-from antiphon.values.segment import FinishReason
-from antiphon_services.lm.warm_up import run_segment
+from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder
 from antiphon_services.mimo_audio.code2wav.engine import WindowEngine
 from antiphon_services.mimo_audio.code2wav.fields import PARTS
@@ -35,7 +33,8 @@ from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
 from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_room
 from antiphon_services.stage.precision import compute_dtype, dtype_name
-from antiphon_services.vocoder.stage import NO_SAMPLING
+from antiphon_services.vocoder.audio_segment import VocoderEdges
+from antiphon_services.vocoder.stage import NO_SAMPLING, warm_up_decoder
 
 PREFIX, CODEBOOK = "decoder.", "encoder.quantizer.vq.layers.{}._codebook.embed"
 
@@ -67,7 +66,8 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     limit = context_limit(CODE2WAV, config, MOST_FRAMES)
     streamed = WindowPlan(BLOCK_FRAMES, config.left_context_codes, config.right_context_codes)
     engine = WindowEngine(decoder, streamed, context_limit=limit, slots=config.slots)
-    _warm_up(engine, min(BLOCK_FRAMES, limit))
+    codes = np.zeros((min(BLOCK_FRAMES, limit), len(CODEBOOKS)), np.uint16)
+    warm_up_decoder(engine, VocoderEdges(CODES, AUDIO), codes, streams=True)
     facts = StageFacts(
         model=model_dir.resolve().name,
         checkpoint_fingerprint=fingerprint(model_dir, codec_dir),
@@ -112,13 +112,3 @@ def load_decoder(codec_dir: Path, config: StageConfig) -> FrameCodecDecoder:
                 f"{path}: a codebook has {len(table)} entries, not {size}; {REMEDY}"
             )
     return decoder
-
-
-def _warm_up(engine: WindowEngine, count: int) -> None:
-    """Make audio of so many frames, whole and streamed, so that no request pays for what happens
-    once."""
-    codes = {CODES: np.zeros((count, len(CODEBOOKS)), np.uint16)}
-    outputs = frozenset({AUDIO})
-    for whole in (frozenset({CODES}), frozenset[str]()):
-        settings = SegmentSettings("", NO_SAMPLING, outputs, whole_inputs=whole)
-        run_segment(engine, settings, InputChunk(CODES, 0, codes, True, FinishReason.STOP))
