@@ -27,7 +27,7 @@ class _Stream(ABC):
         self._callback, self._blocksize = callback, blocksize
         self._period_s = blocksize / samplerate
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self.run)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -41,7 +41,7 @@ class _Stream(ABC):
     def _block(self) -> Any:
         """What the callback is given."""
 
-    def _run(self) -> None:
+    def run(self) -> None:
         while not self._over.wait(self._period_s):
             self._callback(self._block(), self._blocksize, None, None)
 
@@ -49,9 +49,9 @@ class _Stream(ABC):
 class RawInputStream(_Stream):
     """The microphone."""
 
-    def _run(self) -> None:
+    def run(self) -> None:
         with wave.open(os.environ["RECORDING"]) as self._file:
-            super()._run()
+            super().run()
 
     def _block(self) -> bytes:
         piece = self._file.readframes(self._blocksize)
