@@ -35,6 +35,8 @@ NAME = "shared_memory"
 
 # The size of the slab and the secret. The name of the socket follows.
 _OFFER = struct.Struct("<Q16s")
+_NO_FILES = "this system has no anonymous files"
+
 # The offset and the generation of a slot.
 _SLOT = struct.Struct("<QQ")
 
@@ -120,12 +122,19 @@ async def attach_slab(offer: stage_pb2.TransportOffer, settings: LinkSettings) -
 
 
 async def _make_sender(settings: LinkSettings, address: str, write: WriteMessage) -> SlabSender:
+    if not _has_anonymous_files():
+        raise OSError(_NO_FILES)
     return SlabSender(Slab(settings.slab_bytes))
 
 
 def _check(settings: LinkSettings) -> None:
-    if not hasattr(os, "memfd_create"):
-        raise InvalidArgument("transport: this system has no anonymous files", field="transport")
+    if not _has_anonymous_files():
+        raise InvalidArgument(f"transport: {_NO_FILES}", field="transport")
+
+
+def _has_anonymous_files() -> bool:
+    """Return whether this system can create a slab. Only Linux can."""
+    return hasattr(os, "memfd_create")
 
 
 TRANSPORT = Transport(
