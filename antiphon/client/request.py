@@ -111,12 +111,12 @@ class GenerateOptions(TypedDict, total=False):
     same seed still draw independently. The key `""` contains additional settings for the stage that
     receives the messages.
 
-    `options` are the options of the model, whose names are listed in `ModelInfo.options`. A value
-    is a text, a number, or a recording, which is given as a file's `bytes` or as a `Path`.
-    `delivery` and `chunk_policy` determine how the output is divided into chunks. `include_ids`
-    adds token IDs, codec frames and float samples to the events. `top_logprobs` adds the log
-    probability of each text token and of the given number of most likely alternatives. It must be
-    between 0 and 20.
+    `options` are the model's options, whose names are listed in `ModelInfo.options`. A value is a
+    text, a number, or a recording, which is given as a file's `bytes` or as a `Path`. `delivery`
+    and `chunk_policy` determine how the output is divided into chunks. `include_ids` adds token
+    IDs, codec frames and float samples to the events. `top_logprobs` adds the log probability of
+    each text token and of the given number of most likely alternatives. It must be between 0 and
+    20.
 
     `functions` are the functions that the model may call. This requires a model whose
     `ModelInfo.input_kinds` contains "tools". `function_choice` determines whether the model calls a

@@ -1,5 +1,5 @@
-"""The settings of the gateway, in groups. Each group is a class whose docstring describes what the
-group is for.
+"""The gateway's settings, in groups. Each group is a class whose docstring describes what the group
+is for.
 
 The name of a setting is unique if it is preceded by the name of its group, as in `queue.timeout_s`.
 """
@@ -309,7 +309,7 @@ class ScalerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The settings of the gateway, including its endpoints and who may use them."""
+    """The gateway's settings, including its endpoints and who may use them."""
 
     # The address of the HTTP endpoint. `localhost` and `[::]` stand for addresses of both families,
     # as in `listen` of a stage.

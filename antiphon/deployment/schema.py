@@ -201,10 +201,10 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model, its stages by role, and the gateway.
 
-    `model` is the directory of the checkpoint. For `antiphon serve`, it may also be an ID on the
-    Hugging Face hub, such as `org/name` or `org/name@revision`. `model_name` is the name that
-    clients use. If it is empty, it is the name of the directory, or `org/name`. `pipeline` is the
-    name of the pipeline. If it is empty, the checkpoint determines the pipeline.
+    `model` is the checkpoint's directory. For `antiphon serve`, it may also be an ID on the Hugging
+    Face hub, such as `org/name` or `org/name@revision`. `model_name` is the name that clients use.
+    If it is empty, it is the name of the directory, or `org/name`. `pipeline` is the name of the
+    pipeline. If it is empty, the checkpoint determines the pipeline.
     """
 
     model: str = ""

@@ -58,8 +58,8 @@ def spoken_edge(consumer: str) -> Edge:
 
 
 def text_edge(producer: str) -> Edge:
-    """Return the edge `text`, which carries the tokens of the answer, and their log probabilities
-    if requested.
+    """Return the edge `text`, which carries the answer's tokens, and their log probabilities if
+    requested.
     """
     return Edge(
         "text",
@@ -82,7 +82,7 @@ def text_edge(producer: str) -> Edge:
 
 
 def tool_calls_edge(producer: str) -> Edge:
-    """Return the edge `tool_calls`, which carries the function calls of the answer.
+    """Return the edge `tool_calls`, which carries the answer's function calls.
 
     The format is described in antiphon/wire/tool_calls.py. Pieces are sent as they are generated.
     The last piece of a call is sent once the call has been validated.

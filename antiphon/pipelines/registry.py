@@ -89,7 +89,7 @@ def pipeline_named(name: str) -> Pipeline:
 
 def pipeline_for(model_dir: Path, name: str = "") -> Pipeline:
     """Return the pipeline with the given name. If the name is empty, the checkpoint determines the
-    pipeline. The result contains only the stages of the checkpoint.
+    pipeline. The result contains only the checkpoint's stages.
 
     Raises the same errors as `pipeline_named` and `pipeline_of`.
     """
@@ -101,8 +101,7 @@ def pipeline_for(model_dir: Path, name: str = "") -> Pipeline:
 
 
 def pipeline_of(model_dir: Path) -> Pipeline:
-    """Return the pipeline for a checkpoint directory. It contains only the stages of the
-    checkpoint.
+    """Return the pipeline for a checkpoint directory. It contains only the checkpoint's stages.
 
     A pipeline matches if the directory contains its `marker`, or if its `config.json` names one of
     the pipeline's architectures. Raises `NotFound` if neither file exists. Raises

@@ -32,9 +32,9 @@ class SegmentSettings:
 
     The `seed` in `sampling` is derived for this stage and this answer. `outputs` are the output
     edges of this stage that have a destination. An engine may skip the work for all other edges.
-    `options` are the options of the request after they have been validated against the description
-    of the stage. If the segment is `live`, its input arrives while it is being recorded. `history`
-    is the beginning of the output. It contains only the parts from which the stage can continue.
+    `options` are the request's options after they have been validated against the description of
+    the stage. If the segment is `live`, its input arrives while it is being recorded. `history` is
+    the beginning of the output. It contains only the parts from which the stage can continue.
     `whole_inputs` are the input edges that use whole delivery. `asked` contains those settings of
     `sampling` that the request sets. It is meant for engines whose defaults depend on the input.
     """
@@ -52,9 +52,9 @@ class SegmentSettings:
 class InputChunk(Struct, frozen=True):
     """A chunk on an input edge of an admitted segment. Chunks are passed in order and exactly once.
 
-    If `prime` is true, the chunk only prepares the state of the segment, and the output that
-    results from it is dropped. Such chunks come first, at position 0, and only on edges that are
-    declared as `primed`.
+    If `prime` is true, the chunk only prepares the segment's state, and the output that results
+    from it is dropped. Such chunks come first, at position 0, and only on edges that are declared
+    as `primed`.
     """
 
     edge: str
@@ -69,10 +69,10 @@ class Emitted(Struct, frozen=True):
     """Output of a segment on one edge. `position` is the position of its first element.
 
     Each output edge in `SegmentSettings.outputs` ends with exactly one `Emitted` that has a
-    `finish_reason`. It may have no tensors. If `prime` is true, the output prepares the state of
-    the consumer, for example with the frames of a reference voice. Such output comes first on its
-    edge, at position 0, and the edge must be declared as `primed`. It is not counted, needs no
-    credit, is sent immediately regardless of the delivery, and has no `finish_reason`.
+    `finish_reason`. It may have no tensors. If `prime` is true, the output prepares the consumer's
+    state, for example with the frames of a reference voice. Such output comes first on its edge, at
+    position 0, and the edge must be declared as `primed`. It is not counted, needs no credit, is
+    sent immediately regardless of the delivery, and has no `finish_reason`.
     """
 
     key: SegmentKey
@@ -143,8 +143,8 @@ class Engine(Protocol):
 
         This is only called if there is such a segment. A segment is held while its output on a
         governed edge has no credit. During this time, it must not cost anything. If a single
-        segment fails, return a `Failed` event for it. An exception means that the state of the
-        engine is unknown, and fails every segment.
+        segment fails, return a `Failed` event for it. An exception means that the engine state is
+        unknown, and fails every segment.
         """
 
     def release(self, key: SegmentKey) -> None:
@@ -203,7 +203,7 @@ class DetachedEngine(Engine, Protocol):
         """
 
     def close(self) -> None:
-        """Stop the processes of the engine. No further methods are called after this."""
+        """Stop the engine's processes. No further methods are called after this."""
 
 
 class PendingCopies(Protocol):

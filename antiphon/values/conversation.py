@@ -39,7 +39,7 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tex
 class AudioPart(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="audio"
 ):
-    """A recording, which is given by its index among the recordings of the conversation.
+    """A recording, which is given by its index among the conversation's recordings.
 
     If one recording is `alone`, all of them are. Each recording is then encoded independently of
     the others. Only the last recording can be `live`. It is still in progress, and its samples
@@ -52,13 +52,13 @@ class AudioPart(
 
 
 class ImagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="image"):
-    """An image, which is given by its index among the images of the conversation."""
+    """An image, which is given by its index among the conversation's images."""
 
     index: int
 
 
 class VideoPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="video"):
-    """A video, which is given by its index among the videos of the conversation."""
+    """A video, which is given by its index among the conversation's videos."""
 
     index: int
 

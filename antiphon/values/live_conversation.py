@@ -125,7 +125,7 @@ class Item:
 
     @property
     def text(self) -> str:
-        """The text of the item, whether it was written or spoken."""
+        """The item's text, whether it was written or spoken."""
         return "".join(
             part.transcript if isinstance(part, SpokenPart) else part
             for part in self.parts

@@ -71,8 +71,8 @@ class Option:
     instructs: bool = False
 
     def check(self, value: OptionValue, *, field: str = "") -> None:
-        """Raise `InvalidArgument` if the value has the wrong type or is outside the limits of the
-        option.
+        """Raise `InvalidArgument` if the value has the wrong type or is outside the option's
+        limits.
 
         The error refers to `field`, which defaults to `options.<name>`.
         """

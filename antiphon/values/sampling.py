@@ -36,9 +36,9 @@ class SamplingRequest:
     must be at least `SMALLEST`. If `top_k` is 0, all IDs are kept. `max_tokens` includes the stop
     ID. `top_logprobs` requests the log probability of each text token, and those of the given
     number of most likely tokens. Stages without text output ignore `top_logprobs` and `stop`.
-    `json_schema` is the text of a JSON schema that constrains the output of the stage. The
-    resulting text is only incomplete if it ends early. Not every engine supports schemas.
-    `Describe` reports whether a stage does.
+    `json_schema` is the text of a JSON schema that constrains the stage's output. The resulting
+    text is only incomplete if it ends early. Not every engine supports schemas. `Describe` reports
+    whether a stage does.
 
     Raises `InvalidArgument` with the `field` if a value is out of range.
     """

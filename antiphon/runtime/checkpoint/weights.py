@@ -237,7 +237,7 @@ class _TorchFile:
         return self.tensors[name]
 
     def get_slice(self, name: str) -> _Shape:
-        """Return the shape of the tensor. Raises `KeyError` if there is no such tensor."""
+        """Return the tensor's shape. Raises `KeyError` if there is no such tensor."""
         return _Shape(self.tensors[name])
 
 

@@ -61,7 +61,7 @@ class ClientDone:
 
 @dataclass(frozen=True, slots=True)
 class StreamLost:
-    """The stream of the session has ended because the client cancelled it or its process died."""
+    """The session's stream has ended because the client cancelled it or its process died."""
 
     session_id: str
 
@@ -86,7 +86,7 @@ class ChunkArrived(Struct, frozen=True):
     link_id: str
 
     def refusal(self, error: AntiphonError) -> Refuse:
-        """Return the instruction that reports `error` to the producer of the chunk."""
+        """Return the instruction that reports `error` to the chunk's producer."""
         chunk = self.chunk
         return Refuse(self.link_id, chunk.session_id, chunk.edge, error)
 

@@ -41,7 +41,7 @@ CLOCK_S = 0.0005
 """Half of the resolution of the timers of an event loop."""
 
 PIECE_BYTES = (4 << 20) - (64 << 10)
-"""Together with the header of the blob, a piece of this size fits into a 4 MiB slot of a slab."""
+"""Together with the blob's header, a piece of this size fits into a 4 MiB slot of a slab."""
 
 
 class Piece(Struct, frozen=True):

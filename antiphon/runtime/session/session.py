@@ -307,8 +307,8 @@ class LiveSession:
         return [Progress(segment.key)]
 
     def advanced(self, event: Advanced, now: float) -> list[Instruction]:
-        """Report the steps of the engine, at most once every `steps_s` seconds and when all of them
-        are done.
+        """Report the engine's steps, at most once every `steps_s` seconds and when all of them are
+        done.
 
         Raises `Internal` if the number of steps is not between 1 and the number that is due.
         """

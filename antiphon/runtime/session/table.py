@@ -226,7 +226,7 @@ class SessionTable:
         return []
 
     def _refuse_chunk(self, fact: facts.ChunkMalformed, now: float) -> list[Instruction]:
-        """Fail the session of the chunk, either now or when it opens."""
+        """Fail the chunk's session, either now or when it opens."""
         session_id = fact.session_id
         if (session := self._sessions.by_id.get(session_id)) is not None:
             return self._sessions.end(session, Event.FAULT, fact.error)

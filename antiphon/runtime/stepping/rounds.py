@@ -228,7 +228,7 @@ class EngineRounds:
                     running.note_limits()
 
     def _lost(self, events: list[EngineEvent], error: Exception) -> EngineStepped:
-        """Release everything after an exception, because the state of the engine is unknown."""
+        """Release everything after an exception, because the engine state is unknown."""
         self._failures += 1
         given_up = self._is_fatal(error) or self._failures >= FAILURES_TO_GIVE_UP
         fatal = given_up or not self._released_all()

@@ -1,11 +1,11 @@
 """The interface of a payload transport. One side places a blob, and the other side fetches it.
 
 A `PayloadSender` and a `PayloadReceiver` exist as long as one connection of a link. The sender
-converts an encoding to a proto `Payload`, which specifies the location of the blob. The message
-that contains the `Payload` is always sent over gRPC, in order. The receiver converts the `Payload`
-back to the bytes of the blob. Large payloads are transferred ahead of the message, so that the
-chunks of other sessions can overtake them. Either side may fail at any chunk. The chunk is then
-sent over gRPC, which can carry any payload, and the reason is counted.
+converts an encoding to a proto `Payload`, which specifies the blob's location. The message that
+contains the `Payload` is always sent over gRPC, in order. The receiver converts the `Payload` back
+to the blob's bytes. Large payloads are transferred ahead of the message, so that the chunks of
+other sessions can overtake them. Either side may fail at any chunk. The chunk is then sent over
+gRPC, which can carry any payload, and the reason is counted.
 
 A transport consists of one file in this package, which ends with its `Transport`, and one row in
 `registry.TRANSPORTS`. Links depend neither on its name nor on the content of its descriptors.
@@ -53,8 +53,8 @@ class PayloadLost(DataLoss):
 class Placement:
     """The location of a blob.
 
-    If there is a `push`, it transfers the bytes of the blob, and `payload` is only valid after
-    that. `push` raises `PayloadLost` if the transfer fails, or if the consumer reads nothing for
+    If there is a `push`, it transfers the blob's bytes, and `payload` is only valid after that.
+    `push` raises `PayloadLost` if the transfer fails, or if the consumer reads nothing for
     `answer_within_s` seconds, which is a setting of the link. A sender runs one push at a time.
     """
 

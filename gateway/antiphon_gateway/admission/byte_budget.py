@@ -209,7 +209,7 @@ class ByteLease:
         self.close()
 
     def moved(self, size_bytes: int) -> None:
-        """Record that the client has sent or read something, and set the size of the lease.
+        """Record that the client has sent or read something, and set the lease's size.
 
         Raises `BudgetExceeded` if there is not enough free memory or the lease has been evicted.
         """
@@ -220,7 +220,7 @@ class ByteLease:
         self.take(size_bytes)
 
     def take(self, size_bytes: int) -> None:
-        """Set the size of the lease. Raises `BudgetExceeded` if there is not enough free memory."""
+        """Set the lease's size. Raises `BudgetExceeded` if there is not enough free memory."""
         more = size_bytes - self.size_bytes
         if more > 0:
             try:

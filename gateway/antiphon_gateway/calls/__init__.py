@@ -1,1 +1,1 @@
-"""Sessions on the stages and their segments, independent of the protocol of the client."""
+"""Sessions on the stages and their segments, independent of the client's protocol."""

@@ -206,7 +206,7 @@ class Calls:
         on_open: Callable[[CallSegment], None] = _go_on,
     ) -> AsyncIterator[FailoverSegment]:
         """Return a context manager for the segment that answers a turn of a conversation. `ask`
-        requests it in the session of the conversation.
+        requests it in the conversation's session.
 
         The segment has all of its slots. If another replica could take over, it has also started.
         `on_open` is called before that with each segment that is requested, and it may cancel the

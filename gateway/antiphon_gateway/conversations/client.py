@@ -29,7 +29,7 @@ class LogEntry(Protocol):
         """Return the order with the API key of the caller."""
 
     def admitted(self) -> AbstractContextManager[None]:
-        """Return a context manager during which the order counts towards the limits of the key.
+        """Return a context manager during which the order counts towards the key's limits.
 
         Raises `ResourceExhausted` if a limit has been reached.
         """

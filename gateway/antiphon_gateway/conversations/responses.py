@@ -134,8 +134,8 @@ class Responses:
         cut: Callable[[int, int], bytes],
         settings: ConversationSettings,
     ) -> None:
-        """Send a long turn to the stages while it is being spoken. It follows the items of the
-        conversation.
+        """Send a long turn to the stages while it is being spoken. It follows the conversation's
+        items.
 
         `cut` returns samples of the turn. The only visible effect is that the answer starts
         earlier.

@@ -55,11 +55,11 @@ class ConversationSettings(HeldSettings):
     """The settings of a conversation or of a single response, including those that only the gateway
     uses.
 
-    If `max_output_tokens` is None, there is no limit. `output_rate_hz` is the sample rate of the
-    model. Output that is `spoken` also contains its text, as a transcript. The formats are those of
-    the client's input and output audio, and the endpoint converts between them and those of the
-    model. If a model `hears`, it transcribes the user's speech when `transcripts` are requested. If
-    a model `takes_tools`, functions can be offered to it.
+    If `max_output_tokens` is None, there is no limit. `output_rate_hz` is the model's sample rate.
+    Output that is `spoken` also contains its text, as a transcript. The formats are those of the
+    client's input and output audio, and the endpoint converts between them and those of the model.
+    If a model `hears`, it transcribes the user's speech when `transcripts` are requested. If a
+    model `takes_tools`, functions can be offered to it.
 
     A model that `reads_aloud` speaks the text of the user without changes and generates no text. If
     it supports `voice_instructions`, its `instructions` describe how to speak. Otherwise it has no
@@ -69,10 +69,10 @@ class ConversationSettings(HeldSettings):
     `stopping` is true, a client of OpenAI's API receives an event at shutdown that does not exist
     in OpenAI's API.
 
-    `options` are the options of the model, including the files of recordings. `sampling` is
-    specified by stage, as in an order. For the stage that reads the messages, `max_output_tokens`
-    takes precedence. `tools` has the same format as in `Conversation`. `tool_choice` is "none",
-    "auto", "required", or `FUNCTION` and the name of a function.
+    `options` are the model's options, including the files of recordings. `sampling` is specified by
+    stage, as in an order. For the stage that reads the messages, `max_output_tokens` takes
+    precedence. `tools` has the same format as in `Conversation`. `tool_choice` is "none", "auto",
+    "required", or `FUNCTION` and the name of a function.
     """
 
     model: str

@@ -1,6 +1,4 @@
-"""Writes one log line and one set of metrics for each request, without the content of the
-request.
-"""
+"""Writes one log line and one set of metrics for each request, without the request's content."""
 
 from __future__ import annotations
 

@@ -171,8 +171,8 @@ def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[
 
 
 def verified(token: str, keys: IssuerKeys, config: JwtConfig) -> VerifiedToken:
-    """Return the claims of a token after verifying the signature of the issuer. Raises
-    `Unauthenticated` if it is not valid.
+    """Return the claims of a token after verifying the issuer's signature. Raises `Unauthenticated`
+    if it is not valid.
     """
     if len(token) > MAX_TOKEN_CHARS:
         raise Unauthenticated(f"the token has more than {MAX_TOKEN_CHARS} characters")

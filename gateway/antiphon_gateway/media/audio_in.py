@@ -1,6 +1,4 @@
-"""Converts recordings of clients, which are audio files, to mono float32 at the rate of the
-model.
-"""
+"""Converts recordings of clients, which are audio files, to mono float32 at the model's rate."""
 
 from __future__ import annotations
 

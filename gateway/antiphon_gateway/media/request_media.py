@@ -206,7 +206,7 @@ class RequestMedia:
 
     def _counted(self) -> Counted:
         """Return a function that accounts for data that has been decoded since then, in addition to
-        the current size of the lease.
+        the lease's current size.
         """
         others_bytes = self.lease.size_bytes - self.size_bytes
 

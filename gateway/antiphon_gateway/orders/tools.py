@@ -30,7 +30,7 @@ class FunctionDefinition(msgspec.Struct, frozen=True):
     """A function. Everything else that a client specifies about it is passed to the model
     unchanged.
 
-    `strict` has no effect, because the output of the model is validated instead of constrained.
+    `strict` has no effect, because the model's output is validated instead of constrained.
     """
 
     name: str

@@ -27,7 +27,7 @@ def transcription_order(
 ) -> Order:
     """Return an order whose text is the transcript of a recording.
 
-    `language` is the language of the recording, and `prompt` provides further context. If the
+    `language` is the recording's language, and `prompt` provides further context. If the
     `model_options` include the task, the model receives no `instruction`.
     """
     by_task = does_task(model_options, TRANSCRIPTION)

@@ -281,7 +281,7 @@ class ClientSide(asyncio.Protocol):
             self._transport.abort()
 
     def _end(self) -> None:
-        """Release the resources of the connection. Calling this again has no effect."""
+        """Release the connection's resources. Calling this again has no effect."""
         self._front.forget(self)
         self._front.peers.remove(self._name)
         self._set_deadline(None)

@@ -1,4 +1,4 @@
-"""The certificate of the gateway, in the form that each endpoint needs.
+"""The gateway's certificate, in the form that each endpoint needs.
 
 Certificates can be renewed while the gateway is running. Each handshake checks whether the files
 have changed, and reads them again if so. Open connections keep using the certificate with which
@@ -18,7 +18,7 @@ from antiphon.transport.renewed_files import RenewedFiles
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """The certificate of the gateway, for gRPC (HTTP/2) and for HTTP."""
+    """The gateway's certificate, for gRPC (HTTP/2) and for HTTP."""
 
     grpc: ssl.SSLContext
     http: ssl.SSLContext

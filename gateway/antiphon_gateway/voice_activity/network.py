@@ -36,7 +36,7 @@ _UNITS = 128
 
 
 def no_memory() -> Tensor:
-    """Return the state of the network before the first frame."""
+    """Return the network's state before the first frame."""
     return np.zeros(2 * _UNITS, np.float32)
 
 

@@ -3,7 +3,7 @@
 This mirrors how Qwen's speech models use `generate` of their code predictor. A sequence starts with
 the last hidden state of the model (after its final norm) and the embedding of the first code. After
 that, it has one position for each code that is drawn. Each group has its own head and its own
-table. The tables have the width of the model. If the predictor is narrower, a linear layer projects
+table. The tables have the model's width. If the predictor is narrower, a linear layer projects
 their rows to its width.
 
 All sessions of a step run in lockstep. Their sequences always have the same length and end with the
@@ -165,5 +165,5 @@ class CodePredictor:
         return torch.stack(codes, 1), torch.stack(rows, 1).sum(1), decided
 
     def _entering(self, rows: Tensor) -> Tensor:
-        """Project rows from the width of the model to the width of the predictor."""
+        """Project rows from the width of the model to the predictor's width."""
         return rows if self._project is None else self._project(rows)

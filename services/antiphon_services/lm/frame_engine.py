@@ -216,7 +216,7 @@ class FrameEngine(ABC, Generic[Segment]):
 
     @torch.inference_mode()
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Pass the chunk to the prompt of the segment. The first chunk takes a slot.
+        """Pass the chunk to the segment's prompt. The first chunk takes a slot.
 
         Raises `InvalidArgument` if the input exceeds the limit, and `ResourceExhausted` if no slot
         is free.
@@ -245,7 +245,7 @@ class FrameEngine(ABC, Generic[Segment]):
             self._frame_model.give_slot_back(segment.slot, segment.doubtful)
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the current counts of the segment."""
+        """Return the segment's current counts."""
         return _cost(self._segments[key], FinishReason.CANCELLED)
 
     def going(self, held: Collection[SegmentKey]) -> list[Segment]:

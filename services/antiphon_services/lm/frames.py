@@ -8,7 +8,7 @@ A part waits until all of its rows can be computed. Its end depends only on the 
 Therefore the division of a prompt into parts depends only on the prompt, and not on arrival times
 or other sessions. The same is true for the digits of its keys and values. Prompts that have a
 common prefix are divided in the same way within this prefix. If a slot still contains parts of the
-previous prompt of the session, these parts are not computed again. See
+session's previous prompt, these parts are not computed again. See
 `antiphon_services.lm.kept_parts`.
 """
 

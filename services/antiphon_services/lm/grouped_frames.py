@@ -74,7 +74,7 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         """Return the embeddings [n, hidden] of first codes."""
 
     def begin_speech(self, slot: int, side: Tensor) -> None:
-        """Reset the draws of the slot. `side` [hidden] is the codec part of the row of the first
+        """Reset the slot's draws. `side` [hidden] is the codec part of the row of the first
         draw.
         """
         self._seen[slot] = False

@@ -113,7 +113,7 @@ class Layer:
         self.asks_device = self._mlp.asks_device
 
     def forward(self, rows: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        """Map n new rows [n, hidden] to the output of the layer."""
+        """Map n new rows [n, hidden] to the layer's output."""
         return self.leave(rows, attend(*self.split(self.enter(rows, rotation))))
 
     @property
@@ -137,7 +137,7 @@ class Layer:
         return heads[:, : self.queries], heads[:, self.queries :]
 
     def leave(self, rows: Tensor, mixed: Tensor) -> Tensor:
-        """Return the output of the layer, given the attention output [n, queries, head_dim]."""
+        """Return the layer's output, given the attention output [n, queries, head_dim]."""
         mixed = mixed.reshape(rows.shape[0], -1)
         if self._fused:
             rows = self._out.plus(mixed, rows)

@@ -80,8 +80,8 @@ def module_bytes(module: torch.nn.Module) -> int:
 
 
 def say_memory(role: str, slots: SlotMemory, parts: Mapping[str, int], *, there: int) -> None:
-    """Log how the memory of the stage is used. The parts are the keys and values at full length,
-    and `parts`.
+    """Log how the stage's memory is used. The parts are the keys and values at full length, and
+    `parts`.
 
     On a GPU, the remaining memory of torch is used for tables, graphs and intermediate values.
     `there` is the size of the keys and values that have been allocated, in bytes.

@@ -1,7 +1,7 @@
 """The draws of one step while they are being copied to the host.
 
 With launch-ahead (`lm.frame_engine`), step n + 1 is launched before the draws of step n are read.
-Both steps run in order on the same stream. Therefore step n + 1 overwrites the memory of the model,
+Both steps run in order on the same stream. Therefore step n + 1 overwrites the model's memory,
 including the outputs of graphs, after step n has read it. The copy to the host runs on a different
 stream, so its source must be a tensor to which nothing else writes.
 """

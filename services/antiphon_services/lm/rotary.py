@@ -41,7 +41,7 @@ class Rotation:
 
     @classmethod
     def of(cls, rotary: Any, positions: int, like: Tensor) -> Rotation:
-        """Return the table for positions 0, 1 and so on. `rotary` is the module of the model."""
+        """Return the table for positions 0, 1 and so on. `rotary` is the model's module."""
         index = torch.arange(positions, device=like.device)[None]
         axes = None
         if hasattr(rotary, "mrope_section"):
@@ -52,9 +52,7 @@ class Rotation:
 
     @classmethod
     def of_rows(cls, cosines: Tensor, sines: Tensor) -> Rotation:
-        """Return the rotation for rows [..., head_dim] that the module of the model has
-        computed.
-        """
+        """Return the rotation for rows [..., head_dim] that the model's module has computed."""
         low, high = sines.chunk(2, dim=-1)
         turns = torch.stack((cosines, torch.cat((-low, high), dim=-1)), dim=-2)
         return cls(turns.unsqueeze(-3))

@@ -53,8 +53,8 @@ class SpokenTextEngine(FrameEngine[Speaker]):
         self.prepare(self._segments[key])
 
     def prepare(self, segment: Speaker) -> None:
-        """Start to prepare the prompt of the segment if its input is complete and the preparation
-        has not started yet.
+        """Start to prepare the segment's prompt if its input is complete and the preparation has
+        not started yet.
         """
         if segment.preparation is None:
             segment.preparation = segment.prompt.begin(segment.key, self._preparations)
@@ -62,7 +62,7 @@ class SpokenTextEngine(FrameEngine[Speaker]):
                 segment.preparation.add_done_callback(lambda _: self._wake())
 
     def prepares(self, key: SegmentKey) -> bool:
-        """Return whether the prompt of the segment is being prepared."""
+        """Return whether the segment's prompt is being prepared."""
         preparation = self._segments[key].preparation
         return preparation is not None and not preparation.done()
 

@@ -196,7 +196,7 @@ class SpokenTextSegment(FrameSegment[Spoken]):
 
     @property
     def missing_edge(self) -> str:
-        """The edge of the prompt, because no other input is needed."""
+        """The prompt's edge, because no other input is needed."""
         return self.prompt.edge
 
     @property

@@ -95,7 +95,7 @@ def choose_engine(role: str, config: StageConfig, *, vllm_runs: Callable[[], boo
 
 def context_limit(role: str, config: StageConfig, most: int) -> int:
     """Return the maximum number of positions in a segment. It is the setting or `most`, which is
-    the limit of the checkpoint.
+    the checkpoint's limit.
 
     If positions take no memory, `fits` means `most`. Otherwise see
     `antiphon_services.stage.memory_plan`. Raises `InvalidArgument` if the setting is greater than

@@ -16,7 +16,7 @@ from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 
 
 def load_config(config_class: type[PreTrainedConfig], model_dir: Path, *parts: str) -> Any:
-    """Return the configuration of the checkpoint. Each of `parts` must be an object in it.
+    """Return the checkpoint's configuration. Each of `parts` must be an object in it.
 
     Raises `FailedPrecondition` if a part is missing or a value is invalid.
     """

@@ -81,7 +81,7 @@ class ChatTokenizer:
         tools: Sequence[str] = (),
         variables: Mapping[str, TemplateValue] = NOTHING,
     ) -> list[int]:
-        """Return the IDs of the prompt, up to and including the header of the assistant's reply.
+        """Return the prompt IDs, up to and including the header of the assistant's reply.
 
         `tools` and `variables` are the `tools` and the `template` of a `Conversation`. Raises
         `InvalidArgument` if the template rejects messages or variables, and `NotImplementedYet` if
@@ -164,7 +164,7 @@ class ChatTokenizer:
                     yield from _strings(self._tool_format.write(call))
 
     def _message(self, message: ConversationMessage, marked: bool) -> dict[str, Any]:
-        """Return a message in the format of the template, which is OpenAI's format."""
+        """Return a message in the template's format, which is OpenAI's format."""
         content = self._content(message, marked=marked)
         written: dict[str, Any] = {"role": message.role, "content": content}
         if message.tool_call_id:
@@ -185,8 +185,8 @@ class ChatTokenizer:
         return value
 
     def _content(self, message: ConversationMessage, *, marked: bool) -> str | list[dict[str, Any]]:
-        """Return the content of a message in the format of the template. It is a string if the
-        message only contains text.
+        """Return the content of a message in the template's format. It is a string if the message
+        only contains text.
         """
         if all(isinstance(part, TextPart) for part in message.parts):
             words = self._words(_text(message), marked=marked)
@@ -197,7 +197,7 @@ class ChatTokenizer:
         return [self._part(part, marked=marked) for part in message.parts]
 
     def _part(self, part: Part, *, marked: bool) -> dict[str, Any]:
-        """Return a part of a message in the format of the template."""
+        """Return a part of a message in the template's format."""
         match part:
             case TextPart(text):
                 return {"type": "text", "text": self._words(text, marked=marked)}
@@ -213,7 +213,7 @@ class ChatTokenizer:
         return self._first.sub(rf"\1{_MARK}", text) if marked else text
 
     def _encode_pieces(self, rendered: str) -> list[int]:
-        """Return the IDs of a rendered prompt in which only the control tokens of the template are
+        """Return the IDs of a rendered prompt in which only the template's control tokens are
         intact.
         """
         ids: list[int] = []

@@ -23,9 +23,7 @@ class Vocabulary:
     """The bytes of each ID. All segments share this object."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Read the vocabulary of the tokenizer. Raises `FailedPrecondition` if it is not
-        byte-level.
-        """
+        """Read the tokenizer's vocabulary. Raises `FailedPrecondition` if it is not byte-level."""
         if not isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):
             raise FailedPrecondition("the tokenizer's decoder is not byte-level")
         byte_by_character = _byte_by_character()

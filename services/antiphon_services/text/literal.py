@@ -108,7 +108,7 @@ def load_tokenizer(model_dir: Path, *, registered: str = "") -> PreTrainedTokeni
 
 
 def _tokenizer_class(model_dir: Path, registered: str) -> Any:
-    """Return the class of the tokenizer, or `AutoTokenizer` if only this class can determine it.
+    """Return the tokenizer's class, or `AutoTokenizer` if only this class can determine it.
 
     Importing `AutoTokenizer` imports the modelling code of transformers. Stages avoid this, as
     explained in `antiphon_services.lm.modules`.

@@ -3,7 +3,7 @@
 The conversation of a segment is converted to the IDs of a prompt on another thread (`preparation`).
 After that, the segment goes through three types of steps:
 
-- begin: The IDs of the prompt are sent on `prompt` immediately, so that the talker can prefill
+- begin: The prompt IDs are sent on `prompt` immediately, so that the talker can prefill
   concurrently.
 - prefill: This takes as many steps as the rows of the prompt need. Hidden rows that the talker
   reads are sent on `prompt` as they are computed. The first ID is sampled together with the last
@@ -134,8 +134,8 @@ class ThinkerEngine:
         return None if _can_step(self._segments[key]) else INPUT
 
     def prepares(self, key: SegmentKey) -> bool:
-        """Return whether the prompt of the segment is being prepared and the segment has no other
-        work.
+        """Return whether the segment's prompt is being prepared and the segment has no
+        other work.
         """
         segment = self._segments[key]
         preparation = segment.preparation
@@ -183,7 +183,7 @@ class ThinkerEngine:
         return events
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the current counts of the segment."""
+        """Return the segment's current counts."""
         return self._segments[key].so_far()
 
     @torch.inference_mode()

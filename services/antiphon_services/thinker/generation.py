@@ -30,11 +30,11 @@ Encode = Callable[[AudioFeatures | VisualPatches], torch.Tensor]
 class SlotGeneration:
     """The state of one segment in the model.
 
-    `length` is the number of positions in the slot. These are the positions of the prompt,
-    including the first `reused` positions that were already there, and those of the reply without
-    its latest ID. The `known` IDs of the reply are prefilled after the prompt. `finish` is set when
-    the reply has ended. `reply_rows` are kept if they are needed. While the prompt `is_open`, more
-    of it will arrive. `told` is the number of its IDs that have been sent.
+    `length` is the number of positions in the slot. These are the prompt's positions, including the
+    first `reused` positions that were already there, and those of the reply without its latest ID.
+    The `known` IDs of the reply are prefilled after the prompt. `finish` is set when the reply has
+    ended. `reply_rows` are kept if they are needed. While the prompt `is_open`, more of it will
+    arrive. `told` is the number of its IDs that have been sent.
     """
 
     def __init__(

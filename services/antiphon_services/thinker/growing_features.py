@@ -1,11 +1,10 @@
 """The mel features of a recording in progress. They are bit-identical to those of the complete
 recording.
 
-A frame depends on the `n_fft` samples around it. It also depends on the loudest frame of the
-recording, which determines the floor. Therefore a frame can be computed as soon as its samples are
-available. The floor rises when a louder frame arrives. This changes all windows that contain a cell
-below the new floor. At both ends, Hugging Face's extractor mirrors the recording, or it appends
-silence.
+A frame depends on the `n_fft` samples around it. It also depends on the recording's loudest frame,
+which determines the floor. Therefore a frame can be computed as soon as its samples are available.
+The floor rises when a louder frame arrives. This changes all windows that contain a cell below the
+new floor. At both ends, Hugging Face's extractor mirrors the recording, or it appends silence.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ class PromptIntake:
         preparations: ThinkerPreparations,
         done: Callable[[], None],
     ) -> None:
-        """Start to prepare the prompt of the segment, or the next part of a prompt that grows,
-        unless a preparation is in progress.
+        """Start to prepare the segment's prompt, or the next part of a prompt that grows, unless a
+        preparation is in progress.
 
         When the preparation ends, `done` is called on any thread. The prompt raises
         `InvalidArgument` if the input is invalid.
@@ -154,8 +154,8 @@ class PromptIntake:
         return self.prompts.prepare(from_tensors(tensors), speaks=speaks)
 
     def start_reply(self, segment: ThinkerSegment[G], prompt: PreparedPrompt) -> ReplyText:
-        """Return an empty reply with the stop conditions of the segment. It includes log
-        probabilities if they are requested.
+        """Return an empty reply with the segment's stop conditions. It includes log probabilities
+        if they are requested.
         """
         sampling = segment.settings.sampling
         if sampling.top_logprobs is not None and segment.wants(TEXT):

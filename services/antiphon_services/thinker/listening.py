@@ -40,7 +40,7 @@ class HeardPrompt:
 
     Positions before `kept` have not changed. `windows` contains the features from the first changed
     position onwards, each with its first position. Once the prompt is no longer `is_open`, `digest`
-    is the content of the positions of the recording.
+    is the content of the recording's positions.
     """
 
     prompt: PreparedPrompt

@@ -1,7 +1,7 @@
 """Divides pixels into patches for vision towers, exactly as Qwen's processors do.
 
-Images are processed by the processor of the checkpoint. The frames of a video already have their
-final size, so its processor would only normalize them and divide them into patches. It requires
+Images are processed by the checkpoint's processor. The frames of a video already have their final
+size, so its processor would only normalize them and divide them into patches. It requires
 torchvision, which this module does not.
 """
 

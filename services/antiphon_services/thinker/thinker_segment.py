@@ -59,7 +59,7 @@ class ReplyAnswer(Protocol):
 
     @property
     def reply_rows(self) -> ReplyRows | None:
-        """The rows of the IDs of the reply, if the talker needs them."""
+        """The rows of the reply IDs, if the talker needs them."""
 
     @property
     def reused(self) -> int:
@@ -74,10 +74,10 @@ class ThinkerSegment(Generic[G]):
     """The state of one segment. `generation` is set once its input has been prepared.
 
     If `every_row` is true, the talker reads a row for every position, including those of the reply,
-    and does not read the IDs of the reply. `preparation` is a prompt, or another part of it, that
-    is being prepared. `live_input` is set in a live segment. `spoken` is the number of IDs or rows
-    that were sent on `tokens`, and `called` is the number of pieces of calls that were sent.
-    `logprobs` is set if log probabilities are requested.
+    and does not read the reply IDs. `preparation` is a prompt, or another part of it, that is being
+    prepared. `live_input` is set in a live segment. `spoken` is the number of IDs or rows that were
+    sent on `tokens`, and `called` is the number of pieces of calls that were sent. `logprobs` is
+    set if log probabilities are requested.
     """
 
     key: SegmentKey
@@ -126,7 +126,7 @@ class ThinkerSegment(Generic[G]):
         return self.every_row and self.wants(TOKENS)
 
     def emit_prompt(self, generation: G) -> Iterator[EngineEvent]:
-        """Yield the IDs of the prompt before the computation starts."""
+        """Yield the prompt IDs before the computation starts."""
         if self.wants(PROMPT):
             finish = None if len(generation.row_positions) else FinishReason.STOP
             yield Emitted(self.key, PROMPT, 0, generation.prompt.tensors(), finish)
@@ -217,7 +217,7 @@ class ThinkerSegment(Generic[G]):
         return self.cost(reason, self.generation)
 
     def cost(self, finish: FinishReason, generation: G) -> Completed:
-        """Return the counts of the segment."""
+        """Return the segment's counts."""
         return Completed(
             self.key,
             finish,

@@ -89,10 +89,10 @@ def engine_arguments(
 ) -> AsyncEngineArgs:
     """Return the arguments of an engine for a checkpoint's language model.
 
-    `media` are the limits on media. `overrides` replace values in the configuration of the
-    checkpoint. Without a `tap`, the unmodified model is used. Raises `InvalidArgument` if vLLM or
-    this stage does not accept an argument, and `FailedPrecondition` if vLLM's attention does not
-    support the checkpoint on this device.
+    `media` are the limits on media. `overrides` replace values in the checkpoint's configuration.
+    Without a `tap`, the unmodified model is used. Raises `InvalidArgument` if vLLM or this stage
+    does not accept an argument, and `FailedPrecondition` if vLLM's attention does not support the
+    checkpoint on this device.
     """
     given = config.engine_args
     _check(given, config)

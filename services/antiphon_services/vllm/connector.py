@@ -177,8 +177,8 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
     # -- worker ------------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """Store the memory of the tap. If several ranks have the same content, the first one sends
-        it.
+        """Store the tap's memory. If several ranks have the same content, the first one
+        sends it.
         """
         if get_tensor_model_parallel_rank() != 0:
             return

@@ -100,7 +100,7 @@ class VllmSession:
         )
 
     async def inputs(self, parameters: SamplingParams) -> AsyncIterator[StreamingInput]:
-        """Yield the parts as they arrive. This only ends together with the task of the request."""
+        """Yield the parts as they arrive. This only ends together with the request's task."""
         while True:
             part = await self.parts.get()
             yield StreamingInput(part.input(), parameters)

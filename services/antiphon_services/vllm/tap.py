@@ -37,7 +37,7 @@ class _Backend(CacheOnlyAttentionBackend):
 
 
 class TapLayer(CacheOnlyAttentionLayer):
-    """Stores rows [tokens, 1, hidden] in the dtype of the model, even if the cache has a different
+    """Stores rows [tokens, 1, hidden] in the model's dtype, even if the cache has a different
     dtype.
     """
 

@@ -113,7 +113,7 @@ class VocoderSegment:
         return events
 
     def cost(self, reason: FinishReason) -> Completed:
-        """Return the counts of the segment."""
+        """Return the segment's counts."""
         return Completed(self.key, reason, self.frames, self.samples)
 
     def check_order(self, chunk: InputChunk) -> None:

@@ -127,7 +127,7 @@ class VocoderEngine:
         return events
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the current counts of the segment."""
+        """Return the segment's current counts."""
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
@@ -155,7 +155,7 @@ class VocoderEngine:
         ]
 
     def _slot(self, segment: VocoderSegment) -> int:
-        """Return the slot of the segment. If the segment has no slot yet, it takes one."""
+        """Return the segment's slot. If the segment has no slot yet, it takes one."""
         if segment.slot is None:
             segment.slot = self._free_slots.pop()
             self._states.reset(segment.slot)

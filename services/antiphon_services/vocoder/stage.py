@@ -51,7 +51,7 @@ class VocoderTerms:
 
 def frame_limit(config: StageConfig, most: int) -> int:
     """Return the maximum number of frames in a segment. It is the setting, or `most`, which is the
-    limit of the checkpoint.
+    checkpoint's limit.
 
     The state does not grow with the stream, so any setting fits into the memory.
     """

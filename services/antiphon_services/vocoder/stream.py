@@ -68,8 +68,8 @@ from antiphon_services.vocoder.transformer import SlidingTransformer
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """Frames that follow the earlier frames of the slot, as uint16 [n, groups]. There must be at
-    least one.
+    """Frames that follow the slot's earlier frames, as uint16 [n, groups]. There must be at least
+    one.
     """
 
     slot: int
@@ -147,7 +147,7 @@ class StreamDecoder:
         """Return a row of samples for each piece, and the slice of the row that belongs to the
         piece.
 
-        The rows are float [batch, n] in [-1, 1] on the device of the decoder. A piece may have no
+        The rows are float [batch, n] in [-1, 1] on the decoder's device. A piece may have no
         samples. The caller must ensure that the slots of the pieces are distinct and that all codes
         are below `entries`. The working memory is proportional to the length of the longest piece
         times the number of pieces. If an exception is raised, no state has changed. `run` can be

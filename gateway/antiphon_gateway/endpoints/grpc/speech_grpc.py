@@ -49,9 +49,7 @@ CHECKED_HERE_BYTES = 2 << 10
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Converse = Callable[[Context, KeyUse, ForcedEnd], Awaitable[None]]
-"""Serves one call of `Converse` for the key. Raises the error that becomes the status of
-the call.
-"""
+"""Serves one call of `Converse` for the key. Raises the error that becomes the call's status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +160,8 @@ class SpeechServicer:
             await abort(context, error)
 
     async def _key_of(self, context: Context) -> KeyUse:
-        """Return the key in the metadata of the call. Raises `Unauthenticated`, or
-        `InvalidArgument` if there are several keys.
+        """Return the key in the call's metadata. Raises `Unauthenticated`, or `InvalidArgument` if
+        there are several keys.
         """
         return (await self._identities.identify(self._credentials_of(context))).key
 
@@ -205,9 +203,7 @@ class SpeechServicer:
         return _Asked(self._calls.answer(entry.for_key(order)), message.include_ids, held)
 
     def _credentials_of(self, context: Context) -> Credentials:
-        """Return the credentials of the caller. Raises `InvalidArgument` if there are
-        several keys.
-        """
+        """Return the caller's credentials. Raises `InvalidArgument` if there are several keys."""
         keys = _metadata_values(context, AUTHORIZATION_KEY)
         if len(keys) > 1:
             raise InvalidArgument(

@@ -92,7 +92,7 @@ def pieces(message: Message) -> Iterator[Message]:
 
 
 def _marked(message: Message, entry: RequestLog) -> Message:
-    """Record the start of a response in the entry of the request, and return it with additional
+    """Record the start of a response in the request's entry, and return it with additional
     headers.
     """
     entry.status = str(message["status"])

@@ -44,12 +44,11 @@ class EndpointMessages:
 class RequestContext:
     """The context of a request for an endpoint. It contains everything except for the body.
 
-    `answer_id` is unique. `delivery` is the delivery of the deployment, by edge. `sampling_stages`
-    are those of the `stages` that have separate sampling settings, except for the stage that reads
-    the messages. `voices` and `options` are those of the model. `spoken` contains the texts of
-    earlier answers. `max_choices` limits the number of answers to one order, and
-    `transcribe_instruction` is the instruction that requests a transcript of a recording. `ignored`
-    collects unknown fields.
+    `answer_id` is unique. `delivery` is the deployment's delivery, by edge. `sampling_stages` are
+    those of the `stages` that have separate sampling settings, except for the stage that reads the
+    messages. `voices` and `options` are those of the model. `spoken` contains the texts of earlier
+    answers. `max_choices` limits the number of answers to one order, and `transcribe_instruction`
+    is the instruction that requests a transcript of a recording. `ignored` collects unknown fields.
     """
 
     answer_id: str

@@ -54,8 +54,8 @@ def _wait() -> None:
 
 
 class SharedByEndpoints:
-    """The state that all HTTP endpoints share: the memory budget of the gateway, the encoder
-    threads, spoken answers, and ignored fields.
+    """The state that all HTTP endpoints share: the gateway's memory budget, the encoder threads,
+    spoken answers, and ignored fields.
 
     Close it when no endpoint uses it any longer.
     """

@@ -79,7 +79,7 @@ class VoiceCard(msgspec.Struct, frozen=True):
 
 
 class VoiceList(msgspec.Struct, frozen=True, kw_only=True):
-    """The voices of the model.
+    """The model's voices.
 
     If a request does not specify a voice, the default of the model is used. This is the first
     voice, or no voice if the model can speak without one.

@@ -44,7 +44,7 @@ class SpokenAnswers:
         return now + self._keep_s
 
     def transcript(self, audio_id: str) -> str:
-        """Return the text of the answer, or an empty string if it has expired or is unknown."""
+        """Return the answer's text, or an empty string if it has expired or is unknown."""
         self._forget_expired(int(self._clock()))
         _, transcript = self._kept.get(audio_id, (0, ""))
         return transcript

@@ -43,8 +43,8 @@ from antiphon_gateway.keys.key_use import KeyUse
 
 PATH = "/v1/realtime"
 POLICY_VIOLATED = 1008
-"""The WebSocket close code that is used if the data of the client is the reason. Here, it is used
-if the client's conversation has to end.
+"""The WebSocket close code that is used if the client's data is the reason. Here, it is used if the
+client's conversation has to end.
 """
 
 MOST_REASON_BYTES = 123

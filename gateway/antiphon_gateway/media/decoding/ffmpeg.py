@@ -17,7 +17,7 @@ MAX_STREAMS = 16
 
 
 def find_ffmpeg() -> str:
-    """Return the path of the program, or an empty string if it is not installed."""
+    """Return the program's path, or an empty string if it is not installed."""
     return shutil.which("ffmpeg") or ""
 
 

@@ -1,5 +1,4 @@
-"""The engine of the talker. It decodes the speech codes of many segments, one code per segment and
-step.
+"""The talker's engine. It decodes the speech codes of many segments, one code per segment and step.
 
 A step is one forward pass over the rows that are ready. These are parts of prompts, up to
 `prefill_rows` rows, and one row for every segment whose next row has arrived. These segments sample

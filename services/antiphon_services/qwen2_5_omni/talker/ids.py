@@ -1,4 +1,4 @@
-"""The special IDs of the talker."""
+"""The talker's special IDs."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class CodecTalker(FrameDecoder):
         return before + self._text(part.texts)
 
     def _text(self, texts: Sequence[RowText]) -> Tensor:
-        """Return the rows of the thinker, or those for the end of the text and for padding [n,
+        """Return the thinker's rows, or those for the end of the text and for padding [n,
         width].
         """
         kinds, table = list(TextRow), [self._text_rows]

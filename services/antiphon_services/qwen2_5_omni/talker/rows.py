@@ -58,7 +58,7 @@ class ThinkerRows:
     def prompt_rows(self) -> int | None:
         """The number of rows in the prompt, including those of the voice and the first draw.
 
-        It is None until the IDs of the prompt have arrived.
+        It is None until the prompt IDs have arrived.
         """
         return None if self._length is None else self._length + VOICE_ROWS + 1
 
@@ -90,9 +90,9 @@ class ThinkerRows:
         self._reply.pop(step, None)
 
     def take_prompt(self, stop: int) -> tuple[Tensor | None, bool]:
-        """Return the rows of the thinker before `stop` [n, width] that have not been taken yet.
+        """Return the thinker's rows before `stop` [n, width] that have not been taken yet.
 
-        The second value is true if the row of the voice is before `stop`.
+        The second value is true if the voice's row is before `stop`.
         """
         taken = []
         while self._rows and self._rows_taken < stop:
@@ -116,7 +116,7 @@ class ThinkerRows:
         """Return the name of rows that are ready, beginning with the first row that has not been
         taken.
 
-        The result is None if they include the row of the voice.
+        The result is None if they include the voice's row.
         """
         if self._length is None or stop > self._length or start != self._rows_taken:
             return None
@@ -212,8 +212,8 @@ class ThinkerRows:
     def _checked(self, chunk: InputChunk, expected: int) -> Tensor:
         """Return a copy of the rows in a chunk. Raises `DataLoss` if they are invalid.
 
-        A copy is needed because the memory of the chunk may belong to a transport, while the rows
-        are kept until they are computed.
+        A copy is needed because the chunk's memory may belong to a transport, while the rows are
+        kept until they are computed.
         """
         rows = chunk.tensors.get("rows")
         if rows is None:

@@ -78,7 +78,7 @@ class DecodedSegment:
         return self.utterance
 
     def collect(self, samples: Tensor) -> None:
-        """Store the samples of the call, float32 [n]."""
+        """Store the call's samples, float32 [n]."""
         self.made, self.in_flight = samples, False
 
     def hand_on(self) -> list[EngineEvent]:

@@ -103,7 +103,7 @@ class Token2WavEngine:
         return None if going else CODES
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the current counts of the segment."""
+        """Return the segment's current counts."""
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:

@@ -3,7 +3,7 @@
 The vocoder is not causal. The samples of a frame depend on some of the frames before and after it.
 Therefore a piece from the middle of an utterance is computed with `CONTEXT` additional frames on
 both sides, and their samples are dropped. Nothing is added at the ends of an utterance, because the
-padding of the vocoder is part of the result there.
+vocoder's padding is part of the result there.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class _OmniTalkerStack(nn.Module):
 
 
 class _Projection(nn.Module):
-    """Projects rows from the width of the thinker to the width of the talker."""
+    """Projects rows from the width of the thinker to the talker's width."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()

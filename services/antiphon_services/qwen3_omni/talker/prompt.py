@@ -82,7 +82,7 @@ class TalkerPrompt:
 
     @property
     def user_rows(self) -> int:
-        """The number of rows before the nine rows of the answer."""
+        """The number of rows before the answer's nine rows."""
         return 0 if self._user_ids is None else len(self._user_ids)
 
     @property

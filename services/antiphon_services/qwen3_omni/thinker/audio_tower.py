@@ -1,4 +1,4 @@
-"""The audio tower of Qwen3-Omni, which converts mel frames to rows with the width of the thinker.
+"""The audio tower of Qwen3-Omni, which converts mel frames to rows with the thinker's width.
 
 It performs the same operations in the same order as `Qwen3OmniMoeAudioEncoder` in transformers with
 `sdpa` attention. `antiphon_services.qwen3_omni.thinker.towers` prepares the inputs of a call.
@@ -21,7 +21,7 @@ MAX_TIMESCALE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TowerOutput:
-    """The output of the tower. `last_hidden_state` has the shape [positions, width]."""
+    """The tower's output. `last_hidden_state` has the shape [positions, width]."""
 
     last_hidden_state: Tensor
 

@@ -1,4 +1,4 @@
-"""The engine of the talker. It decodes the codec frames of many segments, one frame per segment and
+"""The talker's engine. It decodes the codec frames of many segments, one frame per segment and
 step.
 
 Worker threads prepare the prompts, because it takes long to tokenize a text and to encode a
@@ -6,8 +6,8 @@ reference recording. A step is one forward pass over the rows that are ready. Th
 prompts, within the limit of `antiphon_services.lm.frames`, and one row for every segment whose
 prompt is complete. These segments sample a frame in the same step, and the engine emits it.
 
-If a recording is cloned by means of its codes, the engine first emits the frames of the recording,
-which prime the decoder.
+If a recording is cloned by means of its codes, the engine first emits the recording's frames, which
+prime the decoder.
 
 Draws are counted in the same way as in the vendor's `generate`. There are at most `max_tokens`
 draws. A draw is a frame, unless it is the stop code, which cannot be one of the first two draws, or

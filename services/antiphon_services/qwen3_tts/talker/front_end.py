@@ -92,8 +92,8 @@ class SpeechFrontEnd:
         return prompt
 
     def _clone(self, manner: VoiceOptions, text_ids: int) -> Clone | None:
-        """Return the voice from the recording of the request. The frames are only encoded if they
-        fit.
+        """Return the voice from the request's recording. The frames are only encoded if
+        they fit.
         """
         samples = manner.reference
         if samples is None or self._encoder is None:

@@ -106,8 +106,8 @@ class SpeechIds:
         return tuple(name for name in self.languages if "dialect" not in name)
 
     def language(self, name: str, voice: str) -> int | None:
-        """Return the ID of a language. If the name is empty, the result is the dialect of the
-        voice, or None if it has none.
+        """Return the ID of a language. If the name is empty, the result is the voice's dialect, or
+        None if it has none.
 
         Raises `InvalidArgument` if the language is unknown.
         """

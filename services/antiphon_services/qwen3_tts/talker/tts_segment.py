@@ -18,7 +18,7 @@ class TtsText(SpokenText[Prompt]):
 
     @property
     def rows(self) -> int:
-        """The length of the prompt, including the row of the first draw."""
+        """The prompt length, including the row of the first draw."""
         return len(self.held.text)
 
 

@@ -144,7 +144,7 @@ class VllmThinkerEngine:
         return events
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the current counts of the segment."""
+        """Return the segment's current counts."""
         return self._segments[key].so_far()
 
     def release(self, key: SegmentKey) -> None:

@@ -32,8 +32,8 @@ class VllmGeneration:
 
     If `wants_rows` is true, the hidden rows at `row_positions` are needed. The first `rows_asked`
     of them have been requested, and the first `rows_taken` have been received. `reply_rows` is set
-    if the rows of the reply are needed. `finish` is set together with the last ID of the reply.
-    From then on, `overdue_at` is the deadline for the remaining rows on the monotonic clock.
+    if the reply rows are needed. `finish` is set together with the last ID of the reply. From then
+    on, `overdue_at` is the deadline for the remaining rows on the monotonic clock.
     """
 
     prompt: PreparedPrompt

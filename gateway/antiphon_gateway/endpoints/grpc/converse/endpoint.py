@@ -64,7 +64,7 @@ class ConverseEndpoint:
         self._endpoint = endpoint
 
     async def serve(self, context: Context, key: KeyUse, forced_end: ForcedEnd) -> None:
-        """Serve one call for the API key. Raises the error that becomes the status of the call.
+        """Serve one call for the API key. Raises the error that becomes the call's status.
 
         The caller sends the status after this method has returned. Sending a status may have to
         wait for the client, and the resources of the conversation must be free by then.

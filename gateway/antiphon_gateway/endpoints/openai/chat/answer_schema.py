@@ -98,7 +98,7 @@ class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContentLogprob(TopLogprob, frozen=True, kw_only=True):
-    """A token in the text of the answer, and the most likely tokens at its position."""
+    """A token in the answer's text, and the most likely tokens at its position."""
 
     top_logprobs: tuple[TopLogprob, ...]
 
@@ -141,7 +141,7 @@ class CompletionDetails(msgspec.Struct, frozen=True):
 
 
 class UsageAnswer(msgspec.Struct, frozen=True):
-    """The usage of the request."""
+    """The request's usage."""
 
     prompt_tokens: int
     completion_tokens: int

@@ -120,8 +120,8 @@ def _check_formats(asked: ImagesBody) -> None:
 def _options(
     asked: ImagesBody, visit: RequestContext
 ) -> tuple[dict[str, OptionInput], dict[str, str]]:
-    """Return the options of the model, including the size, and a mapping from options to the names
-    of fields that error messages use.
+    """Return the model's options, including the size, and a mapping from options to the names of
+    fields that error messages use.
     """
     options = options_from_json(asked.options)
     size = (asked.size or "").strip()

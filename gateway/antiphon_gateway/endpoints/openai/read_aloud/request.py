@@ -102,7 +102,7 @@ def read_speech(body: bytes, visit: RequestContext) -> tuple[Order, AudioBytes |
 def _options(
     speech: SpeechBody, visit: RequestContext
 ) -> tuple[dict[str, OptionInput], dict[str, str]]:
-    """Return the options of the model, and a mapping from options to the names of fields that error
+    """Return the model's options, and a mapping from options to the names of fields that error
     messages use.
 
     Options come from `options` and from fields that other servers use for them. Raises

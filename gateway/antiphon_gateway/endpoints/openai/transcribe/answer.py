@@ -56,8 +56,8 @@ def checked_format(wanted: str, *, streamed: bool) -> str:
 
 
 class WholeTranscript:
-    """The transcript in one of the `FORMATS`. `language` and `temperature` are the values of the
-    client, and `task` is OpenAI's name for the task.
+    """The transcript in one of the `FORMATS`. `language` and `temperature` are the client's values,
+    and `task` is OpenAI's name for the task.
     """
 
     streamed = False

@@ -48,9 +48,7 @@ class TranscriptForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class TranscriptionForm(TranscriptForm, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A request. `language` is the language of the recording, and `prompt` provides further
-    context.
-    """
+    """A request. `language` is the recording's language, and `prompt` provides further context."""
 
     language: Language | None = None
     timestamp_granularities: tuple[str, ...] = msgspec.field(
@@ -69,7 +67,7 @@ class TranscriptionForm(TranscriptForm, frozen=True, forbid_unknown_fields=True,
 
 class TranscriptionSegment(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the transcript. Times are in seconds of the recording, and `tokens` contains the
-    IDs of the model.
+    model's IDs.
 
     `avg_logprob` is the mean log probability of the tokens. `seek` and `no_speech_prob` exist in
     Whisper, but the model does not report them. They are 0.
@@ -88,8 +86,8 @@ class TranscriptionSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transcription(msgspec.Struct, frozen=True):
-    """The text. The fields after it are included in `verbose_json`. `language` is the value of the
-    client.
+    """The text. The fields after it are included in `verbose_json`. `language` is the client's
+    value.
 
     There is a single segment for the whole recording, and there are no words, because the model
     reports no times.
