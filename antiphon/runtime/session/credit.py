@@ -9,14 +9,16 @@ not stop the others. Therefore credit is counted per edge and per segment, in po
 It works as follows:
 
 1. When a session opens, the gateway sends the same window to both ends of a governed edge. Every
-segment starts with this amount of credit. 2. The producer sends a chunk only if `Credit.covers` it.
-Otherwise `OutputEdge` holds the chunk. Its `limit` stops the engine (`EngineRounds`) at the end of
-the chunk that is being filled, so that one chunk is ready when credit arrives. A segment that is
-held does not cost any engine steps. 3. The consumer adds each chunk to its `Intake`. When its
-engine has consumed everything and its own output is not held, `LiveSession._grant_inputs` sends a
-`Grant`. In this way, back-pressure propagates from the client to the first stage. 4. A grant is a
-total that is counted from the start of the segment, not an increment. Therefore duplicated or
-reordered grants have no effect.
+   segment starts with this amount of credit.
+2. The producer sends a chunk only if `Credit.covers` it. Otherwise `OutputEdge` holds the chunk.
+   Its `limit` stops the engine (`EngineRounds`) at the end of the chunk that is being filled, so
+   that one chunk is ready when credit arrives. A segment that is held does not cost any engine
+   steps.
+3. The consumer adds each chunk to its `Intake`. When its engine has consumed everything and its own
+   output is not held, `LiveSession._grant_inputs` sends a `Grant`. In this way, back-pressure
+   propagates from the client to the first stage.
+4. A grant is a total that is counted from the start of the segment, not an increment. Therefore
+   duplicated or reordered grants have no effect.
 
 Two rules prevent deadlocks:
 
