@@ -33,8 +33,8 @@ class SegmentKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkPolicy:
-    """The number of frames in each chunk. The first chunk has `first` frames, the next ones have
-    the numbers in `ramp`, and all others have `steady` frames.
+    """The number of frames in each chunk. The first chunk has `first` frames, the next ones follow
+    `ramp`, and all later ones have `steady` frames.
     """
 
     first: int

@@ -152,6 +152,6 @@ class BlockCausalRows(AllRows):
         return joined
 
     def commit(self) -> None:
-        """Count the blocks that have been written as cached."""
+        """Mark the blocks that have just been written as cached."""
         self._cache.blocks += len(self._pages)
         self._cache.tails |= self._tails
