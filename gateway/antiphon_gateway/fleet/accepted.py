@@ -41,17 +41,17 @@ class Accepted:
         ends = (role for edge in self.edges for role in (edge.producer, edge.consumer))
         return tuple(dict.fromkeys(role for role in ends if role != CLIENT))
 
-    @property
+    @cached_property
     def sampling_stages(self) -> tuple[str, ...]:
         """The stages that sample, without the one that reads the messages."""
         return tuple(r for r in self.roles if r in self.told and self._may_be_given(r))
 
-    @property
+    @cached_property
     def sampling_fields(self) -> tuple[str, ...]:
         """The fields, and the stages without a report so far."""
         return tuple(filter(self._may_be_given, self.roles))
 
-    @property
+    @cached_property
     def options(self) -> tuple[Option, ...]:
         """Each option as the first stage that reads it describes it."""
         return tuple(next(iter(each.values())) for each in self._options.values())

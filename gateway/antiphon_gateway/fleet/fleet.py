@@ -32,7 +32,7 @@ from antiphon_gateway.fleet.lineup import (
     client_outputs,
     roles_for,
 )
-from antiphon_gateway.fleet.names import Names, names_of
+from antiphon_gateway.fleet.names import names_of
 from antiphon_gateway.fleet.picker import Location, Pick, PickReason, Pool
 from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.fleet.replicated_stage import RETRY_AFTER_S, Build, ReplicatedStage
@@ -43,6 +43,20 @@ ALIKE, STICKY = 1e9, 1e18
 """How much likelier a build is drawn that a request was prepared for, or that has its replicas."""
 MAX_LINEUPS = 1024
 """Line-ups that are kept between two changes; large fleets have more, and some are made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A build that makes what is wanted: its pools by role, upstream first, none of them empty."""
+
+    build: Build
+    pools: Mapping[str, Pool[Replica]]
+    edges: Edges
+    outputs: frozenset[str]
+
+    def has_besides(self, avoided: Collection[Replica]) -> bool:
+        """Whether each stage has a replica that is not to be avoided."""
+        return all(pool.has_besides(avoided) for pool in self.pools.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,9 @@ class _Derived:
 
     descriptions: Mapping[str, stage_pb2.DescribeResponse] | None = None
     accepted: Accepted | None = None
+    voices: tuple[str, ...] | None = None
+    builds: tuple[Build, ...] | None = None
+    candidates: dict[frozenset[str], tuple[_Candidate, ...]] = field(default_factory=dict)
     by_outputs: dict[tuple[frozenset[str], bool], Lineup] = field(default_factory=dict)
     by_replicas: dict[tuple[object, ...], Lineup] = field(default_factory=dict)
 
@@ -195,7 +212,10 @@ class Fleet:
 
     def voices(self) -> tuple[str, ...]:
         """The voices of the stages that are up."""
-        return tuple(voice for each in self.descriptions.values() for voice in each.voices)
+        if self._derived.voices is None:
+            told = self.descriptions.values()
+            self._derived.voices = tuple(voice for each in told for voice in each.voices)
+        return self._derived.voices
 
     # -- who gets a session ----------------------------------------------------------------
 
@@ -211,7 +231,7 @@ class Fleet:
         asked = (outputs, tool_calls)
         made = self._derived.by_outputs.get(asked) if len(self._builds()) < 2 else None
         if made is None:
-            made = _lineup(self._choose(outputs), self.names, tool_calls=tool_calls)
+            made = self._lineup(self._choose(outputs), tool_calls=tool_calls)
             self._derived.by_outputs[asked] = made
         return made
 
@@ -234,11 +254,25 @@ class Fleet:
         known, asked = self._derived.by_replicas, (chosen.outputs, tool_calls, *replicas)
         made = known.get(asked)
         if made is None:
-            made = _lineup(chosen, self.names, tool_calls=tool_calls)
+            made = self._lineup(chosen, tool_calls=tool_calls)
             if len(known) >= MAX_LINEUPS:
                 known.clear()
             known[asked] = made
         return made, Assignment(chosen.picks, self._by_role)
+
+    def _lineup(self, chosen: _Chosen, *, tool_calls: bool) -> Lineup:
+        """Raises `FailedPrecondition` when the stages do not fit together."""
+        members = []
+        for role, (replica, _) in chosen.picks.items():
+            assert replica.description is not None, "only those that serve are chosen"
+            members.append(Member(role, replica.address, replica.description))
+        check_agreement({member.role: member.description for member in members})
+        pacing = self._deployment.gateway.pacing
+        lineup = Lineup(tuple(members), tuple(chosen.edges), chosen.outputs, self.names, pacing)
+        if tool_calls and TOOL_CALLS in lineup.makers:
+            lineup = replace(lineup, outputs=lineup.outputs | {TOOL_CALLS})
+        lineup.check_rate()
+        return lineup
 
     def has_others(self, roles: Iterable[str], avoided: Collection[Replica] = NONE_AVOIDED) -> bool:
         """Whether a session on these stages could do without those that are to be avoided."""
@@ -253,31 +287,19 @@ class Fleet:
         like: Lineup | None = None,
     ) -> _Chosen:
         """Pick one replica for each role, upstream first, each near to those before it."""
-        found: list[tuple[float, Build, tuple[str, ...], Edges, frozenset[str]]] = []
-        for build in self._builds():
-            edges = self._edges(build)
-            wanted = outputs or client_outputs(edges)
-            try:
-                roles = roles_for(edges, wanted)
-            except AntiphonError:
-                continue
-            if self._complete(build, roles, avoided):
-                weight = 1.0 if preferred is None else self._kept(build, preferred)
-                weight *= 1.0 if like is None or like.build != build else ALIKE
-                weight *= min(_size(self._pool(role, build)) for role in roles)
-                found.append((weight, build, roles, edges, wanted))
+        found = self._candidates(outputs)
+        if avoided:
+            found = tuple(each for each in found if each.has_besides(avoided))
         if not found:
             raise self._why_not(outputs)
-        (_, build, roles, edges, wanted), *_ = (
-            found
-            if len(found) == 1
-            else self._generator.choices(found, [each[0] for each in found])
-        )
+        chosen = found[0]
+        if len(found) > 1:
+            weights = [self._weight(each, preferred, like) for each in found]
+            (chosen,) = self._generator.choices(found, weights)
         picks: dict[str, Pick[Replica]] = {}
         near: list[Location] = []
         detours = {each.role for each in avoided}
-        for role in roles:
-            pool = self._pool(role, build)
+        for role, pool in chosen.pools.items():
             kept = preferred.replicas.get(role) if preferred is not None else None
             pick: Pick[Replica] | None
             if kept is None or kept not in pool or kept in avoided or kept.is_full:
@@ -289,12 +311,42 @@ class Fleet:
                 pick = Pick(kept, PickReason.STICKY)
             picks[role] = pick
             near.append(pick.key.location)
-        return _Chosen(picks, edges, wanted)
+        return _Chosen(picks, chosen.edges, chosen.outputs)
 
-    def _pool(self, role: str, build: Build) -> Pool[Replica]:
-        pool = self._by_role[role].pool(build)
-        assert pool is not None, "only complete builds are chosen from"
-        return pool
+    def _candidates(self, outputs: frozenset[str]) -> tuple[_Candidate, ...]:
+        """The builds that can make these outputs."""
+        found = self._derived.candidates.get(outputs)
+        if found is None:
+            made = (self._candidate(build, outputs) for build in self._builds())
+            found = tuple(each for each in made if each is not None)
+            self._derived.candidates[outputs] = found
+        return found
+
+    def _candidate(self, build: Build, outputs: frozenset[str]) -> _Candidate | None:
+        """None for a build that lacks an output, or a stage for it."""
+        edges = self._edges(build)
+        wanted = outputs or client_outputs(edges)
+        try:
+            roles = roles_for(edges, wanted)
+        except AntiphonError:
+            return None
+        pools: dict[str, Pool[Replica]] = {}
+        for role in roles:
+            stage = self._by_role.get(role)
+            pool = stage.pool(build) if stage is not None else None
+            if pool is None:
+                return None
+            pools[role] = pool
+        return _Candidate(build, pools, edges, wanted)
+
+    def _weight(
+        self, candidate: _Candidate, preferred: Assignment | None, like: Lineup | None
+    ) -> float:
+        """How much likelier a build is drawn than others: by its slots, and by what it has of
+        another assignment or line-up."""
+        weight = 1.0 if preferred is None else self._kept(candidate.build, preferred)
+        weight *= 1.0 if like is None or like.build != candidate.build else ALIKE
+        return weight * min(map(_size, candidate.pools.values()))
 
     def _kept(self, build: Build, preferred: Assignment) -> float:
         """How much a build is to be preferred for what it has of another assignment."""
@@ -303,7 +355,10 @@ class Fleet:
 
     def _builds(self) -> tuple[Build, ...]:
         """All that any replica has that may get sessions."""
-        return tuple(dict.fromkeys(build for stage in self for build in stage.builds))
+        if self._derived.builds is None:
+            builds = dict.fromkeys(build for stage in self for build in stage.builds)
+            self._derived.builds = tuple(builds)
+        return self._derived.builds
 
     def _build(self) -> Build | None:
         """The one that most stages have, with the most slots."""
@@ -353,9 +408,11 @@ class Fleet:
         for role, found in by_role.items():
             self._by_role[role].keep(found)
 
-    def _on_change(self) -> None:
-        """Wake waiting tasks, and report the number of slots."""
-        self._derived = _Derived()
+    def _on_change(self, replaced: bool = True) -> None:
+        """Wake waiting tasks, and report the number of slots. Unless replicas were `replaced`, or
+        describe something else, what follows from them holds on."""
+        if replaced:
+            self._derived = _Derived()
         self.changes.tell()
         slots = {**self._slots, **{s.role: n for s in self if (n := s.slots) is not None}}
         if slots != self._slots:
@@ -380,20 +437,6 @@ class Fleet:
         unknown = set(self._deployment.delivery) - {edge.name for edge in edges}
         if unknown:
             raise FailedPrecondition(f"delivery: the pipeline has no edge {sorted(unknown)}")
-
-
-def _lineup(chosen: _Chosen, names: Names, *, tool_calls: bool) -> Lineup:
-    """Raises `FailedPrecondition` when the stages do not fit together."""
-    members = []
-    for role, (replica, _) in chosen.picks.items():
-        assert replica.description is not None, "only those that serve are chosen"
-        members.append(Member(role, replica.address, replica.description))
-    check_agreement({member.role: member.description for member in members})
-    lineup = Lineup(tuple(members), tuple(chosen.edges), chosen.outputs, names)
-    if tool_calls and TOOL_CALLS in lineup.makers:
-        lineup = replace(lineup, outputs=lineup.outputs | {TOOL_CALLS})
-    lineup.check_rate()
-    return lineup
 
 
 def _size(pool: Pool[Replica]) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from antiphon.deployment.schema import GatewayConfig
+from antiphon.deployment.gateway_config import PacingConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
 from antiphon.pipelines.graph import CLIENT
 from antiphon.v1 import session_pb2, stage_pb2
@@ -21,6 +21,7 @@ from antiphon_gateway.fleet.names import NO_OTHER_NAMES, Names
 from antiphon_gateway.outputs import AUDIO, OUTPUTS
 
 Edges = Sequence[stage_pb2.PipelineEdge]
+USUAL_PACING = PacingConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,14 @@ class Lineup:
     """The stages of one session, upstream first, with the graph between them.
 
     Sessions on the same replicas share one; what follows from it is derived once. `names` has other
-    names of voices.
+    names of voices, and `pacing` how far output may run ahead.
     """
 
     members: tuple[Member, ...]
     edges: tuple[stage_pb2.PipelineEdge, ...]
     outputs: frozenset[str]
     names: Names = NO_OTHER_NAMES
+    pacing: PacingConfig = USUAL_PACING
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
@@ -77,7 +79,7 @@ class Lineup:
             if edge.consumer == CLIENT and edge.producer in self.roles
         }
 
-    @property
+    @cached_property
     def build(self) -> tuple[str, str]:
         """What all its stages have in common: the pipeline and the checkpoint's fingerprint."""
         told = self.members[0].description
@@ -89,7 +91,7 @@ class Lineup:
         same prepared request."""
         return tuple(_terms(member) for member in self.members)
 
-    @property
+    @cached_property
     def sample_rate_hz(self) -> int:
         """Of produced audio; 0 when none is wanted."""
         return self.producer(AUDIO).description.sample_rate_hz if AUDIO in self.outputs else 0
@@ -103,15 +105,19 @@ class Lineup:
                 stage=role,
             )
 
-    @property
+    @cached_property
     def samples_per_frame(self) -> int:
         """Of produced audio; 0 when none is wanted or it has no frames."""
         return self.producer(AUDIO).description.samples_per_frame if AUDIO in self.outputs else 0
 
-    @property
+    @cached_property
     def voices(self) -> tuple[str, ...]:
         """The voices that the session can choose from."""
         return next((tuple(m.description.voices) for m in self.members if m.description.voices), ())
+
+    @cached_property
+    def _voice_aliases(self) -> dict[str, str]:
+        return self.names.voice_aliases(self.voices)
 
     def choose_voice(self, name: str) -> str:
         """The voice of that name, or of that alias, in lower case; "" stays, and the stages use
@@ -120,7 +126,7 @@ class Lineup:
         Raises `InvalidArgument`.
         """
         voices = self.voices
-        name = self.names.voice_aliases(voices).get(name.lower(), name)
+        name = self._voice_aliases.get(name.lower(), name)
         if name and name.lower() not in voices:
             known = (
                 f"there are: {', '.join(voices)}" if voices else "this model has no named voices"
@@ -128,12 +134,9 @@ class Lineup:
             raise InvalidArgument(f"voice: no voice {name!r}; {known}", field="voice")
         return name.lower()
 
-    def routes(self, role: str) -> tuple[session_pb2.Route, ...]:
-        """Return the consumers of each output edge of a stage in this session."""
-        return self._routes[role]
-
     @cached_property
-    def _routes(self) -> dict[str, tuple[session_pb2.Route, ...]]:
+    def routes(self) -> dict[str, tuple[session_pb2.Route, ...]]:
+        """The consumers of each output edge of a stage in this session, by role."""
         return {role: tuple(self._routes_of(role)) for role in self.roles}
 
     def _routes_of(self, role: str) -> Iterator[session_pb2.Route]:
@@ -149,8 +152,9 @@ class Lineup:
         for name, destinations in found.items():
             yield session_pb2.Route(edge=name, destinations=destinations)
 
-    def windows(self, config: GatewayConfig) -> dict[str, int]:
-        """Return the credit windows in positions, by governed edge.
+    @cached_property
+    def windows(self) -> dict[str, int]:
+        """The credit windows in positions, by governed edge.
 
         The window of audio to the client has a fixed duration. The window to a stage has a duration
         by the rate of the stage's codec frames or of the edge, or a number of positions if neither
@@ -163,11 +167,11 @@ class Lineup:
                 continue
             if edge.consumer == CLIENT and edge.name in self.outputs:
                 rate_hz: float = self.member(edge.producer).description.sample_rate_hz
-                positions = config.pacing.max_ahead_seconds * rate_hz
+                positions = self.pacing.max_ahead_seconds * rate_hz
             elif edge.consumer in self.roles:
                 rate_hz = _frame_rate_hz(self.member(edge.consumer)) or edge.rate_hz
-                positions = config.pacing.max_stage_ahead_seconds * rate_hz
-                positions = positions or config.pacing.max_stage_ahead_positions
+                positions = self.pacing.max_stage_ahead_seconds * rate_hz
+                positions = positions or self.pacing.max_stage_ahead_positions
             else:
                 continue
             if positions:

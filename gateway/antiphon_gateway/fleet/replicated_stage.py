@@ -14,7 +14,7 @@ from antiphon.transport.mutual_tls import ServiceTls
 from antiphon.v1 import stage_pb2
 from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.outliers import Outliers
-from antiphon_gateway.fleet.picker import PickReason, Pool
+from antiphon_gateway.fleet.picker import Location, PickReason, Pool
 from antiphon_gateway.fleet.replica import Replica, ReplicaState
 from antiphon_gateway.fleet.replica_watch import ReplicaWatch
 
@@ -32,18 +32,27 @@ class Build(NamedTuple):
     checkpoint_fingerprint: str
 
 
+class _Standing(NamedTuple):
+    """What the place of a replica follows from."""
+
+    described: stage_pb2.DescribeResponse | None
+    eligible: bool
+    location: Location
+
+
 class ReplicatedStage:
     """The replicas of `role`, each monitored from its discovery until it is gone and has no
     requests.
 
-    `changed` is called when their eligibility has changed.
+    `changed` is called after each change, with whether it is one of which replicas may get sessions
+    or of what they describe. Other changes are of their load.
     """
 
     def __init__(
         self,
         role: str,
         config: GatewayConfig,
-        changed: Callable[[], None],
+        changed: Callable[[bool], None],
         tls: ServiceTls | None = None,
     ) -> None:
         self.role = role
@@ -57,6 +66,9 @@ class ReplicatedStage:
         self._endings: set[asyncio.Task[None]] = set()
         self._pools: dict[Build, Pool[Replica]] = {}
         self._placed: dict[Replica, Build] = {}
+        # What the place of each replica follows from, and whether any has changed.
+        self._standing: dict[Replica, _Standing] = {}
+        self._replaced = False
         self._boots: dict[Replica, str] = {}
         self.outliers: Outliers[Replica] = Outliers(
             failures=config.health.eject_failures,
@@ -232,6 +244,7 @@ class ReplicatedStage:
             await replica.close()
         # The watch's end may be told as a change.
         self._boots.pop(replica, None)
+        self._standing.pop(replica, None)
         self._draining.discard(replica)
 
     # -- what becomes of sessions ----------------------------------------------------------
@@ -298,19 +311,26 @@ class ReplicatedStage:
             for each in self.outliers.let_back([each for each in self if each.takes_sessions]):
                 log.info("stage %s at %s is one of few: it is used", self.role, each.address)
                 self._place(each)
-        self._changed()
+        replaced, self._replaced = self._replaced, False
+        self._changed(replaced)
 
     def _place(self, replica: Replica) -> None:
         """Into the pool of its build if it may get sessions, and out of it if not."""
+        told = replica.description
+        eligible = replica.takes_sessions and not self.outliers.is_out(replica)
+        standing = _Standing(told, eligible, replica.location)
+        if self._standing.get(replica) == standing:
+            return
+        self._standing[replica] = standing
+        self._replaced = True
         if (before := self._placed.pop(replica, None)) is not None:
             pool = self._pools[before]
             pool.discard(replica)
             if not pool:
                 del self._pools[before]
-        told = replica.description
         if told is not None:
             self.told = told
-        if told is not None and replica.takes_sessions and not self.outliers.is_out(replica):
+        if told is not None and eligible:
             build = Build(told.pipeline, told.checkpoint_fingerprint)
             if build not in self._pools:
                 self._pools[build] = Pool(lambda each: each.load)

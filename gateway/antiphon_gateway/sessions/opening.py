@@ -28,7 +28,7 @@ def session_open(
         session_id=session_id,
         pipeline=member.description.pipeline,
         checkpoint_fingerprint=member.description.checkpoint_fingerprint,
-        routes=lineup.routes(member.role),
+        routes=lineup.routes[member.role],
         windows=windows,
     )
 

@@ -58,7 +58,7 @@ class Session:
         self._config = config
         self._deployed_delivery = deployed_delivery
         self._preparer = preparer
-        windows = lineup.windows(config)
+        windows = lineup.windows
         self._window = windows.get(AUDIO, 0)
         self._lines = SessionLines(self.session_id, lineup, assignment, windows, open_line)
         self._segment: CallSegment | None = None

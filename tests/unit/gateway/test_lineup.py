@@ -68,12 +68,12 @@ def test_roles_are_refused_when_the_graph_is_a_circle() -> None:
 
 
 def test_routes_go_to_the_client_and_to_stages_of_the_call() -> None:
-    (text, mel) = lineup(OTHER, "text", "audio").routes("speaker")
+    (text, mel) = lineup(OTHER, "text", "audio").routes["speaker"]
     assert text.edge == "text"
     assert [to.WhichOneof("target") for to in text.destinations] == ["reply", "stage"]
     assert mel.destinations[0].stage.address == "vocoder:1"
     assert mel.destinations[0].stage.boot_id == "boot-of-vocoder"
-    (only,) = lineup(OTHER, "text").routes("speaker")
+    (only,) = lineup(OTHER, "text").routes["speaker"]
     assert (only.edge, len(only.destinations)) == ("text", 1)
 
 

@@ -34,7 +34,7 @@ def windows(
         Member(role, f"{role}:1", stage_pb2.DescribeResponse(**rates.get(role, {})))
         for role in roles
     )
-    return Lineup(members, edges, frozenset(outputs)).windows(CONFIG)
+    return Lineup(members, edges, frozenset(outputs), pacing=CONFIG.pacing).windows
 
 
 def test_windows_are_seconds_of_audio_and_of_frames() -> None:

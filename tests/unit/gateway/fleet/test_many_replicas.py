@@ -16,7 +16,7 @@ MANY = [
 
 
 async def test_channels_of_many_new_replicas_are_made_a_few_in_a_turn() -> None:
-    stage = ReplicatedStage("talker", GatewayConfig(), lambda: None)
+    stage = ReplicatedStage("talker", GatewayConfig(), lambda _: None)
     stage.keep(MANY)
     made = [0]
     while made[-1] < len(MANY):
@@ -28,7 +28,7 @@ async def test_channels_of_many_new_replicas_are_made_a_few_in_a_turn() -> None:
 
 async def test_many_changes_at_once_are_one_change() -> None:
     told: list[int] = []
-    stage = ReplicatedStage("talker", GatewayConfig(), lambda: told.append(len(stage)))
+    stage = ReplicatedStage("talker", GatewayConfig(), lambda _: told.append(len(stage)))
     stage.keep(MANY)
     stage.keep([replace(each, terminating=True) for each in MANY])
     stage.keep(MANY[:2])
@@ -38,7 +38,7 @@ async def test_many_changes_at_once_are_one_change() -> None:
 
 
 async def test_replicas_that_leave_before_their_turn_are_gone_when_the_stage_is_closed() -> None:
-    stage = ReplicatedStage("talker", GatewayConfig(), lambda: None)
+    stage = ReplicatedStage("talker", GatewayConfig(), lambda _: None)
     stage.keep(MANY)
     stage.keep([])
     await asyncio.gather(*stage._endings)

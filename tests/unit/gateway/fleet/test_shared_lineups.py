@@ -69,6 +69,30 @@ async def test_what_was_derived_is_forgotten_when_a_replica_describes_itself_ane
     assert fleet.accepted() is not before
 
 
+async def test_reports_of_load_leave_what_was_derived(fleet: Fleet) -> None:
+    (replica,) = rise(fleet)
+    derived = fleet.line_up(TEXT), fleet.assign(TEXT)[0], fleet.accepted(), fleet.descriptions
+    told = fleet.changes.next
+    for segments in (1, 0):
+        replica.take_load(stage_pb2.StageLoad(open_segments=segments, slots=1))
+    assert told.is_set(), "who waits for a slot is woken"
+    replica.rise(description("one"))
+    same = fleet.line_up(TEXT), fleet.assign(TEXT)[0], fleet.accepted(), fleet.descriptions
+    assert all(one is other for one, other in zip(derived, same, strict=True))
+
+
+async def test_what_was_derived_is_forgotten_when_a_replica_gets_no_more_sessions(
+    fleet: Fleet,
+) -> None:
+    one, other = rise(fleet, 2)
+    assert fleet.line_up(TEXT).members[0].address in (one.address, other.address)
+    one.take_load(stage_pb2.StageLoad(draining=True))
+    assert fleet.line_up(TEXT).members[0].address == other.address
+    other.fall("it died")
+    with pytest.raises(Unavailable):
+        fleet.line_up(TEXT)
+
+
 async def test_a_session_is_read_by_the_rules_of_its_own_build(fleet: Fleet) -> None:
     (_, new) = rise(fleet, 2)
     new.rise(description("two", build="new"))
