@@ -43,6 +43,9 @@ class CountedSegment(ServedSegment):
         return self.sent == self.received.count
 
     def advance(self) -> list[EngineEvent]:
+        if self.closed:
+            # Not an `Exception`, which the engine would report as a fault of the segment.
+            pytest.fail("a closed segment advances")
         self.log.append(self.key.session_id)
         work = int(self.received.codes[self.sent])
         if work == FAULT:
