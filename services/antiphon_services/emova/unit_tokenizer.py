@@ -255,13 +255,18 @@ def quantised(numbers: Tensor) -> Tensor:
     return (levels * places).sum(1)
 
 
+def unused_tensors(weights: Weights) -> list[str]:
+    """Return the names of encoder tensors that are not loaded, without `PREFIX`."""
+    bare = (name.removeprefix(PREFIX) for name in weights.files if name.startswith(PREFIX))
+    return [name for name in bare if not name.startswith(KEPT)]
+
+
 def load_unit_tokenizer(
     weights: Weights, *, dtype: torch.dtype, device: torch.device
 ) -> UnitTokenizer:
     """Load the encoder of EMOVA's speech tokenizer. Raises `FailedPrecondition`."""
     with reading(weights.folder / CONFIG_FILE):
         sizes = UnitEncoderSizes(weights)
-    bare = (name.removeprefix(PREFIX) for name in weights.files if name.startswith(PREFIX))
     module = load_submodule(
         UnitTokenizerModule,
         sizes,
@@ -269,6 +274,6 @@ def load_unit_tokenizer(
         weights,
         dtype=dtype,
         device=device,
-        ignored=[name for name in bare if not name.startswith(KEPT)],
+        ignored=unused_tensors(weights),
     )
     return UnitTokenizer(module)

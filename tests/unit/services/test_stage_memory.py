@@ -26,6 +26,7 @@ from antiphon_services.stage.loading import load_stage, stage_memory
 from antiphon_services.vocoder.batch import StreamStates
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import build_tiny_cosyvoice
 from antiphon_testkit.covo_audio.tiny_checkpoint import build_tiny_covo
+from antiphon_testkit.dynin_omni.tiny_checkpoint import build_tiny_dynin
 from antiphon_testkit.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
 from antiphon_testkit.ming_tts.tiny_shape import FLASH, UNBOUNDED
@@ -37,6 +38,7 @@ from antiphon_testkit.qwen3_tts.tiny_shape import BASE
 CHECKPOINTS: dict[str, Callable[[Path], object]] = {
     "cosyvoice3": build_tiny_cosyvoice,
     "covo_audio": build_tiny_covo,
+    "dynin_omni": build_tiny_dynin,
     "mimo_audio": build_nested_tiny_mimo,
     "ming_tts": build_tiny_ming,
     "ming_tts-flash": partial(build_tiny_ming, shape=FLASH),
@@ -47,12 +49,7 @@ CHECKPOINTS: dict[str, Callable[[Path], object]] = {
     "qwen3_tts-base": partial(build_tiny_tts, shape=BASE),
 }
 STAGES = [
-    *(
-        (name, role)
-        for name, family in own_pipelines().items()
-        for role in family.roles
-        if name in CHECKPOINTS
-    ),
+    *((name, role) for name, family in own_pipelines().items() for role in family.roles),
     ("ming_tts-flash", "talker"),
     ("ming_tts-unbounded", "code2wav"),
     ("qwen3_tts-base", "talker"),

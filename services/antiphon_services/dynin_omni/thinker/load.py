@@ -38,15 +38,23 @@ from antiphon_services.dynin_omni.thinker.task_answers import AnswerMaker
 from antiphon_services.dynin_omni.thinker.task_prompts import SOURCE_SIDE, MaskedPromptFactory
 from antiphon_services.dynin_omni.thinker.task_segment import SegmentMaker
 from antiphon_services.dynin_omni.thinker.task_tokens import TaskTokens
-from antiphon_services.emova.unit_tokenizer import INPUT_RATE_HZ, MOST_S, load_unit_tokenizer
+from antiphon_services.emova.unit_tokenizer import (
+    INPUT_RATE_HZ,
+    MOST_S,
+    load_unit_tokenizer,
+    unused_tensors,
+)
+from antiphon_services.emova.unit_tokenizer import PREFIX as SPEECH_PREFIX
 from antiphon_services.lm.warm_up import run_segment
 from antiphon_services.magvit.drawing_stage import require_pillow
 from antiphon_services.magvit.image_sizes import MOST_SIDE_TOKENS, image_weights
+from antiphon_services.magvit.image_tokenizer import PREFIX as IMAGE_PREFIX
 from antiphon_services.magvit.image_tokenizer import ImageTokenizer, load_image_tokenizer
 from antiphon_services.stage.budgets import on_gpu
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, context_limit, require_plain_torch
-from antiphon_services.stage.precision import BFLOAT16, compute_dtype
+from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_room
+from antiphon_services.stage.precision import BFLOAT16, compute_dtype, dtype_name
 from antiphon_services.stage.preparation import Preparations
 from antiphon_services.text.detokenizer import Vocabulary
 from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer, text_ids, untruncated
@@ -68,6 +76,22 @@ DEFAULTS: Mapping[str, Any] = {"embedding_size": None, "n_kv_heads": None, "rms_
 """Fields that a configuration may lack, as the vendor's class has them."""
 
 
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the memory of the model and of both encoders. An answer keeps no keys and values.
+
+    Raises `FailedPrecondition`.
+    """
+    dirs = CheckpointDirs.find(model_dir, config.audio_tokenizer_dir, config.image_tokenizer_dir)
+    speech = Weights(dirs.speech)
+    unused = tuple(f"{SPEECH_PREFIX}{name}" for name in unused_tensors(speech))
+    stored = (
+        StoredPart(Weights(model_dir), PREFIX),
+        StoredPart(speech, SPEECH_PREFIX, unused),
+        StoredPart(image_weights(dirs.image), IMAGE_PREFIX),
+    )
+    return StageMemory(THINKER, config, stored, dtype_name(THINKER, config, on_gpu=BFLOAT16))
+
+
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """Load the stage and warm it up.
 
@@ -79,6 +103,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     dirs = CheckpointDirs.find(model_dir, config.audio_tokenizer_dir, config.image_tokenizer_dir)
     path, told = model_dir / CONFIG_FILE, read_config(model_dir)
     check_fields(path, told, PARTS)
+    check_room(memory(model_dir, config))
     dtype = compute_dtype(THINKER, config, on_gpu=BFLOAT16)
     device = torch.device(config.device)
     with reading(path):

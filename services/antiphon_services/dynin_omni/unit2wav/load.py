@@ -6,14 +6,30 @@ from pathlib import Path
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.dynin_omni import AUDIO, STYLE, UNIT2WAV, UNITS, CheckpointDirs
+from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
+from antiphon_services.emova.synthesizer import STYLES
+from antiphon_services.emova.unit_decoder import TRAINED_WITH
+from antiphon_services.emova.unit_decoder_sizes import PREFIX
 from antiphon_services.emova.unit_stage import UnitTerms, unit_stage
+from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_room
+from antiphon_services.stage.precision import dtype_name
 from antiphon_services.vocoder.audio_segment import VocoderEdges
 
 TERMS = UnitTerms(UNIT2WAV, VocoderEdges(UNITS, AUDIO), STYLE)
 
 
+def memory(model_dir: Path, config: StageConfig) -> StageMemory:
+    """Return the memory of the synthesizer. Raises `FailedPrecondition`."""
+    dirs = CheckpointDirs.find(model_dir, config.audio_tokenizer_dir, config.image_tokenizer_dir)
+    weights = Weights(dirs.speech)
+    unused = tuple(f"{PREFIX}{name}" for name in TRAINED_WITH)
+    stored = StoredPart(weights, PREFIX, unused), StoredPart.of_tensor(weights, STYLES)
+    return StageMemory(UNIT2WAV, config, stored, dtype_name(UNIT2WAV, config))
+
+
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """Raises what `unit_stage` does, and `FailedPrecondition` without one of the directories."""
     dirs = CheckpointDirs.find(model_dir, config.audio_tokenizer_dir, config.image_tokenizer_dir)
+    check_room(memory(model_dir, config))
     return unit_stage(TERMS, model_dir, dirs.speech, config, checkpoint=dirs.all)
