@@ -86,10 +86,10 @@ def as_text(plan: ModelPlan) -> str:
         "engine",
         "weights",
         "workspace",
-        "a session",
+        "session",
         "sessions",
         "total",
-        "host + bounds",
+        "host+bounds",
     )
     rows = [head, *(_row(each) for each in plan.stages)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
