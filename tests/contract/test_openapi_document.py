@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import AsyncIterator
+from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 
@@ -126,6 +129,30 @@ async def test_page_shows_the_document_and_needs_nothing_else(served: ServedGate
     assert {link for link in page.links if not link.startswith("#")} == {"/openapi.json"}
     for text in ("POST /v1/chat/completions", "GET /v1/audio/voices", "instructions", "max_tokens"):
         assert text in response.text
+
+
+async def test_page_has_an_example_of_each_endpoint_that_is_accepted(
+    served: ServedGateway,
+) -> None:
+    page = (await served.http.get("/docs")).text
+    examples = [unescape(each) for each in re.findall("<pre><code>(.+?)</code></pre>", page, re.S)]
+    paths = []
+    for example in examples:
+        curl, url, *options = shlex.split(example)
+        assert curl == "curl"
+        path = url.removeprefix("http://localhost:8000").replace("MODEL", MODEL)
+        paths.append(path.replace(MODEL, "{name}"))
+        if "-d" in options:
+            body = json.loads(options[-1])
+            answer = await served.http.post(path, json={**body, "model": MODEL})
+            # These need another model.
+            refused = path in ("/v1/audio/speech", "/v1/images/generations")
+            assert answer.status_code == (400 if refused else 200), answer.text
+            if refused:
+                assert answer.json()["error"]["param"] == "model"
+        elif "-F" not in options:
+            assert (await served.http.get(path)).status_code == 200
+    assert paths == list((await document(served))["paths"])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from antiphon_gateway.endpoints.http.request_examples import curl_example
+
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -21,6 +23,8 @@ body { max-width: 60rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere;
        color: light-dark(#1b1f24, #e8eaed); background: light-dark(#ffffff, #15181c); }
 a { color: light-dark(#1f5fc8, #79a8f5); }
 code { font-family: ui-monospace, monospace; }
+pre { padding: .5rem .75rem; white-space: pre-wrap; border-radius: .5rem;
+      background: light-dark(#f3f5f8, #1f242a); }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0;
          border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent); }
@@ -62,7 +66,10 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator
         for media_type, content in response["content"].items():
             shown = f": {_type(content['schema'])}" if "schema" in content else ""
             yield f"<li>{escape(status)}, {escape(media_type)}{shown}</li>"
-    yield "</ul></section>"
+    yield "</ul>"
+    if example := curl_example(method, path):
+        yield f"<pre><code>{escape(example)}</code></pre>"
+    yield "</section>"
 
 
 def _message(name: str, schema: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,40 @@
+"""An example request for each endpoint of the reference page, as a command line for curl."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+JSON_EXAMPLES: Mapping[str, str] = {
+    "/v1/chat/completions": """{
+  "model": "MODEL",
+  "messages": [{"role": "user", "content": "What is antiphon?"}],
+  "modalities": ["text", "audio"],
+  "audio": {"voice": "alloy", "format": "wav"}
+}""",
+    "/v1/audio/speech": """{
+  "model": "MODEL",
+  "input": "The sea is blue and warm.",
+  "response_format": "wav"
+}""",
+    "/v1/images/generations": """{"model": "MODEL", "prompt": "A grey cat."}""",
+}
+"""Bodies by path. `MODEL` stands for the name of the served model."""
+
+FORM_EXAMPLES: Mapping[str, Mapping[str, str]] = {
+    "/v1/audio/transcriptions": {"model": "MODEL", "file": "@recording.wav"},
+    "/v1/audio/translations": {"model": "MODEL", "file": "@recording.wav"},
+}
+"""Form fields by path. A value that starts with `@` is the name of a file."""
+
+
+def curl_example(method: str, path: str) -> str:
+    """Return the command for a server on this machine, which has no API keys."""
+    url = f"http://localhost:8000{path.replace('{name}', 'MODEL')}"
+    if path in JSON_EXAMPLES:
+        return (
+            f"curl {url} \\\n  -H 'content-type: application/json' \\\n  -d '{JSON_EXAMPLES[path]}'"
+        )
+    if path in FORM_EXAMPLES:
+        fields = "".join(f" \\\n  -F {name}={it}" for name, it in FORM_EXAMPLES[path].items())
+        return f"curl {url}{fields}"
+    return f"curl {url}" if method == "get" else ""
