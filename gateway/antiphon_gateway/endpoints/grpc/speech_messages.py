@@ -7,7 +7,8 @@ from __future__ import annotations
 import numpy as np
 
 from antiphon.errors import InvalidArgument
-from antiphon.v1 import functions_pb2, options_pb2, speech_pb2
+from antiphon.v1 import functions_pb2, options_pb2, speech_pb2, usage_pb2
+from antiphon.values.answer import Usage
 from antiphon.values.conversation import (
     FUNCTION_NAME,
     ConversationMessage,
@@ -24,7 +25,6 @@ from antiphon.wire.convert import (
     policy_from_proto,
     sampling_from_proto,
 )
-from antiphon_gateway.endpoints.grpc.usage_messages import write_usage
 from antiphon_gateway.failover.resumed import HeldPart
 from antiphon_gateway.media.attachments import Attachments
 from antiphon_gateway.media.audio_in import Recording
@@ -238,7 +238,7 @@ def _write_audio(event: AudioProduced, include_ids: bool) -> speech_pb2.AudioDel
 def _write_finished(event: SegmentFinished) -> speech_pb2.GenerateFinished:
     return speech_pb2.GenerateFinished(
         finish_reason=finish_reason_to_proto(event.finish_reason),
-        usage=write_usage(event.usage),
+        usage=_write_usage(event.usage),
         reports=event.reports,
     )
 
@@ -310,3 +310,15 @@ def _read_part(part: speech_pb2.Part, role: str, path: str, attachments: Attachm
             return attachments.add_video(File(f"{path}.video.file", part.video.file))
         case _:
             raise InvalidArgument(f"{path}: is empty", field=path)
+
+
+def _write_usage(usage: Usage) -> usage_pb2.Usage:
+    return usage_pb2.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        prompt_audio_tokens=usage.prompt_audio_tokens,
+        prompt_image_tokens=usage.prompt_image_tokens,
+        prompt_cached_tokens=usage.prompt_cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        completion_audio_frames=usage.completion_audio_frames,
+        completion_image_tokens=usage.completion_image_tokens,
+    )

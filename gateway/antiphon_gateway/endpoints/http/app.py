@@ -24,10 +24,9 @@ from antiphon_gateway.endpoints.ending import request
 from antiphon_gateway.endpoints.http.authorization import credentials_of
 from antiphon_gateway.endpoints.http.errors import error_response
 from antiphon_gateway.endpoints.http.origins import AllowedOrigins
-from antiphon_gateway.endpoints.http.paths import PlainPaths
+from antiphon_gateway.endpoints.http.paths import PlainPaths, wrong_request
 from antiphon_gateway.endpoints.http.request_head import CheckedHeads
 from antiphon_gateway.endpoints.http.response_send import BoundedSending
-from antiphon_gateway.endpoints.http.wrong_path import wrong_request
 from antiphon_gateway.keys.identities import Identities
 from antiphon_gateway.metrics import CONTENT_TYPE, Metrics, Refused
 

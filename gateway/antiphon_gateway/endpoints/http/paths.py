@@ -1,12 +1,20 @@
-"""Serves paths that contain additional slashes, without a redirect.
+"""The paths of requests: those with additional slashes, and those that do not exist.
 
-With a redirect, some clients would lose the body of POST requests. If there is a proxy that
-terminates TLS, the redirect would also contain an http:// address.
+Additional slashes are removed without a redirect. With a redirect, some clients would lose the body
+of POST requests. If there is a proxy that terminates TLS, the redirect would also contain an
+http:// address.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+LONGEST_COMPARED = 100
+"""The maximum length of a path for which a similar one is searched, in characters."""
 
 
 class PlainPaths:
@@ -20,3 +28,32 @@ class PlainPaths:
         if scope["type"] in ("http", "websocket"):
             scope = {**scope, "path": "/" + scope["path"].strip("/")}
         await self._app(scope, receive, send)
+
+
+def wrong_request(method: str, path: str, routes: Iterable[BaseRoute], allowed: str) -> str:
+    """Return the text of the error, which includes a remedy. `allowed` contains the methods of a
+    path that exists.
+    """
+    refused = f"there is no {method} {path}"
+    if allowed:
+        methods = [each for each in allowed.split(", ") if each != "HEAD"]
+        return f"{refused}; send {' or '.join(sorted(methods))}"
+    served = list(routes)
+    if any(isinstance(each, WebSocketRoute) and each.path == path for each in served):
+        return f"{refused}; {path} is a WebSocket: connect with ws:// or wss://"
+    if meant := _similar(path, [each.path for each in served if isinstance(each, Route)]):
+        return f"{refused}; did you mean {meant}?"
+    return f"{refused}; /docs lists the endpoints"
+
+
+def _similar(path: str, known: Iterable[str]) -> str:
+    """Return the path that was probably intended, which differs by its prefix or by a typo. The
+    result is empty if there is none.
+    """
+    if not 1 < len(path) <= LONGEST_COMPARED:
+        return ""
+    candidates = [each for each in known if each != "/" and "{" not in each]
+    for each in candidates:
+        if each.endswith(path) or path.endswith(each):
+            return each
+    return next(iter(difflib.get_close_matches(path, candidates, 1, 0.8)), "")
