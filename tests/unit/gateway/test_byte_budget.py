@@ -115,12 +115,12 @@ def test_the_longest_silent_gives_way_first_and_no_more_than_needed(
 
 def test_none_gives_way_in_vain(budget: ByteBudget, clock: Clock) -> None:
     with ExitStack() as stack:
-        silent, done, new = (Client(budget, stack) for _ in range(3))
         unread = Client(budget, stack, Holder.UNREAD)
+        silent, done, new = (Client(budget, stack) for _ in range(3))
+        unread.lease.moved(10)
         silent.lease.moved(4)
         done.lease.moved(6)
         done.lease.keep()
-        unread.lease.moved(10)
         clock.now_s += SILENT_S + 0.1
         with pytest.raises(BudgetExceeded):
             new.lease.moved(5)
