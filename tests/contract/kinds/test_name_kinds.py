@@ -9,7 +9,7 @@ from openai.types import AudioModel, ChatModel
 from openai.types.audio import SpeechModel
 from openai.types.realtime import AudioTranscription, RealtimeSessionCreateRequest
 
-from tests.contract.fake_stages import TALKER
+from tests.contract.fake_stages import TALKER, FakeStages
 from tests.contract.reading_model import SPEAKER, Reader, open_reader, post
 from tests.contract.realtime_client import realtime
 from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
@@ -161,14 +161,12 @@ async def test_openais_names_can_be_left_out() -> None:
             assert (await served.chat(model=model, messages=MESSAGES)).status_code == 404
 
 
-async def test_openais_voices_are_none_where_a_model_has_none(reader: Reader) -> None:
-    told = reader[1].fleet[SPEAKER].require()
-    own = list(told.voices)
-    del told.voices[:]
-    try:
+async def test_openais_voices_are_none_where_a_model_has_none() -> None:
+    def without_voices(stages: FakeStages) -> None:
+        del stages[SPEAKER].description.voices[:]
+
+    async with open_reader(without_voices) as reader:
         answer = await post(reader, input="Read.", voice="alloy")
         assert answer.status_code == 200, answer.text
         assert reader[0][SPEAKER].sessions[-1].segment.voice == ""
         assert (await post(reader, input="Read.", voice="nobody")).status_code == 400
-    finally:
-        told.voices.extend(own)
