@@ -73,26 +73,27 @@ OPTIONS = (
     Option(
         "instruction",
         OptionKind.TEXT,
-        "How to speak, in words; needs reference_audio, and excludes reference_text.",
+        "A description of how to speak. Requires reference_audio, and excludes reference_text.",
         instructs=True,
     ),
     Option(
         "reference_audio",
         OptionKind.AUDIO,
-        "A recording of the voice to speak with.",
+        "A recording of the voice to use.",
         sample_rate_hz=SAMPLE_RATE_HZ,
         max_s=MOST_REFERENCE_S,
     ),
     Option(
         "reference_text",
         OptionKind.TEXT,
-        "What the recording says, in the language of the text: clones more exactly.",
+        "The transcript of the recording, in the language of the text. It makes the voice more "
+        "similar.",
     ),
     Option(
         LEAST_CODES,
         OptionKind.NUMBER,
-        "Speech does not end before it has this many codes of 40 ms for each token of the text. "
-        "0, the default, is how the vendor's code behaves; it intends 2.",
+        "The minimum number of codes for each text token. A code lasts 40 ms. Defaults to 0, "
+        "as in the vendor's code, which was meant to use 2.",
         most=MOST_LEAST_CODES,
     ),
 )

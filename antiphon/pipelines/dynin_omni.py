@@ -54,42 +54,42 @@ OPTIONS = (
     Option(
         TASK,
         OptionKind.TEXT,
-        "What is made of the messages: an answer, speech that reads the last one aloud, the "
-        "transcript of its recording, or an image. Not given: what the endpoint is for, or what is "
-        "asked for.",
+        "The output to generate: an answer to the messages, the last message read aloud, the "
+        "transcript of its recording, or an image. The default depends on the endpoint and on the "
+        "requested modalities.",
         choices=(DIALOGUE, SPEECH, TRANSCRIPTION, IMAGE),
     ),
     Option(
         SIZE,
         OptionKind.TEXT,
-        "Width and height of an image in pixels. Not given: the largest, or 336x336 for a changed "
-        "image.",
+        "The width and height of the image in pixels. Defaults to the largest size, or to 336x336 "
+        "if an image is edited.",
         choices=("512x512", "336x336", "256x256"),
     ),
     Option(
         STEPS,
         OptionKind.NUMBER,
-        "Steps in which the answer is drawn. Not given: those of the vendor for the task.",
+        "The number of diffusion steps. Defaults to the vendor's value for the task.",
         least=1,
         most=MOST_POSITIONS,
     ),
     Option(
         BLOCK,
         OptionKind.NUMBER,
-        "Positions of text or speech that are drawn together, before those to their right. Not "
-        "given: those of the vendor for the task.",
+        "The number of text or speech positions in a block. Blocks are generated from left to "
+        "right. Defaults to the vendor's value for the task.",
         least=1,
         most=MOST_POSITIONS,
     ),
     Option(
         GUIDANCE,
         OptionKind.NUMBER,
-        "Scale of the guidance by the prompt; 0 halves the cost. Not given: 0 for text, 2.5 for "
-        "speech, 3.5 for images.",
+        "The scale of classifier-free guidance. 0 disables it, which halves the cost. Defaults to "
+        "0 for text, 2.5 for speech and 3.5 for images.",
         most=100.0,
     ),
 )
-STYLE = Option("style", OptionKind.TEXT, "Gender, emotion, speed and pitch of the voice.")
+STYLE = Option("style", OptionKind.TEXT, "The gender, emotion, speed and pitch of the voice.")
 
 
 @dataclass(frozen=True, slots=True)

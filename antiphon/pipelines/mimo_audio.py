@@ -55,48 +55,48 @@ OPTIONS = (
     Option(
         TASK,
         OptionKind.TEXT,
-        "What is done with the messages: they are answered, or the last one is spoken as it is, or "
-        "its recording is written down. Not given: what the endpoint is for.",
+        "The output to generate: an answer to the messages, the last message read aloud, or the "
+        "transcript of its recording. The default depends on the endpoint.",
         choices=(DIALOGUE, SPEECH, TRANSCRIPTION),
     ),
     Option(
         "instruction",
         OptionKind.TEXT,
-        f"How to speak, in words; for {TASK} {SPEECH}.",
+        f"A description of how to speak. Only for the {TASK} {SPEECH}.",
         instructs=True,
     ),
     Option(
         "described",
         OptionKind.TEXT,
-        f"Whether the text itself says how it is to be spoken; for {TASK} {SPEECH}.",
+        f"Whether the text itself describes how to speak it. Only for the {TASK} {SPEECH}.",
         choices=SWITCH,
     ),
     Option(
         "thinking",
         OptionKind.TEXT,
-        "Whether the text of an answer begins with the model's reasoning; for answers in text.",
+        "Whether an answer begins with the model's reasoning. Only for answers in text.",
         choices=SWITCH,
     ),
     Option(
         "reference_audio",
         OptionKind.AUDIO,
-        f"A recording of the voice to speak with; for {TASK} {SPEECH} it needs an instruction, or "
-        "a text that says how it is to be spoken.",
+        f"A recording of the voice to use. With the {TASK} {SPEECH}, it requires an instruction, "
+        "or a text that describes how to speak it.",
         sample_rate_hz=SAMPLE_RATE_HZ,
         max_s=MOST_REFERENCE_S,
     ),
     Option(
         "code_temperature",
         OptionKind.NUMBER,
-        "Temperature of the codes of speech, which are drawn apart from the text; 0 takes the "
-        "likeliest. Not given: 0.9.",
+        "The sampling temperature for speech codes, which are sampled separately from the text. 0 "
+        "selects the most likely code. Defaults to 0.9.",
         most=100.0,
     ),
     Option(
         "code_top_p",
         OptionKind.NUMBER,
-        "The codes of speech are drawn from the likeliest that have this share of all "
-        "probability. Not given: 0.95.",
+        "The nucleus sampling threshold for speech codes: the cumulative probability of the most "
+        "likely codes from which one is sampled. Defaults to 0.95.",
         least=1e-6,
         most=1.0,
     ),

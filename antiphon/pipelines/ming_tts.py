@@ -65,26 +65,26 @@ OPTIONS = (
     Option(
         "instruction",
         OptionKind.TEXT,
-        "The voice and how it speaks, in words: its sex, age, timbre, style.",
+        "A description of the voice and of how it speaks: gender, age, timbre and style.",
         instructs=True,
     ),
     Option(
         "reference_audio",
         OptionKind.AUDIO,
-        "A recording of the voice to speak with.",
+        "A recording of the voice to use.",
         sample_rate_hz=SAMPLE_RATE_HZ,
         max_s=MOST_REFERENCE_S,
     ),
     Option(
         "reference_text",
         OptionKind.TEXT,
-        "What the recording says: clones more exactly.",
+        "The transcript of the recording. It makes the voice more similar.",
     ),
-    Option("dialect", OptionKind.TEXT, "The dialect, in words, such as 广粤话 or 川渝话."),
-    Option("emotion", OptionKind.TEXT, "The emotion, in words, such as 高兴, 愤怒 or 悲伤."),
-    Option("pace", OptionKind.TEXT, "The speed, in words: 快速, 中速 or 慢速."),
-    Option("pitch", OptionKind.TEXT, "The pitch, in words: 低, 中 or 高."),
-    Option("volume", OptionKind.TEXT, "The volume, in words: 低, 中 or 高."),
+    Option("dialect", OptionKind.TEXT, "The dialect, in words such as 广粤话 or 川渝话."),
+    Option("emotion", OptionKind.TEXT, "The emotion, in words such as 高兴, 愤怒 or 悲伤."),
+    Option("pace", OptionKind.TEXT, "The speed: 快速, 中速 or 慢速."),
+    Option("pitch", OptionKind.TEXT, "The pitch: 低, 中 or 高."),
+    Option("volume", OptionKind.TEXT, "The volume: 低, 中 or 高."),
 )
 
 
@@ -95,7 +95,8 @@ DECODER_OPTIONS = (
     Option(
         TAIL_SILENCE,
         OptionKind.NUMBER,
-        "Silence at the end of speech is cut to so many seconds. Without it nothing is cut.",
+        "The maximum length of silence at the end of speech in seconds. By default, silence is "
+        "not trimmed.",
         most=MOST_TAIL_S,
     ),
 )

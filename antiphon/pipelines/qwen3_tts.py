@@ -33,23 +33,27 @@ The two modes have different prompts and generate different codes.
 """
 
 OPTIONS = (
-    Option("language", OptionKind.TEXT, "What the text is in; not given: nothing is said of it."),
-    Option("instruction", OptionKind.TEXT, "How to speak, in words.", instructs=True),
+    Option("language", OptionKind.TEXT, "The language of the text. Not specified by default."),
+    Option("instruction", OptionKind.TEXT, "A description of how to speak.", instructs=True),
     Option(
         "text_mode",
         OptionKind.TEXT,
-        "All text before the first frame, or some with each; not given: what the checkpoint's "
-        "kind is usually asked with.",
+        "Whether the model reads the whole text before the first frame, or a part of it with each "
+        "frame. The default depends on the type of the checkpoint.",
         choices=TEXT_MODES,
     ),
     Option(
         "reference_audio",
         OptionKind.AUDIO,
-        "A recording of the voice to speak with.",
+        "A recording of the voice to use.",
         sample_rate_hz=SAMPLE_RATE_HZ,
         max_s=60.0,
     ),
-    Option("reference_text", OptionKind.TEXT, "What the recording says: clones more exactly."),
+    Option(
+        "reference_text",
+        OptionKind.TEXT,
+        "The transcript of the recording. It makes the voice more similar.",
+    ),
 )
 
 PIPELINE = Pipeline(

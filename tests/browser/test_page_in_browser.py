@@ -240,7 +240,7 @@ def test_a_conversation_goes_on_when_its_connection_is_lost(served: str) -> None
         expect(interrupt).to_be_enabled()
         # While an answer is made: it ends as it was heard.
         connection.cut()
-        expect(status).to_have_text("The answer is failed.")
+        expect(status).to_have_text("The answer failed.")
         ask(page, QUESTION)
         expect(answers).to_have_count(3)
         expect(answers.nth(2)).to_contain_text(ANSWER)

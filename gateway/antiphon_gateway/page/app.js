@@ -14,6 +14,12 @@ import { readRecording } from "./wav.js";
 import { Waveform } from "./waveform.js";
 
 const WITH_ROOM = matchMedia("(min-width: 60rem)");
+const ENDED = {
+  completed: "Ready.",
+  incomplete: "The answer reached its length limit.",
+  cancelled: "The answer was cancelled.",
+  failed: "The answer failed.",
+}; // by the status of a response
 const SPOKEN = "(spoken)"; // until the words are known
 
 const at = (id) => document.getElementById(id);
@@ -223,7 +229,7 @@ const on = {
     page.answering = null;
     page.begunAt.delete(response.id);
     const { status, status_details: details } = response;
-    show(status === "completed" ? "Ready." : `The answer is ${status}.`);
+    show(ENDED[status]);
     const turn = turnOf(response.id);
     if (status === "failed") turn.fail(details.error.message ?? details.error.code);
     if (settings.realtimeOutput === "text") at("said").textContent = turn.record.text;
@@ -338,7 +344,7 @@ async function showDrawing(text) {
   turn.element.append(steps);
   show("Answering …");
   refresh();
-  let end = "Ready.";
+  let end = ENDED.completed;
   try {
     await draw({
       key: settings.key,
@@ -359,7 +365,7 @@ async function showDrawing(text) {
       },
     });
   } catch (error) {
-    end = drawing.signal.aborted ? "The answer is cancelled." : "The answer is failed.";
+    end = drawing.signal.aborted ? ENDED.cancelled : ENDED.failed;
     if (!drawing.signal.aborted) turn.fail(error.message);
   }
   steps.remove();
