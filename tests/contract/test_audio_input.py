@@ -15,7 +15,7 @@ from antiphon_gateway.media.audio_formats import ForwardSink
 from antiphon_gateway.media.encoding import AudioEncoding, EncodingSteps
 from antiphon_gateway.media.mp3 import frame_at
 from tests.contract.fake_stages import INPUT_RATE_HZ, MAX_INPUT_AUDIO_S, THINKER, Session
-from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.served_gateway import ServedGateway, serve_gateway, tell_anew
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -260,8 +260,10 @@ async def test_audio_is_not_implemented_when_the_thinker_hears_nothing(
     served: ServedGateway,
 ) -> None:
     served.gateway.fleet[THINKER].require().input_sample_rate_hz = 0
+    tell_anew(served.gateway)
     try:
         response = await ask(served, wav(tone(8_000), 8_000))
     finally:
         served.gateway.fleet[THINKER].require().input_sample_rate_hz = INPUT_RATE_HZ
+        tell_anew(served.gateway)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "not_implemented")

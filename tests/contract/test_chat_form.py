@@ -15,7 +15,7 @@ from antiphon.errors import InvalidArgument
 from antiphon.values.conversation import from_tensors
 from antiphon.values.segment import FinishReason
 from tests.contract.fake_stages import THINKER, Session
-from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway
+from tests.contract.served_gateway import MESSAGES, MODEL, ServedGateway, serve_gateway, tell_anew
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -33,6 +33,7 @@ NAMED = {"type": "json_schema", "json_schema": {"name": "bell", "schema": SCHEMA
 async def constraining() -> AsyncIterator[ServedGateway]:
     async with serve_gateway() as served:
         served.gateway.fleet[THINKER].require().constrains_text = True
+        tell_anew(served.gateway)
         yield served
 
 
@@ -157,9 +158,11 @@ async def test_template_variables_are_refused_where_text_is_read_aloud(
 ) -> None:
     told = served.gateway.fleet[THINKER].require()
     told.reads_aloud = True
+    tell_anew(served.gateway)
     try:
         response = await served.chat(chat_template_kwargs={"tone": "low"})
     finally:
         told.reads_aloud = False
+        tell_anew(served.gateway)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "chat_template_kwargs"

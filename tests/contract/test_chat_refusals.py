@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from tests.contract.fake_stages import THINKER
-from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway
+from tests.contract.served_gateway import MESSAGES, MODEL, SPOKEN, ServedGateway, tell_anew
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -316,6 +316,7 @@ async def test_text_that_cannot_fit_into_the_context_is_refused_before_any_stage
     before = told.max_input_text_bytes
     sessions = len(served.fakes[THINKER].sessions)
     told.max_input_text_bytes = 20
+    tell_anew(served.gateway)
     try:
         said = [{"role": "system", "content": "ö" * 5}, {"role": "user", "content": "x" * 11}]
         refused = await served.chat(messages=said)
@@ -323,6 +324,7 @@ async def test_text_that_cannot_fit_into_the_context_is_refused_before_any_stage
         taken = await served.chat(messages=said)
     finally:
         told.max_input_text_bytes = before
+        tell_anew(served.gateway)
     assert refused.status_code == 400
     error = refused.json()["error"]
     assert error["param"] == "messages[1]"

@@ -82,6 +82,7 @@ async def test_endpoint_stands_whatever_comes_through_it(
         # A model that reads aloud takes a chat's one user message too.
         reads_aloud = "speech" in (seed if "/" in seed else batch)
         served.gateway.fleet[THINKER].require().reads_aloud = reads_aloud
+        tell_anew(served.gateway)
         if "/" in seed:
             await _run((seed,), served)
             return

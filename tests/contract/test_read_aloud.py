@@ -176,11 +176,13 @@ async def test_speech_takes_sampling_of_a_further_stage_that_samples(reader: Rea
     fakes, gateway = reader
     told = gateway.fleet[VOCODER].require()
     told.samples = True
+    tell_anew(gateway)
     try:
         given = await post(reader, input="Read.", top_k=5, vocoder={"top_k": 3})
         wrong = await post(reader, input="Read.", vocoder={"top_k": -2})
     finally:
         told.samples = False
+        tell_anew(gateway)
     assert given.status_code == 200, given.text
     sampling = fakes[VOCODER].sessions[-1].segment.sampling
     assert (sampling[SPEAKER].top_k, sampling[VOCODER].top_k) == (5, 3)

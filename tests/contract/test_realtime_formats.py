@@ -22,7 +22,7 @@ from tests.contract.fake_stages import (
 )
 from tests.contract.fake_stages import Session as Stage
 from tests.contract.realtime_client import Realtime, realtime
-from tests.contract.served_gateway import ServedGateway
+from tests.contract.served_gateway import ServedGateway, tell_anew
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -105,8 +105,10 @@ async def test_what_is_said_to_a_telephone_joins_without_a_seam(
 def slower(served: ServedGateway) -> Iterator[int]:
     told = served.gateway.fleet[CODE2WAV].require()
     told.sample_rate_hz = 16_000
+    tell_anew(served.gateway)
     yield told.sample_rate_hz
     told.sample_rate_hz = SAMPLE_RATE_HZ
+    tell_anew(served.gateway)
 
 
 @pytest.mark.parametrize("name", LIVE_FORMATS)

@@ -15,7 +15,7 @@ from antiphon.values.segment import FinishReason
 from antiphon_gateway.conversations.transcripts import MOST_WAITING
 from tests.contract.fake_stages import THINKER, Session, think
 from tests.contract.realtime_client import Realtime, Told, realtime
-from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.served_gateway import ServedGateway, serve_gateway, tell_anew
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -178,11 +178,13 @@ async def test_transcripts_are_made_while_they_are_wished_and_heard(served: Serv
         assert not any(map(asks_for_transcript, served.fakes[THINKER].sessions))
     told = served.gateway.fleet[THINKER].require()
     told.input_kinds.remove("audio")
+    tell_anew(served.gateway)
     try:
         async with realtime(served) as client:
             assert await change(client, WISH) is None
     finally:
         told.input_kinds.append("audio")
+        tell_anew(served.gateway)
 
 
 async def test_client_that_leaves_ends_its_transcript() -> None:

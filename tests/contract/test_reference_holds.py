@@ -15,7 +15,7 @@ from antiphon_gateway.endpoints.openai.image_generation.request import IMAGES
 from antiphon_gateway.endpoints.openai.read_aloud.request import SPEECH
 from tests.contract.fake_stages import THINKER
 from tests.contract.fuzz_files import wav
-from tests.contract.served_gateway import MESSAGES, MODEL, serve_gateway
+from tests.contract.served_gateway import MESSAGES, MODEL, serve_gateway, tell_anew
 from tests.contract.test_endpoint_fuzz import check_left, left
 from tests.integration import families
 from tests.integration.test_images_to_come import PAINTS, PNG, paints
@@ -37,6 +37,7 @@ async def test_requests_that_the_document_allows_or_not_are_answered_as_it_says(
 ) -> None:
     async with serve_gateway(probe_timeout_s=60.0) as served:
         served.gateway.fleet[THINKER].require().reads_aloud = reads_aloud
+        tell_anew(served.gateway)
 
         def asked(path: str) -> bool:
             return path != IMAGES.path and reads_aloud == (path == SPEECH.path)

@@ -21,7 +21,7 @@ from antiphon_gateway.media.remote import RemoteUrl, UrlFetcher
 from antiphon_testkit.gateway_settings import gateway_config
 from benchmarks.hostile.files import png_of
 from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER
-from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.served_gateway import ServedGateway, serve_gateway, tell_anew
 from tests.contract.test_audio_input import heard, tone, wav
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -163,6 +163,7 @@ async def test_url_of_an_image_is_fetched_too(fetching: tuple[ServedGateway, Sit
     told = served.gateway.fleet[THINKER].require()
     told.input_kinds.append("image")
     told.max_input_images = 1
+    tell_anew(served.gateway)
     response = await ask(served, site.url("/file.png"), kind="image_url")
     assert response.status_code == 200, response.text
     (image,) = heard(served).images
@@ -231,10 +232,12 @@ async def test_urls_that_the_model_would_not_take_are_not_asked(
     )  # fmt: skip
     told = served.gateway.fleet[THINKER].require()
     told.input_sample_rate_hz = 0
+    tell_anew(served.gateway)
     try:
         deaf = await ask(served, site.url("/file.wav"))
     finally:
         told.input_sample_rate_hz = INPUT_RATE_HZ
+        tell_anew(served.gateway)
     assert (deaf.status_code, deaf.json()["error"]["code"]) == (400, "not_implemented")
     assert len(site.asked) == asked
 

@@ -22,7 +22,7 @@ from antiphon.values.segment import FinishReason
 from antiphon_gateway.media import pyav
 from tests.contract.fake_stages import Session
 from tests.contract.reading_model import VOCODER, Reader, open_reader, post
-from tests.contract.served_gateway import MODEL, SPOKEN, ServedGateway
+from tests.contract.served_gateway import MODEL, SPOKEN, ServedGateway, tell_anew
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -106,6 +106,7 @@ async def speaker() -> AsyncIterator[tuple[Reader, openai.AsyncOpenAI]]:
     """A model that reads aloud at 24 kHz."""
     async with open_reader(encoder_threads=1) as reader:
         reader[1].fleet[VOCODER].require().sample_rate_hz = RATE_HZ
+        tell_anew(reader[1])
         url = f"http://{reader[1].http_address}/v1"
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as api:
             yield reader, api
@@ -207,12 +208,14 @@ async def test_speech_has_a_rate_that_its_format_has(
     reader, _ = speaker
     told = reader[1].fleet[VOCODER].require()
     told.sample_rate_hz = rate_hz
+    tell_anew(reader[1])
     seconds = SECONDS * RATE_HZ / rate_hz if name == "flac" else 1.0
     reader[0][VOCODER].script = speaking(chirp(seconds, rate_hz), rate_hz)
     try:
         response = await post(reader, input="Read.", response_format=name)
     finally:
         told.sample_rate_hz = RATE_HZ
+        tell_anew(reader[1])
     heard, found_hz = decoded(response.content, name)
     # Opus is always decoded at the rate that its header names.
     assert found_hz == comes_at_hz

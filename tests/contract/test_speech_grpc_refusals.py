@@ -17,7 +17,7 @@ from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
 from benchmarks.hostile.files import png_of
 from tests.contract.fake_stages import THINKER, Session
-from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.served_gateway import ServedGateway, serve_gateway, tell_anew
 from tests.own_records import lines_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -206,6 +206,7 @@ async def test_what_a_stage_says_of_a_recording_names_its_path_here_too(
     told = served.gateway.fleet[THINKER].require()
     told.input_kinds.append("image")
     told.max_input_images = 1
+    tell_anew(served.gateway)
     served.fakes[THINKER].script = refuse
     message = antiphon.Message.user("See", antiphon.Image(png_of(9, 7)))
     try:
@@ -214,5 +215,6 @@ async def test_what_a_stage_says_of_a_recording_names_its_path_here_too(
     finally:
         told.input_kinds.remove("image")
         told.max_input_images = 0
+        tell_anew(served.gateway)
     field = "messages[0].parts[1].image.file"
     assert (caught.value.field, caught.value.message) == (field, f"{field}: is no picture")

@@ -19,7 +19,7 @@ from antiphon.values.conversation import AudioPart, Conversation, TextPart, from
 from tests.contract.fake_stages import INPUT_RATE_HZ, TEXTS, THINKER, Session
 from tests.contract.raw_http import raw_client
 from tests.contract.reading_model import Reader
-from tests.contract.served_gateway import MODEL, ServedGateway, serve_gateway
+from tests.contract.served_gateway import MODEL, ServedGateway, serve_gateway, tell_anew
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -201,12 +201,15 @@ async def test_transcription_is_refused_by_a_model_that_does_not_know_it(
     assert "makes no text" in refused.value.message
     told: stage_pb2.DescribeResponse = served.gateway.fleet[THINKER].require()
     told.reads_aloud = True
+    tell_anew(served.gateway)
     try:
         aloud = await post(served)
         told.reads_aloud, told.input_sample_rate_hz = False, 0
+        tell_anew(served.gateway)
         deaf = await post(served)
     finally:
         told.reads_aloud, told.input_sample_rate_hz = False, INPUT_RATE_HZ
+        tell_anew(served.gateway)
     assert (aloud.status_code, aloud.json()["error"]["param"]) == (400, "model")
     assert (deaf.status_code, deaf.json()["error"]["param"]) == (400, "file")
     assert "takes no audio" in deaf.json()["error"]["message"]

@@ -24,7 +24,7 @@ from antiphon.values.conversation import (
 from antiphon.values.segment import FinishReason
 from benchmarks.hostile import files
 from tests.contract.fake_stages import INPUT_RATE_HZ, THINKER, Session
-from tests.contract.served_gateway import ServedGateway
+from tests.contract.served_gateway import ServedGateway, tell_anew
 from tests.contract.test_audio_input import tone, wav
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -47,8 +47,10 @@ def seeing(served: ServedGateway) -> Iterator[ServedGateway]:
     before.CopyFrom(told)
     told.input_kinds.extend(("image", "video"))
     told.max_input_images, told.max_input_videos = MOST_IMAGES, MOST_VIDEOS
+    tell_anew(served.gateway)
     yield served
     told.CopyFrom(before)
+    tell_anew(served.gateway)
 
 
 def data_url(file: bytes, media_type: str) -> str:

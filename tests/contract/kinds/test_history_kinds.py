@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.values.conversation import ConversationMessage, TextPart, from_tensors
 from tests.contract.fake_stages import THINKER
-from tests.contract.served_gateway import ServedGateway
+from tests.contract.served_gateway import ServedGateway, tell_anew
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -60,6 +60,7 @@ async def test_an_empty_turn_is_read_as_one(served: ServedGateway, sender: str, 
 async def test_an_answer_that_only_calls_has_no_parts(served: ServedGateway) -> None:
     description = served.gateway.fleet[THINKER].require()
     description.input_kinds.append("tools")
+    tell_anew(served.gateway)
     try:
         for content in ("", None, []):
             said = [
@@ -75,6 +76,7 @@ async def test_an_answer_that_only_calls_has_no_parts(served: ServedGateway) -> 
             assert (result.parts, result.tool_call_id) == ((), "c1")
     finally:
         description.input_kinds.remove("tools")
+        tell_anew(served.gateway)
 
 
 async def test_an_answer_whose_audio_is_not_known_is_still_refused(served: ServedGateway) -> None:
