@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.edges import (
     audio_edge,
     conversation_edge,
@@ -42,8 +41,10 @@ AUDIO, DRAWING = "audio", "image"
 
 SPEECH_TOKENIZER, IMAGE_TOKENIZER = "emova_speech_tokenizer_hf", "magvitv2"
 """The names of the tokenizers' released directories."""
-SPEECH_SETTING, IMAGE_SETTING = "audio_tokenizer_dir", "image_tokenizer_dir"
-"""The stage settings with these directories."""
+SPEECH_REPOSITORY = Companion(
+    f"snu-aidas/{SPEECH_TOKENIZER}", "audio_tokenizer_dir", SPEECH_TOKENIZER
+)
+IMAGE_REPOSITORY = Companion(f"snu-aidas/{IMAGE_TOKENIZER}", "image_tokenizer_dir", IMAGE_TOKENIZER)
 
 UNIT_ENTRIES, IMAGE_ENTRIES = 4096, 8192
 """The vocabulary of the model has so many image tokens after its text, and then so many units."""
@@ -108,33 +109,14 @@ class CheckpointDirs:
         """
         return cls(
             model,
-            _tokenizer_dir(model, SPEECH_SETTING, speech_setting, SPEECH_TOKENIZER),
-            _tokenizer_dir(model, IMAGE_SETTING, image_setting, IMAGE_TOKENIZER),
+            SPEECH_REPOSITORY.directory(model, speech_setting),
+            IMAGE_REPOSITORY.directory(model, image_setting),
         )
 
     @property
     def all(self) -> tuple[Path, Path, Path]:
         """All three directories. Every stage states the fingerprint of each."""
         return self.model, self.speech, self.image
-
-
-def _tokenizer_dir(model_dir: Path, name: str, setting: str, released: str) -> Path:
-    """Return the setting, or the directory of the released name in or beside the model's.
-
-    Raises `FailedPrecondition` if there is none.
-    """
-    if setting:
-        tried = [Path(setting)]
-    else:
-        tried = [model_dir / released, model_dir.resolve().parent / released]
-    for folder in tried:
-        if (folder / CONFIG_FILE).is_file():
-            return folder
-    raise FailedPrecondition(
-        f"{name}: no {CONFIG_FILE} in {' or '.join(map(str, tried))}; set it to the directory of "
-        f"{released}",
-        field=name,
-    )
 
 
 PIPELINE = Pipeline(
@@ -148,10 +130,7 @@ PIPELINE = Pipeline(
         ),
         CheckpointFiles(),
     ),
-    companions=(
-        Companion(f"snu-aidas/{SPEECH_TOKENIZER}", SPEECH_SETTING, SPEECH_TOKENIZER),
-        Companion(f"snu-aidas/{IMAGE_TOKENIZER}", IMAGE_SETTING, IMAGE_TOKENIZER),
-    ),
+    companions=(SPEECH_REPOSITORY, IMAGE_REPOSITORY),
     stages=(
         StageSpec(THINKER, samples=True, options=OPTIONS, example=conversation(INPUT)),
         StageSpec(UNIT2WAV, options=(STYLE,), example=random_ids(UNITS)),

@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import numpy as np
 
 from antiphon.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from antiphon.pipelines.examples import Example
+from antiphon.pipelines.files import CONFIG_FILE
 from antiphon.values.chunk import Tensor, Tensors
 from antiphon.values.options import Option, OptionKind
 from antiphon.values.segment import ChunkPolicy, Delivery
@@ -194,6 +196,25 @@ class Companion:
     hub_id: str
     setting: str
     folder: str
+
+    def directory(self, model_dir: Path, setting: str) -> Path:
+        """Return the directory of the repository.
+
+        If `setting` is empty, `folder` is looked for inside the model's directory and next to it.
+        Raises `FailedPrecondition` if the directory has no `config.json`.
+        """
+        if setting:
+            tried = [Path(setting)]
+        else:
+            tried = [model_dir / self.folder, model_dir.resolve().parent / self.folder]
+        for folder in tried:
+            if (folder / CONFIG_FILE).is_file():
+                return folder
+        raise FailedPrecondition(
+            f"{self.setting}: no {CONFIG_FILE} in {' or '.join(map(str, tried))}; set it to the "
+            f"directory of {self.folder}",
+            field=self.setting,
+        )
 
 
 @dataclass(frozen=True)

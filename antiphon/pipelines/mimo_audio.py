@@ -7,15 +7,13 @@ code2wav.
 
 A checkpoint consists of two directories. One contains the language model. The other contains the
 audio tokenizer, whose encoder is used by the talker and whose decoder is used by code2wav. See
-`audio_tokenizer_dir`.
+`AUDIO_REPOSITORY`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge, text_edge
 from antiphon.pipelines.examples import (
     ExampleSettings,
@@ -33,6 +31,9 @@ INPUT, TEXT, CODES, AUDIO = "input", "text", "codes", "audio"
 
 AUDIO_TOKENIZER = "MiMo-Audio-Tokenizer"
 """The name of the directory in which the audio tokenizer is released."""
+AUDIO_REPOSITORY = Companion(
+    f"XiaomiMiMo/{AUDIO_TOKENIZER}", "audio_tokenizer_dir", AUDIO_TOKENIZER
+)
 
 SAMPLE_RATE_HZ = 24_000
 """The sample rate of recordings and of generated audio."""
@@ -103,26 +104,6 @@ OPTIONS = (
 )
 
 
-def audio_tokenizer_dir(model_dir: Path, setting: str) -> Path:
-    """Return the directory of the audio tokenizer.
-
-    If `setting` is empty, a directory with the released name is looked for inside the language
-    model's directory and next to it. Raises `FailedPrecondition` if there is none.
-    """
-    if setting:
-        tried = [Path(setting)]
-    else:
-        tried = [model_dir / AUDIO_TOKENIZER, model_dir.resolve().parent / AUDIO_TOKENIZER]
-    for folder in tried:
-        if (folder / CONFIG_FILE).is_file():
-            return folder
-    raise FailedPrecondition(
-        f"audio_tokenizer_dir: no {CONFIG_FILE} in {' or '.join(map(str, tried))}; set it to the "
-        f"directory of {AUDIO_TOKENIZER}",
-        field="audio_tokenizer_dir",
-    )
-
-
 def code2wav_example(settings: ExampleSettings) -> MadeUp:
     """Return random frames. Their codes are valid in every codebook."""
     told = type(settings.description)()
@@ -138,9 +119,7 @@ PIPELINE = Pipeline(
         CheckpointFiles(folders=("", AUDIO_TOKENIZER), marker=f"{AUDIO_TOKENIZER}/{CONFIG_FILE}"),
         CheckpointFiles(),
     ),
-    companions=(
-        Companion(f"XiaomiMiMo/{AUDIO_TOKENIZER}", "audio_tokenizer_dir", AUDIO_TOKENIZER),
-    ),
+    companions=(AUDIO_REPOSITORY,),
     stages=(
         StageSpec(TALKER, samples=True, options=OPTIONS, example=conversation(INPUT)),
         StageSpec(CODE2WAV, example=code2wav_example),

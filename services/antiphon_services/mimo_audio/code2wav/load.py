@@ -12,13 +12,13 @@ from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.pipelines.mimo_audio import (
     AUDIO,
+    AUDIO_REPOSITORY,
     BLOCK_FRAMES,
     CODE2WAV,
     CODE_RATE_HZ,
     CODEBOOKS,
     CODES,
     SAMPLE_RATE_HZ,
-    audio_tokenizer_dir,
 )
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
@@ -44,7 +44,7 @@ MOST_FRAMES = 1 << 15
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
     """Return the decoder's memory. Raises `FailedPrecondition`."""
-    weights = Weights(audio_tokenizer_dir(model_dir, config.audio_tokenizer_dir))
+    weights = Weights(AUDIO_REPOSITORY.directory(model_dir, config.audio_tokenizer_dir))
     tables = (
         StoredPart.of_tensor(weights, CODEBOOK.format(each)) for each in range(len(CODEBOOKS))
     )
@@ -60,7 +60,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     checkpoint does not fit together.
     """
     require_plain_torch(CODE2WAV, config)
-    codec_dir = audio_tokenizer_dir(model_dir, config.audio_tokenizer_dir)
+    codec_dir = AUDIO_REPOSITORY.directory(model_dir, config.audio_tokenizer_dir)
     check_room(memory(model_dir, config))
     decoder = load_decoder(codec_dir, config)
     limit = context_limit(CODE2WAV, config, MOST_FRAMES)

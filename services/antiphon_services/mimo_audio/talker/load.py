@@ -14,6 +14,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.pipelines.mimo_audio import (
+    AUDIO_REPOSITORY,
     CODE_RATE_HZ,
     CODEBOOKS,
     CODES,
@@ -22,7 +23,6 @@ from antiphon.pipelines.mimo_audio import (
     SAMPLE_RATE_HZ,
     TALKER,
     TEXT,
-    audio_tokenizer_dir,
 )
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
@@ -173,7 +173,7 @@ def memory(model_dir: Path, config: StageConfig, engine: str = "") -> StageMemor
     """
     # Each position costs a round trip to vLLM's process, so `auto` does not choose it.
     chosen = engine or choose_engine(TALKER, config, vllm_runs=lambda: False)
-    codec = Weights(audio_tokenizer_dir(model_dir, config.audio_tokenizer_dir))
+    codec = Weights(AUDIO_REPOSITORY.directory(model_dir, config.audio_tokenizer_dir))
     tables = (StoredPart.of_tensor(codec, CODEBOOK.format(each)) for each in range(len(CODEBOOKS)))
     return decoder_memory(
         TALKER,
@@ -196,7 +196,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     name = memory(model_dir, config).engine
     refuse_fused(TALKER, config)
     check_device(config)
-    codec_dir = audio_tokenizer_dir(model_dir, config.audio_tokenizer_dir)
+    codec_dir = AUDIO_REPOSITORY.directory(model_dir, config.audio_tokenizer_dir)
     described = _Described.read(model_dir, config, name)
     if name == VLLM:
         engine = _load_vllm(model_dir, codec_dir, config, described)
