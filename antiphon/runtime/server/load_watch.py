@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 # Shortest and longest interval between two reports to one watcher. They are signs of life: the
 # longest is less than the gateway's default `probe_interval_s`. A stage without sessions reports
-# less often: nobody waits for it, and the reports are most of what an idle fleet costs.
+# less often, because no session depends on it, and reports cause most of an idle fleet's CPU time.
 SHORTEST_S = 0.1
 LONGEST_S = 0.45
 IDLE_LONGEST_S = 1.0

@@ -32,7 +32,7 @@ REPLY = Destination()
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Tells the engine to admit a segment."""
+    """Admits a segment to the engine."""
 
     key: SegmentKey
     settings: SegmentSettings
@@ -57,7 +57,7 @@ class Limit(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Tells the engine to free a segment. If the segment was `cancelled`, its release is reported
+    """Releases a segment from the engine. If the segment was `cancelled`, its release is reported
     when it is complete.
     """
 

@@ -184,7 +184,7 @@ class ReplicaWatch:
             if wait_s:
                 continue
             wait_s = health.probe_interval_s
-            # A gateway that was not scheduled has not read the reports that came meanwhile.
+            # If the gateway was not scheduled in time, it has not read the latest reports yet.
             overdue_s = 0.0 if is_late else schedule.overdue_s(now, replica.reported_at)
             serves = await self._ask(detector, overdue_s)
             if serves is None:

@@ -44,8 +44,8 @@ class ReplicatedStage:
     """The replicas of `role`, each monitored from its discovery until it is gone and has no
     requests.
 
-    `changed` is called after each change, with whether it is one of which replicas may get sessions
-    or of what they describe. Other changes are of their load.
+    `changed` is called after each change. Its argument is true if a different set of replicas can
+    get sessions, or if a description has changed. It is false if only the load has changed.
     """
 
     def __init__(

@@ -376,7 +376,7 @@ async function showDrawing(text) {
   refresh();
 }
 
-/** Plays samples that are there already. The gateway is not told how much of them was heard. */
+/** Plays received samples again. The page does not report the playback to the gateway. */
 async function replay(pieces) {
   await wakeSpeaker();
   interrupt();

@@ -1,4 +1,4 @@
-// The panes beside the conversation, of which one at a time is open. On a phone it covers the turns.
+// The panes next to the conversation. Only one is open at a time. On a phone, it covers the turns.
 
 /** `openers` are the buttons that open and close a pane, each with `aria-controls`. */
 export class Panes {

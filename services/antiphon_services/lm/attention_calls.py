@@ -31,7 +31,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from antiphon_services.lm.kv_cache import CacheShape
 
-# The limits of flash: the maximum size of a head, and the number of which it must be a multiple.
+# Flash attention supports heads of up to this size, and only multiples of the second number.
 FLASH_WIDTH, FLASH_MULTIPLE = 256, 8
 FLASH_CAPABILITY = (8, 0)
 MASK_STRIDE = 8

@@ -142,9 +142,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._deaf_bytes = 0
 
     def count_handshake(self, handshake: asyncio.Task[None]) -> None:
-        """Count as a connection during a TLS handshake, at the end of which `connection_made` is
-        called.
-        """
+        """Count as a connection during a TLS handshake. `connection_made` is called at its end."""
         handshakes = self._connection_limiter.handshakes
         handshakes[self] = handshake
         handshake.add_done_callback(lambda _: handshakes.pop(self, None))
