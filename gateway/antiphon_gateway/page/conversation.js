@@ -6,7 +6,7 @@ import { refusal } from "./refusal.js";
 
 const PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 4000;
-const MOST_ATTEMPTS = 12; // about 40 seconds
+const MOST_ATTEMPTS = 150; // about 10 minutes: a gateway that restarts on a busy host takes one
 // Of connections that the gateway has ended for a reason that will be the same next time.
 const FINAL = new Set([1000, 1003, 1007, 1008, 1009]);
 
