@@ -1,4 +1,4 @@
-"""The asyncio client. It has the same methods as the blocking client."""
+"""The asyncio client, which has the same methods as the blocking client."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from antiphon.client.retrying import Retry
 
 
 class AsyncGeneration(AsyncIterator[Event]):
-    """A streamed answer, which is an async iterator of `TextDelta`, `AudioDelta` and `Finished`
-    events.
+    """A streamed answer. Iterate over it to receive events such as `TextDelta`, `AudioDelta` and
+    `Finished`.
 
     >>> async with client.generate("Tell me a story.") as generation:
     ...     async for event in generation:
@@ -35,7 +35,7 @@ class AsyncGeneration(AsyncIterator[Event]):
     ...             case antiphon.AudioDelta(pcm16=pcm16):
     ...                 await speaker.write(pcm16)
 
-    It works like `Generation`. Cancelling the task that reads the events cancels the request.
+    It works like `Generation`. Cancelling the task that is iterating also cancels the request.
     """
 
     def __init__(self, answer: answering.PendingAnswer) -> None:
@@ -43,18 +43,18 @@ class AsyncGeneration(AsyncIterator[Event]):
 
     @property
     def session_id(self) -> str:
-        """The session ID, which is the same on all stages. Empty until the first event arrives."""
+        """The session ID, which is the same on every stage. Empty until the first event arrives."""
         return self._answer.reader.session_id
 
     @property
     def model(self) -> str:
-        """The name of the model that answers. Empty until the first event arrives."""
+        """The name of the model that generates the answer. Empty until the first event arrives."""
         return self._answer.reader.model
 
     @property
     def sample_rate_hz(self) -> int:
-        """The sample rate of the audio in Hz. It is 0 until the first event arrives, and stays 0 if
-        the answer has no audio.
+        """The sample rate of the audio in Hz. It is 0 until the first event arrives, and remains 0
+        if the answer contains no audio.
         """
         return self._answer.reader.sample_rate_hz
 
@@ -70,8 +70,8 @@ class AsyncGeneration(AsyncIterator[Event]):
         return await self._answer.collect()
 
     async def __anext__(self) -> Event:
-        """Wait for the next event and return it. The wait ends at the call's deadline at the
-        latest.
+        """Wait for the next event and return it. Raises `DeadlineExceeded` if the call's deadline
+        passes first.
         """
         event = await self._answer.next_event()
         if event is None:
@@ -118,7 +118,7 @@ class AsyncClient:
         self._channel = AsyncioChannel(where)
 
     async def server_info(self, *, timeout_s: float = 10.0) -> ServerInfo:
-        """Return the models that the server offers, and the optional features that it supports."""
+        """Return the models and optional features that the server supports."""
         self._channel.check_open()
         seconds = checks.timeout(timeout_s)
         return await answering.server_info(self._channel, seconds, self._retry)
@@ -150,7 +150,7 @@ class AsyncClient:
         idle_timeout_s: float | None = None,
         **options: Unpack[ConversationOptions],
     ) -> AsyncConversationCall:
-        """Return a new conversation. It is opened when its context is entered.
+        """Return a new conversation, which opens when you enter its context.
 
         See `Client.converse` for the arguments.
         """

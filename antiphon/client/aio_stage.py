@@ -16,11 +16,11 @@ from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 
 
 class AsyncStageSession(AsyncIterator[session_pb2.SessionResponse]):
-    """A session on a single stage, which is an async iterator of the stage's messages.
+    """A session on a single stage. Iterate over it to receive the stage's messages.
 
-    The messages are defined in `session.proto`. Entering the context registers the session. Leaving
-    it ends the session and frees all of its resources. A failure is raised as an `AntiphonError`.
-    Chunks may be sent from a different task than the one that reads the messages.
+    The messages are defined in `session.proto`. Entering the context registers the session, and
+    leaving it ends the session and frees its resources. Failures are raised as `AntiphonError`. One
+    task can send chunks while another one reads messages.
     """
 
     def __init__(self, talk: StageTalk) -> None:
@@ -28,7 +28,7 @@ class AsyncStageSession(AsyncIterator[session_pb2.SessionResponse]):
 
     @property
     def session_id(self) -> str:
-        """The session ID, which is the same on all stages."""
+        """The session ID, which is the same on every stage."""
         return self._talk.session_id
 
     async def open_segment(self, segment: session_pb2.SegmentOpen) -> None:
@@ -36,15 +36,15 @@ class AsyncStageSession(AsyncIterator[session_pb2.SessionResponse]):
         await self._talk.open_segment(segment)
 
     async def send_chunk(self, chunk: chunk_pb2.Chunk) -> None:
-        """Send an input chunk. Its session ID is filled in automatically."""
+        """Send an input chunk. The session ID is filled in automatically."""
         await self._talk.send_chunk(chunk)
 
     async def finish_input(self) -> None:
-        """Signal the end of the input for the turn that was opened last."""
+        """Signal that the most recently opened turn will receive no more input."""
         await self._talk.finish_input()
 
     async def cancel_segment(self) -> None:
-        """Cancel the turn that was opened last. The stage then sends a `report`."""
+        """Cancel the most recently opened turn. The stage responds with a `report`."""
         await self._talk.cancel_segment()
 
     async def send(self, request: session_pb2.SessionRequest) -> None:
@@ -52,7 +52,7 @@ class AsyncStageSession(AsyncIterator[session_pb2.SessionResponse]):
         await self._talk.send(request)
 
     def finish(self) -> None:
-        """Close the client's side of the session. The session ends once its turn is complete."""
+        """Stop sending messages. The session ends once its turn is complete."""
         self._talk.finish()
 
     async def __anext__(self) -> session_pb2.SessionResponse:
@@ -90,7 +90,7 @@ class AsyncStageClient:
         self._channel = AsyncioChannel(where)
 
     async def describe(self, *, timeout_s: float = 10.0) -> stage_pb2.DescribeResponse:
-        """Return the stage's description, which includes its current load."""
+        """Return the stage's description, including its current load."""
         self._channel.check_open()
         return await stage.describe(self._channel, checks.timeout(timeout_s), self._retry)
 
@@ -107,11 +107,11 @@ class AsyncStageClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         idle_timeout_s: float | None = None,
     ) -> AsyncStageSession:
-        """Return a new session. It is registered when its context is entered.
+        """Return a new session, which is registered when you enter its context.
 
         `edges` maps each requested output edge to a list of stage addresses. The stage sends the
-        edge's output to this client and to all listed addresses. `timeout_s` limits the duration of
-        the whole session, and `idle_timeout_s` limits the wait for each message.
+        edge's output to this client and to every listed address. `timeout_s` limits the duration of
+        the entire session, and `idle_timeout_s` limits the wait for each message.
         """
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)

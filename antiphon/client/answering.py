@@ -32,8 +32,9 @@ that was already delivered, if any.
 class PendingAnswer:
     """An answer in progress.
 
-    Its call starts immediately. If the server is lost, the call is repeated. The answer starts from
-    the beginning if nothing has been received yet, and otherwise continues at the current position.
+    The call starts immediately. If the connection to the server is lost, the request is sent again.
+    The answer starts over if nothing has been received yet, and otherwise continues where it left
+    off.
     """
 
     def __init__(self, start: Start, attempts: Attempts, pauser: Pauser) -> None:
@@ -115,7 +116,7 @@ class PendingAnswer:
         return self._attempts.pause_after(error) if lost else None
 
     def _raise_if_the_servers_own(self, error: session_pb2.SessionError) -> None:
-        """Raise the error if it means that the server is shutting down. Another server may continue
+        """Raise the error if the server is shutting down, in which case another server may continue
         the answer.
         """
         reported = error_from_proto(error)
@@ -125,7 +126,7 @@ class PendingAnswer:
 
 
 async def server_info(channel: Channel, timeout_s: float, retry: Retry) -> ServerInfo:
-    """Return the models that the server offers, and the optional features that it supports."""
+    """Return the models and optional features that the server supports."""
     request = speech_pb2.GetServerInfoRequest()
     return server_info_from_proto(await ask(channel, GET_SERVER_INFO, request, timeout_s, retry))
 

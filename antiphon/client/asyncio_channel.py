@@ -1,4 +1,4 @@
-"""An asyncio implementation of the calls that `calls.py` defines."""
+"""The asyncio implementation of the protocols in `calls.py`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Readable(Protocol[ResponseOut]):
 
 
 class AsyncioReadCall(Generic[Response]):
-    """Implements `calls.ReadCall`. Cancelling the task that reads responses cancels the call."""
+    """Implements `calls.ReadCall`. Cancelling a task while it reads also cancels the call."""
 
     def __init__(
         self, call: _Readable[Response], target: ServerTarget, idle_s: float | None
@@ -75,7 +75,7 @@ class AsyncioReadCall(Generic[Response]):
 
 
 class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
-    """Implements `calls.TwoWayCall`. Cancelling a task that is writing does not affect the call."""
+    """Implements `calls.TwoWayCall`. Cancelling a task while it writes does not affect the call."""
 
     def __init__(
         self,
@@ -97,8 +97,8 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
         self._two_way.add_done_callback(lambda _: self._close())
 
     async def write(self, request: Request) -> None:
-        """Queue a message for sending, and wait while the queue is full. Raises the call's error if
-        it has ended.
+        """Queue a message for sending, waiting if the queue is full. Raises the call's error if the
+        call has ended.
         """
         while len(self._waiting) >= MOST_WAITING and not self._closed and not self._finished:
             self._room.clear()
@@ -170,7 +170,7 @@ class AsyncioPauser:
         return self._woken.is_set()
 
     def wake(self) -> None:
-        """End the current wait and all future ones immediately."""
+        """Interrupt the current wait and all future ones."""
         self._woken.set()
 
 
@@ -189,7 +189,7 @@ class AsyncioChannel:
 
     @property
     def contact(self) -> Contact:
-        """A record of whether the server has ever answered."""
+        """Records whether the server has ever responded."""
         return self._target.contact
 
     def check_open(self) -> None:
@@ -221,7 +221,7 @@ class AsyncioChannel:
         timeout_s: float,
         idle_s: float | None,
     ) -> AsyncioReadCall[Response]:
-        """Start a call with a stream of responses."""
+        """Start a server-streaming call."""
         self.check_open()
         call = self._channel.unary_stream(
             method.path,
@@ -239,7 +239,9 @@ class AsyncioChannel:
         return AsyncioTwoWayCall(self._channel, method, self._target, timeout_s, idle_s)
 
     def pauser(self) -> AsyncioPauser:
-        """Return a pauser for waits between calls. Closing the channel also ends these waits."""
+        """Return a pauser for the waits between calls. Closing the channel interrupts these
+        waits.
+        """
         pauser = AsyncioPauser()
         self._pausers.add(pauser)
         return pauser

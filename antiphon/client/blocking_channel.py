@@ -1,6 +1,6 @@
-"""A blocking implementation of the calls that `calls.py` defines. It uses gRPC's own threads.
+"""The blocking implementation of the protocols in `calls.py`, which uses gRPC's own threads.
 
-The coroutines in this module never suspend, so each of them completes in a single step.
+The coroutines in this module never suspend, so each one completes in a single step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from antiphon.client.idle_watch import NEVER, IdleWatch
 
 
 class _ActiveCall(Protocol[ResponseOut]):
-    """The part of a gRPC call that this module uses."""
+    """The parts of a gRPC call that this module uses."""
 
     def __next__(self) -> ResponseOut: ...
 
@@ -63,7 +63,7 @@ class BlockingReadCall(Generic[Response]):
 
     @property
     def idle_s(self) -> float | None:
-        """The timeout in seconds for each wait for a message. Set it only while no thread is
+        """The timeout in seconds for each wait for a message. Only set this while no thread is
         reading.
         """
         return self._idle_s
@@ -121,7 +121,7 @@ class _Requests(Iterator[Request]):
         self._finished = self.closed = False
 
     def put(self, request: Request) -> bool:
-        """Add a message to the queue, and wait while the queue is full.
+        """Add a message to the queue, waiting if the queue is full.
 
         Returns False if `finish` or `close` has been called.
         """
@@ -174,8 +174,8 @@ class BlockingTwoWayCall(BlockingReadCall[Response], Generic[Request, Response])
             requests.close()
 
     async def write(self, request: Request) -> None:
-        """Queue a message for sending, and wait while the queue is full. Raises the call's error if
-        it has ended.
+        """Queue a message for sending, waiting if the queue is full. Raises the call's error if the
+        call has ended.
         """
         if self._requests.put(request):
             return
@@ -210,7 +210,7 @@ class BlockingPauser:
         return self._woken.is_set()
 
     def wake(self) -> None:
-        """End the current wait and all future ones immediately."""
+        """Interrupt the current wait and all future ones."""
         self._woken.set()
 
 
@@ -230,7 +230,7 @@ class BlockingChannel:
 
     @property
     def contact(self) -> Contact:
-        """A record of whether the server has ever answered."""
+        """Records whether the server has ever responded."""
         return self._target.contact
 
     def check_open(self) -> None:
@@ -262,7 +262,7 @@ class BlockingChannel:
         timeout_s: float,
         idle_s: float | None,
     ) -> BlockingReadCall[Response]:
-        """Start a call with a stream of responses."""
+        """Start a server-streaming call."""
         self.check_open()
         call = self._channel.unary_stream(
             method.path,
@@ -287,7 +287,9 @@ class BlockingChannel:
         return BlockingTwoWayCall(started, requests, self._target, idle_s, self._watch)
 
     def pauser(self) -> BlockingPauser:
-        """Return a pauser for waits between calls. Closing the channel also ends these waits."""
+        """Return a pauser for the waits between calls. Closing the channel interrupts these
+        waits.
+        """
         pauser = BlockingPauser()
         self._pausers.add(pauser)
         return pauser

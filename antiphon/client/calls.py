@@ -1,9 +1,9 @@
-"""Calls that are written as coroutines and shared by both clients.
+"""Protocols for network calls, which allow both clients to share one implementation.
 
-Requests, retries and decoding are implemented once, as coroutines that use the protocols below. The
-calls of the asyncio client suspend as usual (`asyncio_channel.py`). The calls of the blocking
-client block the thread and never suspend (`blocking_channel.py`), so `now` can run such a coroutine
-to completion in a single step.
+Requests, retries and decoding are written once, as coroutines that use these protocols. In the
+asyncio client, the calls suspend as usual (`asyncio_channel.py`). In the blocking client, they
+block the thread and never suspend (`blocking_channel.py`), so `now` can run such a coroutine to
+completion in a single step.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ RequestIn = TypeVar("RequestIn", bound=Message, contravariant=True)
 ResponseOut = TypeVar("ResponseOut", covariant=True)
 
 MOST_WAITING = 32
-"""The maximum number of messages that a call queues until gRPC sends them. Writers wait while the
-queue is full.
+"""The maximum number of messages that may wait for gRPC to send them. Writers wait while the queue
+is full.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Request, Response]):
-    """A service method, which consists of its path "/package.Service/Name" and a deserializer for
-    its responses.
+    """A service method. It consists of a path such as "/package.Service/Name" and a deserializer
+    for the responses.
     """
 
     path: str
@@ -59,11 +59,11 @@ class ReadCall(Protocol[ResponseOut]):
 
 
 class TwoWayCall(ReadCall[ResponseOut], Protocol[RequestIn, ResponseOut]):
-    """A running call that can be both read from and written to."""
+    """A running call that supports both reading and writing."""
 
     async def write(self, request: RequestIn) -> None:
-        """Queue a message for sending, and wait while the queue is full. Raises the call's error if
-        it has ended.
+        """Queue a message for sending, waiting if the queue is full. Raises the call's error if the
+        call has ended.
         """
         ...
 
@@ -87,7 +87,7 @@ class Pauser(Protocol):
         ...
 
     def wake(self) -> None:
-        """End the current wait and all future ones immediately."""
+        """Interrupt the current wait and all future ones."""
         ...
 
 
@@ -96,7 +96,7 @@ class Channel(Protocol):
 
     @property
     def contact(self) -> Contact:
-        """A record of whether the server has ever answered."""
+        """Records whether the server has ever responded."""
         ...
 
     async def ask(
@@ -112,9 +112,7 @@ class Channel(Protocol):
         timeout_s: float,
         idle_s: float | None,
     ) -> ReadCall[Response]:
-        """Start a call with a stream of responses. The timeouts are the same as those of
-        `exchange`.
-        """
+        """Start a server-streaming call. The timeouts have the same meaning as in `exchange`."""
         ...
 
     def exchange(
@@ -122,13 +120,15 @@ class Channel(Protocol):
     ) -> TwoWayCall[Request, Response]:
         """Start a bidirectional call.
 
-        `timeout_s` limits the duration of the whole call, and `idle_s` limits each wait for a
+        `timeout_s` limits the duration of the entire call, and `idle_s` limits each wait for a
         response.
         """
         ...
 
     def pauser(self) -> Pauser:
-        """Return a pauser for waits between calls. Closing the channel also ends these waits."""
+        """Return a pauser for the waits between calls. Closing the channel interrupts these
+        waits.
+        """
         ...
 
     def check_open(self) -> None:
@@ -137,7 +137,9 @@ class Channel(Protocol):
 
 
 def now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that uses blocking calls and therefore never suspends. Returns its result."""
+    """Run a coroutine that uses blocking calls, and therefore never suspends, and return its
+    result.
+    """
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -148,20 +150,20 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def closed_by_caller() -> Cancelled:
-    """Return the error that is raised when a cancelled call is read."""
+    """Return the error that is raised when reading from a cancelled call."""
     return Cancelled("the answer was cancelled by its reader")
 
 
 def client_closed() -> FailedPrecondition:
-    """Return the error that is raised for calls on a closed client."""
+    """Return the error that is raised when a closed client is used."""
     return FailedPrecondition("the client is closed")
 
 
 def silent(idle_s: float) -> DeadlineExceeded:
-    """Return the error of a call whose idle timeout expired."""
+    """Return the error for a call whose idle timeout expired."""
     return DeadlineExceeded(f"the server has sent nothing for {idle_s:g} s (idle_timeout_s)")
 
 
 def writing_ended() -> FailedPrecondition:
-    """Return the error that is raised for writes to a call that has ended or has been finished."""
+    """Return the error that is raised when writing to a call that is over."""
     return FailedPrecondition("nothing can be sent any more: the call is over")

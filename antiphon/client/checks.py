@@ -15,7 +15,7 @@ from antiphon.errors import InvalidArgument, told
 T = TypeVar("T")
 
 MAX_TIMEOUT_S = 1e9
-"""The maximum timeout in seconds, about 30 years. gRPC does not support much longer ones."""
+"""The maximum timeout in seconds, about 30 years. gRPC does not support much longer timeouts."""
 MAX_MESSAGE_BYTES = 256 << 20
 """The maximum message size, which is enough for an hour of audio."""
 
@@ -36,7 +36,8 @@ def listed(field: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
     """Return the values as a tuple. Raises `InvalidArgument` if they are not a sequence of the
     given type.
 
-    A string is rejected, because the caller probably did not intend a sequence of characters.
+    Strings are rejected, because the caller probably did not intend to pass a sequence of
+    characters.
     """
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise wrong_type(field, f"a sequence of {kind.__name__}", values)
@@ -100,7 +101,7 @@ def timeout(value: object, field: str = "timeout_s") -> float:
     """
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise wrong_type(field, "a number of seconds", value)
-    # The comparison comes before the conversion because an integer can be larger than any float.
+    # Compare before converting, because an integer can be too large for a float.
     if not 0 < value <= MAX_TIMEOUT_S:
         raise InvalidArgument(
             f"{field}: must be above 0 and at most {MAX_TIMEOUT_S:g}, is {told(value)}",
@@ -117,7 +118,7 @@ def idle_timeout(value: object) -> float | None:
 
 
 def number_between(field: str, value: object, least: float, most: float) -> float:
-    """Return the number. Raises `InvalidArgument` if it is not within the bounds."""
+    """Return the number. Raises `InvalidArgument` if it is out of bounds."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise wrong_type(field, "a number", value)
     if not least <= value <= most:
@@ -128,7 +129,8 @@ def number_between(field: str, value: object, least: float, most: float) -> floa
 
 
 def address(value: object) -> str:
-    """Return the target for a channel. It is HOST:PORT or another form that gRPC supports.
+    """Return the gRPC target for an address. The address is HOST:PORT or any other form that gRPC
+    supports.
 
     Raises `InvalidArgument` if the address is invalid.
     """
@@ -150,7 +152,9 @@ def address(value: object) -> str:
 
 
 def _check_port(host_and_port: str) -> None:
-    """Raise `InvalidArgument` if gRPC would misread the port or look it up as part of a name."""
+    """Raise `InvalidArgument` if gRPC would misread the port or treat it as part of the host
+    name.
+    """
     try:
         ipaddress.IPv6Address(host_and_port)
     except ValueError:
@@ -175,6 +179,6 @@ def _check_port(host_and_port: str) -> None:
 
 
 def wrong_type(field: str, wanted: str, value: object) -> InvalidArgument:
-    """Return the error for a value that has the wrong type."""
+    """Return the error for a value of the wrong type."""
     kind = type(value).__name__
     return InvalidArgument(f"{field}: must be {wanted}, is {kind}: {told(value)}", field=field)

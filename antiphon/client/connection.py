@@ -1,4 +1,4 @@
-"""A client's connection: address, TLS, keepalive and authentication."""
+"""How a client connects: address, TLS, keepalive and authentication."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.client import checks
 from antiphon.client.checks import MAX_MESSAGE_BYTES
 from antiphon.errors import InvalidArgument
 
-# While a call waits, an unreachable gateway is detected within the sum of these two times. gRPC
+# An unreachable gateway is detected within the sum of these two times while a call is waiting. gRPC
 # also uses the second one for other pings, and its default is one minute.
 KEEPALIVE_TIME_MS = 10_000
 PING_TIMEOUT_MS = 10_000
@@ -25,8 +25,8 @@ MAX_RECONNECT_MS = 500
 # The timeout for an address that does not respond, such as the address of a deleted pod. gRPC's
 # default is 20 seconds.
 CONNECT_TIMEOUT_MS = 5_000
-# The minimum interval between DNS lookups. With gRPC's default of 30 seconds, the client would not
-# find a new pod in time.
+# The minimum interval between DNS lookups. gRPC's default of 30 seconds is too long for the client
+# to find a new pod in time.
 RESOLVE_EVERY_MS = 1_000
 
 Options = tuple[tuple[str, int | str], ...]
@@ -56,10 +56,10 @@ File = bytes | str | PathLike[str]
 class Tls:
     """TLS settings for a connection. All files are in PEM format.
 
-    Each file is given as bytes or as a path. If `root_certificates` is not set, gRPC's built-in
-    root certificates are used. `certificate_chain` and `private_key` form the client certificate,
-    which some servers require. Set `server_name` if the name in the server's certificate differs
-    from the address.
+    Each file can be given as bytes or as a path. If `root_certificates` is not set, gRPC's built-in
+    root certificates are used. Set `certificate_chain` and `private_key` if the server requires a
+    client certificate. Set `server_name` if the name in the server's certificate differs from the
+    address.
 
     >>> antiphon.Client("speech.example:443", tls=antiphon.Tls(root_certificates="ca.pem"))
     """
@@ -84,17 +84,19 @@ class Tls:
 
 @dataclass(slots=True)
 class Contact:
-    """Records whether a server at an address has ever answered with a message or a typed error."""
+    """Records whether the server at an address has ever responded with a message or a typed
+    error.
+    """
 
     made: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTarget:
-    """A server's address and the settings for a channel to it.
+    """A server's address, and the settings for connecting to it.
 
-    Without credentials, the channel is not encrypted. The metadata is sent with every call. Calls
-    on the channel update `contact`.
+    Without credentials, the channel is not encrypted. `metadata` is sent with every call. Calls on
+    the channel update `contact`.
     """
 
     address: str
@@ -139,7 +141,7 @@ def target(
 
 
 def is_local(address: str) -> bool:
-    """Return whether the text of a gRPC target refers to this machine."""
+    """Return whether a gRPC target refers to this machine."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True
     for scheme in ("dns:///", "dns:", "ipv4:", "ipv6:"):
@@ -156,7 +158,7 @@ def _is_loopback(host_and_port: str) -> bool:
 
 
 def _key(api_key: object) -> str:
-    """Return the key after validation. Error messages never contain the key."""
+    """Validate the API key and return it. Error messages never contain the key."""
     if isinstance(api_key, str) and api_key and api_key.isascii() and api_key.isprintable():
         return api_key
     raise InvalidArgument("api_key: must be printable ASCII text", field="api_key")

@@ -1,4 +1,4 @@
-"""Messages for the commands of a conversation. Invalid arguments raise `InvalidArgument`."""
+"""Builds the messages for a conversation's commands. Invalid arguments raise `InvalidArgument`."""
 
 from __future__ import annotations
 
@@ -33,30 +33,31 @@ from antiphon.wire.convert import sampling_to_proto
 
 Request = converse_pb2.ConverseRequest
 PIECE_BYTES = 256 << 10
-"""The maximum size of the audio in one message. This is about 5 seconds at 24 kHz."""
+"""The maximum size in bytes of the audio in one message. This is about 5 seconds at 24 kHz."""
 MOST_RATE_HZ = 48_000
 MOST_TURN_S = 120.0
 MOST_SLICE_S = 86_400.0
-"""A generous limit on the length of a recording in seconds. The server enforces the actual limit.
+"""A generous upper limit for the length of a recording in seconds. The server enforces the actual
+limit.
 """
 
 
 class ConversationOptions(TypedDict, total=False):
-    """Settings of a conversation or of a single response. Settings that are omitted remain
+    """Settings for a conversation or for a single response. Settings that are omitted remain
     unchanged.
 
-    `instructions` is the system prompt. `spoken` selects whether answers are spoken in addition to
-    their text. It defaults to true if the model can speak. `voice` is the name of one of the
-    server's voices. If the name is unknown, the current voice is kept. `sampling` maps stages to
-    sampling settings, as it does in `generate`. The key `""` stands for the stage that receives the
-    messages. `turns` selects how the end of the user's turn is detected, which can be by voice
-    activity or by a fixed duration. If it is None, which is the default, the client ends a turn
-    with `commit_audio`. `transcripts` requests transcripts of the user's speech. By default, there
-    are none.
+    `instructions` is the system prompt. `spoken` selects whether answers are spoken as well as
+    written. It defaults to true if the model can speak. `voice` is the name of one of the server's
+    voices. An unknown name leaves the voice unchanged. `sampling` maps stages to sampling settings,
+    as it does in `generate`. The key `""` refers to the stage that receives the messages. `turns`
+    selects how the end of a user turn is determined, which can be by voice activity or by a timer.
+    By default, it is None, and the client ends each turn with `commit_audio`. Set `transcripts` to
+    receive transcripts of the user's speech.
 
-    `functions` are the functions that the model may call. `function_choice` and `parallel_calls`
-    control these calls, as they do in `generate`. These three settings are always set together.
-    `options` are options of the model, as in `generate`. Setting an option to None removes it.
+    `functions` lists the functions that the model may call. `function_choice` and `parallel_calls`
+    control these calls, as they do in `generate`. If any of these three settings is given, the
+    other two return to their defaults unless they are given as well. `options` sets model options,
+    as in `generate`. Set an option to None to remove it.
     """
 
     instructions: str
@@ -86,7 +87,7 @@ def change_settings(options: ConversationOptions, reference: str) -> Request:
 
 
 def audio_requests(pcm16: bytes, rate_hz: int, reference: str) -> list[Request]:
-    """Return the messages that append audio. The audio is divided into pieces."""
+    """Return the messages that append audio, which is split into pieces."""
     of_type("pcm16", pcm16, bytes)
     number_between("rate_hz", rate_hz, 0, MOST_RATE_HZ)
     named_as = _reference(reference)

@@ -1,8 +1,8 @@
-"""The state that allows another server to continue a conversation. This module performs no I/O.
+"""Tracks the state from which another server can continue a conversation. Performs no I/O.
 
-The server sends a token together with the number of commands that it covers. The client keeps all
-later commands, up to a limit. If another server continues the conversation, the client sends them
-again.
+The server sends a token along with the number of commands that the token covers. The client keeps
+all later commands, up to a limit. If another server takes over the conversation, the client sends
+these commands again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from antiphon.v1 import converse_pb2
 
 PCM16_BYTES = 2
 MOST_AUDIO_BYTES = 4 << 20
-"""The maximum amount of uncommitted audio that is kept for resending. Beyond this limit, the oldest
-audio is dropped first.
+"""The maximum amount of uncommitted audio, in bytes, that is kept for resending. Beyond this limit,
+the oldest audio is dropped.
 """
 MOST_COMMAND_BYTES = 16 << 20
-"""The maximum total size of all other unprocessed commands. Beyond this limit, the conversation
-cannot be resumed.
+"""The maximum total size in bytes of all other commands that are kept for resending. Beyond this
+limit, the conversation can no longer be resumed.
 """
 
 Request = converse_pb2.ConverseRequest
@@ -33,7 +33,7 @@ class _Delivered:
 
 
 class ConversationPosition:
-    """Tracks one conversation. Pass it every message that is sent or received, on all servers."""
+    """Tracks a single conversation. Pass it every message sent to or received from any server."""
 
     def __init__(self) -> None:
         # This is None until the server has sent its first token.
@@ -48,7 +48,7 @@ class ConversationPosition:
         self._missed = 0
         self._done = 0
         self._delivered: dict[str, _Delivered] = {}
-        # Items and responses that have ended although the last token still lists them as in
+        # Items and responses that have ended, although the last token still lists them as in
         # progress.
         self._ended: set[str] = set()
 
@@ -56,8 +56,8 @@ class ConversationPosition:
     def resumable(self) -> bool:
         """Whether another server can continue the conversation.
 
-        This requires a token. If the first server was lost before it sent any event, the
-        conversation can restart from the beginning.
+        This requires a token. A conversation can also restart from the beginning if the first
+        server was lost before it sent any event.
         """
         if self._token is None:
             return not (self._heard or self._missed)
@@ -95,7 +95,9 @@ class ConversationPosition:
                 self._command_bytes -= dropped.ByteSize()
 
     def begin_again(self) -> None:
-        """Number the kept commands again, starting at 1, because a new server counts from there."""
+        """Renumber the kept commands starting at 1, because that is where a new server starts
+        counting.
+        """
         held = sorted([*self._audio, *self._commands], key=lambda each: each[0])
         self._audio.clear()
         self._commands.clear()
@@ -105,7 +107,7 @@ class ConversationPosition:
             self.sent(request)
 
     def held(self, behind: int) -> tuple[int, list[Request]]:
-        """Return the number of the last command, and all kept commands that follow command number
+        """Return the number of the last command, and all kept commands after command number
         `behind`.
         """
         held = sorted([*self._audio, *self._commands], key=lambda each: each[0])
@@ -134,10 +136,10 @@ class ConversationPosition:
                 self._ended.add(message.response_ended.response.id)
 
     def is_repeated(self, message: converse_pb2.ConverseResponse) -> bool:
-        """Return whether the message ends an item or a response that has already ended.
+        """Return whether the message ends an item or response that has already ended.
 
-        This happens if a server is lost after it reported such an end but before it sent the next
-        token. The server that continues then reports the item or response as lost.
+        If a server is lost after it reports such an end but before it sends its next token, the
+        server that takes over reports the item or response as lost.
         """
         match message.WhichOneof("event"):
             case "response_item_ended":

@@ -1,4 +1,4 @@
-"""A conversation with a gateway, from its opening to its end. Both clients use this module."""
+"""A conversation with a gateway, from opening to end. Both clients use this module."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ CONVERSE = Method(
 )
 DEFAULT_CONVERSATION_S = 3600.0
 OPEN_TIMEOUT_S = 30.0
-"""The timeout in seconds for the first event. No model is involved in it."""
+"""The timeout in seconds for the first event, which the server sends without involving the model.
+"""
 
 Call = TwoWayCall[converse_pb2.ConverseRequest, converse_pb2.ConverseResponse]
 
@@ -40,8 +41,8 @@ Call = TwoWayCall[converse_pb2.ConverseRequest, converse_pb2.ConverseResponse]
 class Talk:
     """A single conversation.
 
-    Opening it is retried until the first event arrives. If the server is lost after that, the
-    conversation continues on another server, and all unprocessed commands are sent again.
+    Opening the conversation is retried until the first event arrives. If the server is lost after
+    that, the conversation continues on another server, and all unprocessed commands are sent again.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class Talk:
         self._latest: Call | None = None
         self._opened: ConversationOpened | None = None
         self._position = ConversationPosition()
-        # Held while a command is recorded or the call is replaced, because one thread may send
-        # while another one reads.
+        # Held while a command is recorded or the call is replaced, because one thread may be
+        # sending while another one is reading.
         self._changing = threading.Lock()
         self._finished = False
         self._ended: AntiphonError | None = None
@@ -94,9 +95,9 @@ class Talk:
             await self._attempts.pause(failure, self._pauser)
 
     async def send(self, requests: Iterable[converse_pb2.ConverseRequest]) -> None:
-        """Send commands, and wait while the queue is full.
+        """Send commands, waiting if the queue is full.
 
-        If the server is lost in the meantime, the reading side sends the commands again to the next
+        If the server is lost in the meantime, the reader sends the commands again to the next
         server.
         """
         self._open_call()
@@ -117,8 +118,8 @@ class Talk:
     async def interrupt(self, heard_s: float, reference: str) -> None:
         """Cancel the current answer and shorten it to the part that the user has heard.
 
-        The command that shortens it is sent first, so the item is already shortened when the answer
-        ends.
+        The command that shortens the item is sent first, so the item is already short when the
+        answer ends.
         """
         cut = [commands.truncate_item(self._item_id, heard_s, reference)] if self._item_id else []
         await self.send([*cut, commands.cancel_response("", reference)])
@@ -141,7 +142,7 @@ class Talk:
         return None
 
     def finish(self) -> None:
-        """Close the client's side of the conversation."""
+        """Stop sending commands."""
         with self._changing:
             self._finished = True
             self._open_call().finish()
@@ -169,14 +170,14 @@ class Talk:
                 raise
 
     def _goes_on_after(self, error: AntiphonError) -> bool:
-        """Return whether the error means that a server was lost and that another server can replace
-        it.
+        """Return whether the error means that the server was lost and that another one can take
+        over.
         """
         return server_is_away(error) and self._position.resumable
 
     async def _resume(self, lost: AntiphonError) -> converse_pb2.ConverseResponse:
         """Continue on another server and return its first message. Raises `lost` if no server can
-        continue.
+        take over.
         """
         error = lost
         while (pause_s := self._attempts.pause_after(error)) is not None:

@@ -27,13 +27,13 @@ _OPTION_TYPES: Mapping[int, OptionType] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelOption:
-    """An option of a model. Set it by its name in `generate(options=...)`.
+    """A model option, which is set by name in `generate(options=...)`.
 
-    `kind` is "text", "number" or "audio". It is empty if this version of the client does not know
-    the kind. A text option accepts one of `choices`, regardless of case. If there are no choices,
-    it accepts any text of up to `max_bytes` bytes of UTF-8. A number must be between `least` and
-    `most`. An audio option accepts a recording of up to `max_s` seconds. If `instructs` is true,
-    the option describes how the model should speak.
+    `kind` is "text", "number" or "audio". It is empty if this version of the client does not
+    recognize the kind. If a text option has `choices`, its value must be one of them, ignoring
+    case. Otherwise, it can be any text of up to `max_bytes` bytes in UTF-8. A number must be
+    between `least` and `most`. An audio option accepts a recording of up to `max_s` seconds. If
+    `instructs` is true, the option describes how the model should speak.
     """
 
     name: str
@@ -49,10 +49,9 @@ class ModelOption:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model that the server offers. `sample_rate_hz` is the sample rate of the audio that it
-    generates.
+    """A model that the server offers. `sample_rate_hz` is the sample rate of its output audio.
 
-    `sampling_stages` contains the valid keys for `generate(sampling=...)`.
+    `sampling_stages` lists the valid keys for `generate(sampling=...)`.
     """
 
     name: str
@@ -67,8 +66,8 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """The models that a server offers. `features` contains the names of the optional features that
-    it supports.
+    """The models that a server offers. `features` lists the optional features that the server
+    supports.
     """
 
     version: str
@@ -78,13 +77,13 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """The next piece of text. It never ends within a character. `token_ids` is only filled if
-    `include_ids` is set.
+    """The next piece of text. A piece never ends in the middle of a character. `token_ids` is empty
+    unless `include_ids` is set.
 
-    `logprobs` is only filled if `top_logprobs` is set. It has an entry for each token whose text
-    begins in this piece. It may lag behind `token_ids`, because text that could be the beginning of
-    a stop string is held back together with its tokens. There are no entries for the stop token,
-    for other tokens without text, or for tokens that a stop string removed.
+    `logprobs` is empty unless `top_logprobs` is set. It contains an entry for each token whose text
+    begins in this piece. It can lag behind `token_ids`, because text that may be the beginning of a
+    stop string is held back along with its tokens. Stop tokens, other tokens without text, and
+    tokens that are removed by a stop string have no entry.
     """
 
     text: str
@@ -97,14 +96,14 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class AudioDelta:
-    """The next piece of audio. It contains 16-bit little-endian mono samples, and `first_sample` is
-    the index of the first one.
+    """The next piece of audio, as 16-bit little-endian mono samples. `first_sample` is the index of
+    the first sample.
 
-    If `include_ids` is set, there are two more fields. `float32` contains the samples as they were
-    decoded, in little-endian order. `codes` contains the codec frames as little-endian uint16
-    values, one frame after another. To read them, use for example `numpy.frombuffer(delta.codes,
-    "<u2").reshape(-1, 16)`. If the model's frames consist of floats, `latents` is set instead of
-    `codes`. It contains little-endian float32 values, one frame after another.
+    If `include_ids` is set, two more fields are filled. `float32` contains the samples as they were
+    decoded, in little-endian order. `codes` contains the codec frames as consecutive little-endian
+    uint16 values. You can read them with `numpy.frombuffer(delta.codes, "<u2").reshape(-1, 16)`,
+    for example. If the model's frames consist of floats, `latents` is filled instead of `codes`. It
+    contains little-endian float32 values.
     """
 
     pcm16: bytes
@@ -146,8 +145,8 @@ class ImageDelta:
 class FunctionCallPiece:
     """The next part of a function call's `arguments`.
 
-    `index` is the number of the call within the answer, counted from 0. Every part repeats the
-    call's `id` and `name`.
+    `index` is the position of the call in the answer, starting at 0. Every part repeats the call's
+    `id` and `name`.
     """
 
     index: int
@@ -158,12 +157,12 @@ class FunctionCallPiece:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCallDelta:
-    """Progress of the function calls in an answer.
+    """Progress on the function calls of an answer.
 
-    `pieces` contains what was generated since the previous event of this type. `calls` contains the
-    calls that are now complete. Only complete calls are valid, and the answer fails if a call turns
-    out to be invalid. `first` is the number of the first piece and of the first call within the
-    answer, counted from 0.
+    `pieces` contains the arguments that were generated since the previous event of this type.
+    `calls` contains the calls that are now complete. Do not act on incomplete calls, because the
+    answer fails if a call turns out to be invalid. `first` is the position in the answer of the
+    first piece and of the first call, starting at 0.
     """
 
     first: int
@@ -173,10 +172,10 @@ class FunctionCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """Resources that a request used on one stage.
+    """The resources that a request used on one stage.
 
-    Times are in seconds since the stage opened the segment. A time is 0 if the event did not occur.
-    `busy_s` is the engine time that the request used.
+    Times are in seconds since the stage opened the segment. A time of 0 means that the event did
+    not occur. `busy_s` is the engine time that the request used.
     """
 
     input_positions: int
@@ -189,8 +188,8 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last event of an answer. `reports` has one entry for each stage that took part, keyed by
-    role.
+    """The last event of an answer. `reports` contains an entry for each stage that took part, keyed
+    by role.
     """
 
     finish_reason: FinishReason
@@ -201,10 +200,10 @@ class Finished:
 @dataclass(frozen=True, slots=True)
 class StepProgress:
     """The progress of a stage, which has completed `done` of `due` steps. Only some models report
-    it.
+    progress.
 
-    Several steps may be combined into one event, so some numbers may be skipped. The count may
-    start again if the server replaces a lost stage.
+    One event may cover several steps, so the count can skip numbers. It can also start over if the
+    server replaces a lost stage.
     """
 
     stage: str

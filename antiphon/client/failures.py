@@ -21,15 +21,15 @@ _NO_HTTP_2 = re.compile(r"http1\.x server|Expected SETTINGS frame as the first f
 # A TLS handshake failed. Another attempt would fail in the same way.
 _UNTRUSTED = re.compile(r"TSI_PROTOCOL_FAILURE|verification check failed", re.IGNORECASE)
 _BEFORE_ANY_ANSWER = re.compile(r"failed to connect.*(Socket closed|reset by peer)", re.IGNORECASE)
-# The error message of an HTTP/2 proxy that lost its server during a call.
+# The error message of an HTTP/2 proxy that lost its connection to the server during a call.
 _RESET = re.compile(r"RST_STREAM")
 
 
 def call_error(failure: grpc.RpcError, target: ServerTarget) -> AntiphonError:
-    """Return the typed error for a failed call. The caller raises it with `from failure`.
+    """Return the typed error for a failed call, which the caller raises with `from failure`.
 
-    The message contains the address if the error comes from gRPC itself. If another attempt cannot
-    succeed, the error is not `retryable`. A port that does not support HTTP/2 results in
+    If the error comes from gRPC itself, the message contains the address. The error is not
+    `retryable` if trying again cannot help. A port that does not support HTTP/2 results in
     `InvalidArgument`, and a failed TLS handshake in `FailedPrecondition`.
     """
     error = error_from_rpc(failure)

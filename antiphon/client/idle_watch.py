@@ -18,10 +18,10 @@ NEVER = math.inf
 
 
 class Watched(Protocol):
-    """A call that is watched. The watch ends if its `idle_s` no longer has the value that it was
-    added with.
+    """A call to watch. The watch ends once `idle_s` differs from the value that was passed to
+    `add`.
 
-    `due_at` is the deadline for the current wait of its reader. It is `NEVER` if the reader is not
+    `due_at` is the deadline for the reader's current wait. It is `NEVER` if the reader is not
     waiting.
     """
 
@@ -39,8 +39,8 @@ class Watched(Protocol):
 
 
 class IdleWatch:
-    """Watches calls as described in the module's docstring. The thread starts when the first call
-    is added.
+    """Watches calls as described in the module docstring. The thread starts when the first call is
+    added.
     """
 
     clock = staticmethod(time.monotonic)

@@ -40,10 +40,10 @@ BYTES_PER_SAMPLE = 2
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A complete answer. `pcm16` contains 16-bit little-endian mono samples. It is empty if the
+    """A complete answer. `pcm16` contains 16-bit little-endian mono samples, or is empty if the
     answer has no audio.
 
-    `logprobs` is only filled if `top_logprobs` is set. It has one entry for each text token.
+    `logprobs` is empty unless `top_logprobs` is set. It contains an entry for each text token.
     """
 
     text: str
@@ -184,8 +184,8 @@ class EventReader:
         return finished
 
     def _read_audio(self, delta: AudioDelta) -> AudioDelta:
-        """Return the delta after checking that it follows the previous one directly. A gap would be
-        audible as a click.
+        """Return the delta, after checking that it directly follows the previous one. A gap would
+        be audible as a click.
         """
         if delta.first_sample != self._samples:
             raise DataLoss(f"audio: expected sample {self._samples}, got {delta.first_sample}")

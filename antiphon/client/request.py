@@ -1,4 +1,4 @@
-"""The requests of the SDK, which consist of messages and options, and their conversion to proto
+"""The SDK's requests, which consist of messages and options, and their conversion to proto
 messages.
 """
 
@@ -65,7 +65,7 @@ Part = str | bytes | PathLike[str] | Image | Video
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message in a conversation. It has a role and a sequence of parts.
+    """A message in a conversation, with a role and a sequence of parts.
 
     >>> Message.user("What is said here?", Path("question.wav"))
     >>> Message.user(Image("cat.jpg"), "What is this?")
@@ -101,27 +101,27 @@ class Message:
 
 
 class GenerateOptions(TypedDict, total=False):
-    """The options of `generate`. If an option is omitted, the server's default applies.
+    """The options of `generate`. If you omit an option, the server's default applies.
 
-    `model` can be omitted if the server offers only one model. `modalities` selects the outputs. By
-    default, these are all outputs that the model supports. `temperature`, `top_p`, `max_tokens`,
-    `stop` and `seed` apply to the stage that receives the messages. A temperature of 0 selects
-    greedy decoding. `sampling` configures the other stages, whose names are listed in
-    `ModelInfo.sampling_stages`. They use `seed` if no seed is given for them. Stages that have the
-    same seed still draw independently. The key `""` contains additional settings for the stage that
-    receives the messages.
+    `model` is only required if the server offers several models. `modalities` selects the outputs,
+    and defaults to all outputs that the model supports. `temperature`, `top_p`, `max_tokens`,
+    `stop` and `seed` apply to the stage that receives the messages. Set the temperature to 0 for
+    greedy decoding. `sampling` configures the other stages, which are listed in
+    `ModelInfo.sampling_stages`. A stage without a seed of its own uses `seed`. Stages draw
+    independently even if they have the same seed. The key `""` contains additional settings for the
+    stage that receives the messages.
 
-    `options` are the model's options, whose names are listed in `ModelInfo.options`. A value is a
-    text, a number, or a recording, which is given as a file's `bytes` or as a `Path`. `delivery`
-    and `chunk_policy` determine how the output is divided into chunks. `include_ids` adds token
-    IDs, codec frames and float samples to the events. `top_logprobs` adds the log probability of
-    each text token and of the given number of most likely alternatives. It must be between 0 and
-    20.
+    `options` sets model options, which are listed in `ModelInfo.options`. A value can be a text, a
+    number, or a recording, which is given as the file's `bytes` or as a `Path`. `delivery` and
+    `chunk_policy` determine how the output is split into chunks. Set `include_ids` to add token
+    IDs, codec frames and float samples to the events. Set `top_logprobs` to a number between 0 and
+    20 to receive the log probability of each text token and of that many of the most likely
+    alternatives.
 
-    `functions` are the functions that the model may call. This requires a model whose
+    `functions` lists the functions that the model may call. This requires a model whose
     `ModelInfo.input_kinds` contains "tools". `function_choice` determines whether the model calls a
-    function. It defaults to "auto". If `parallel_calls` is false, the answer ends after its first
-    call. `chat_template_kwargs` sets variables of the model's chat template, if it has one.
+    function, and defaults to "auto". If `parallel_calls` is false, the answer ends after its first
+    call. `chat_template_kwargs` sets variables for the model's chat template, if it has one.
     """
 
     model: str
@@ -220,8 +220,8 @@ def _template_to_json(given: Mapping[str, TemplateValue] | None) -> str:
 def _sampling_to_proto(
     own: SamplingRequest, given: Mapping[str, SamplingRequest] | None
 ) -> dict[str, session_pb2.Sampling]:
-    """Return the sampling settings that are not empty. The fields of the request take precedence
-    over the mapping.
+    """Return the sampling settings that are not empty. Fields of the request take precedence over
+    the mapping.
     """
     by_stage = {
         stage: of_type(f"sampling.{stage}".rstrip("."), request, SamplingRequest)
@@ -237,8 +237,8 @@ def _sampling_to_proto(
 
 
 def option_to_proto(field: str, value: object) -> options_pb2.OptionInput:
-    """Return the message for an option's value. Raises `InvalidArgument` if the value's type is
-    invalid.
+    """Return the message for an option's value. Raises `InvalidArgument` if the value has an
+    unsupported type.
     """
     match value:
         case str():

@@ -1,5 +1,5 @@
-"""Tracks which part of an answer has been received, so that another server can continue it. This
-module performs no I/O.
+"""Tracks how much of an answer has been received, so that another server can continue it. Performs
+no I/O.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LATENT_BYTES = 4
 
 
 class AnswerPosition:
-    """Tracks one answer. Pass it every message that is received, from all servers."""
+    """Tracks a single answer. Pass it every message received from any server."""
 
     def __init__(self) -> None:
         self._part = speech_pb2.DeliveredPart()
@@ -27,12 +27,12 @@ class AnswerPosition:
 
     @property
     def delivered(self) -> speech_pb2.DeliveredPart | None:
-        """The part of the answer that the next server may omit, or None if no other server can
+        """The part of the answer that the next server can skip, or None if no other server can
         continue.
 
-        An answer cannot be continued after a function call, because only one server knows the
-        call's ID. It also cannot be continued after its end, or if the server does not report its
-        seed.
+        An answer cannot be continued after a function call, because only the server that made the
+        call knows its ID. It also cannot be continued once it has ended, or if the server does not
+        report its seed.
         """
         if not self._resumable:
             return None

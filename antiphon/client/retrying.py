@@ -29,24 +29,24 @@ _NEVER_ANSWERED = (
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Determines when the client repeats a failed call.
+    """Determines when the client retries a failed call.
 
-    A call is repeated if nothing of its answer has been received yet. It is also repeated if a
-    server can continue the answer or the conversation. This may be another server, or the same one
-    after a restart.
+    A call is retried if none of its answer has been received yet. It is also retried if a server
+    can continue the answer or the conversation. That can be another server, or the same one after a
+    restart.
 
     A server counts as unreachable if the connection is refused or broken, if its name cannot be
-    resolved, or if it is shutting down. The client retries for up to `within_s` seconds after the
-    first failure. If the server has never answered this client, the limit is `connect_within_s`
-    instead, because the address may be wrong. Any other `retryable` error, for example because no
-    slot is free or a stage is down, counts as one of `attempts`. Set `attempts` to 1 to disable all
-    retries.
+    resolved, or if the server is shutting down. In this case, the client retries for up to
+    `within_s` seconds after the first failure. If the server has never responded to this client,
+    the address may be wrong, so the limit is `connect_within_s` instead. Any other `retryable`
+    error counts as one of `attempts`. This is the case if no slot is free or a stage is down, for
+    example. Set `attempts` to 1 to disable all retries.
 
     The first pause lasts `pause_s` seconds. Each further pause is twice as long, up to
-    `longest_pause_s`. Up to half of a pause is subtracted at random, so that clients do not all
-    return at the same time. The `retry_after_s` of the server's error is added. No attempt starts
-    later than `within_s` seconds after the first failure, or after the call's deadline. The counts
-    are reset with each message that is received.
+    `longest_pause_s`. Each pause is shortened at random by up to half, so that clients do not all
+    retry at the same time. If the server's error has a `retry_after_s`, it is added to the pause.
+    No attempt starts more than `within_s` seconds after the first failure, or after the call's
+    deadline. Receiving a message resets the counts.
 
     >>> client = antiphon.Client("localhost:50050", retry=antiphon.Retry(within_s=300.0))
 
@@ -78,7 +78,7 @@ def server_is_away(error: AntiphonError) -> bool:
 
 
 class Attempts:
-    """The attempts of a single call. It records the failures and the remaining time."""
+    """Tracks the failures and the remaining time of a single call."""
 
     def __init__(
         self,
@@ -119,8 +119,8 @@ class Attempts:
         if not self._contact.made:
             within_s = min(within_s, retry.connect_within_s)
         left_s = self._failing_since + within_s - now
-        # The last attempt is made at the end of the available time, even if a full pause would be
-        # longer.
+        # The last attempt is made when the time runs out, even if that shortens the pause before
+        # it.
         pause_s = min(error.retry_after_s + own_s, left_s)
         if left_s <= error.retry_after_s or pause_s >= self._ends_at - now:
             return None
@@ -139,7 +139,7 @@ class Attempts:
     def ended(self, error: AntiphonError, last: AntiphonError | None = None) -> AntiphonError:
         """Return the error to raise after the `last` attempt.
 
-        If the server is unreachable, the error includes the number of attempts and the time that
+        If the server is unreachable, the error message includes the number of attempts and how long
         they took.
         """
         if self._failed < 2 or not server_is_away(error):
@@ -161,7 +161,7 @@ async def ask(
     timeout_s: float,
     retry: Retry,
 ) -> Response:
-    """Make a call that has no side effects, and repeat it according to `retry`."""
+    """Make a call that has no side effects, and retry it according to `retry`."""
     attempts, pauser = Attempts(retry, timeout_s, channel.contact), channel.pauser()
     while True:
         try:

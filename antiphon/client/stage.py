@@ -23,11 +23,11 @@ RUN_SESSION = Method(
 )
 STAGE_OPTIONS: Options = (
     *CHANNEL_OPTIONS,
-    # The hidden rows of a long prompt are sent as one message. Stages limit the memory of each
-    # session.
+    # Allows the hidden states of a long prompt to be sent as a single message. Stages limit the
+    # memory of each session.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Each client has its own connection, as do stages that are connected to each other.
+    # Each client opens its own connection, as do stages that connect to each other.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
@@ -43,8 +43,8 @@ class ServingStatus(enum.Enum):
     NOT_SERVING = "not_serving"
 
 
-# The encoded values of `grpc.health.v1.HealthCheckResponse`, which has a single field of one byte.
-# With these, the client does not depend on that package.
+# The encoded values of `grpc.health.v1.HealthCheckResponse`, which has a single one-byte field.
+# They spare the client a dependency on that package.
 _HEALTH = {
     b"\x08\x01": ServingStatus.SERVING,
     b"\x08\x02": ServingStatus.NOT_SERVING,
@@ -68,7 +68,9 @@ async def health(channel: Channel, timeout_s: float, retry: Retry) -> ServingSta
 
 
 class StageTalk:
-    """A session on a single stage. It ends with its call, and cancelling it frees all resources."""
+    """A session on a single stage. It ends when its call ends. Cancelling the call frees all
+    resources.
+    """
 
     def __init__(
         self,
@@ -94,19 +96,19 @@ class StageTalk:
         await self.send(Request(segment_open=segment))
 
     async def send_chunk(self, chunk: chunk_pb2.Chunk) -> None:
-        """Send an input chunk. Its session ID is filled in automatically."""
+        """Send an input chunk. The session ID is filled in automatically."""
         sent = chunk_pb2.Chunk()
         sent.CopyFrom(of_type("chunk", chunk, chunk_pb2.Chunk))
         sent.session_id = self.session_id
         await self.send(Request(chunk=sent))
 
     async def finish_input(self) -> None:
-        """Signal the end of the input for the turn that was opened last."""
+        """Signal that the most recently opened turn will receive no more input."""
         finished = session_pb2.InputFinished(segment=self._segment)
         await self.send(Request(input_finished=finished))
 
     async def cancel_segment(self) -> None:
-        """Cancel the turn that was opened last. The stage then sends a `report`."""
+        """Cancel the most recently opened turn. The stage responds with a `report`."""
         cancelled = session_pb2.CancelSegment(segment=self._segment)
         await self.send(Request(cancel_segment=cancelled))
 
@@ -124,9 +126,7 @@ class StageTalk:
         return response
 
     def finish(self) -> None:
-        """Close the client's side of the session. The stage ends the session once its turn is
-        complete.
-        """
+        """Stop sending messages. The stage ends the session once its turn is complete."""
         self._open_call().finish()
 
     def cancel(self) -> None:

@@ -25,7 +25,8 @@ from antiphon.client.sync_conversation import ConversationCall
 
 
 class Generation(Iterator[Event]):
-    """A streamed answer, which is an iterator of `TextDelta`, `AudioDelta` and `Finished` events.
+    """A streamed answer. Iterate over it to receive events such as `TextDelta`, `AudioDelta` and
+    `Finished`.
 
     >>> with client.generate("Tell me a story.") as generation:
     ...     for event in generation:
@@ -35,10 +36,10 @@ class Generation(Iterator[Event]):
     ...             case antiphon.AudioDelta(pcm16=pcm16):
     ...                 speaker.write(pcm16)
 
-    If the request fails, the iteration raises an `AntiphonError`. This can also happen after some
-    events have been returned. Leaving the `with` block early cancels the request and frees its
-    resources on all stages. `session_id`, `model` and `sample_rate_hz` are available once the first
-    event has arrived.
+    If the request fails, the iteration raises an `AntiphonError`, even if some events have already
+    been returned. Leaving the `with` block early cancels the request and frees its resources on
+    every stage. `session_id`, `model` and `sample_rate_hz` are available once the first event has
+    arrived.
     """
 
     def __init__(self, answer: answering.PendingAnswer) -> None:
@@ -46,24 +47,24 @@ class Generation(Iterator[Event]):
 
     @property
     def session_id(self) -> str:
-        """The session ID, which is the same on all stages. Empty until the first event arrives."""
+        """The session ID, which is the same on every stage. Empty until the first event arrives."""
         return self._answer.reader.session_id
 
     @property
     def model(self) -> str:
-        """The name of the model that answers. Empty until the first event arrives."""
+        """The name of the model that generates the answer. Empty until the first event arrives."""
         return self._answer.reader.model
 
     @property
     def sample_rate_hz(self) -> int:
-        """The sample rate of the audio in Hz. It is 0 until the first event arrives, and stays 0 if
-        the answer has no audio.
+        """The sample rate of the audio in Hz. It is 0 until the first event arrives, and remains 0
+        if the answer contains no audio.
         """
         return self._answer.reader.sample_rate_hz
 
     def cancel(self) -> None:
-        """Cancel the answer. Reading from it afterwards raises `Cancelled`. This can be called from
-        any thread.
+        """Cancel the answer. Reading from it afterwards raises `Cancelled`. This method can be
+        called from any thread.
         """
         self._answer.cancel()
 
@@ -75,8 +76,8 @@ class Generation(Iterator[Event]):
         return now(self._answer.collect())
 
     def __next__(self) -> Event:
-        """Wait for the next event and return it. The wait ends at the call's deadline at the
-        latest.
+        """Wait for the next event and return it. Raises `DeadlineExceeded` if the call's deadline
+        passes first.
         """
         event = now(self._answer.next_event())
         if event is None:
@@ -103,20 +104,20 @@ class Client:
     ...     print(reply.text)
     ...     reply.save_wav("hello.wav")
 
-    One client can be used by many threads and for many concurrent requests. Every failure is raised
-    as an `antiphon.AntiphonError`. If a `grpc.RpcError` caused it, it is available as `__cause__`.
-    The error's `retryable` is true if the same request may succeed later.
+    A client can be shared between threads and can make many requests concurrently. Every failure is
+    raised as an `antiphon.AntiphonError`. If it was caused by a `grpc.RpcError`, that error is
+    available as `__cause__`. If the error's `retryable` is true, the same request may succeed
+    later.
 
     Set `tls` to True if the server's certificate was issued by a public CA. For a private CA or a
-    client certificate, pass a `Tls`. `api_key` is sent with every call. If the server runs on
-    another machine, using a key requires TLS. To send the key unencrypted instead, set
-    `key_in_clear=True`.
+    client certificate, pass a `Tls` instead. `api_key` is sent with every call. The client only
+    sends a key to another machine over TLS, unless you set `key_in_clear=True`.
 
-    `read_ahead_bytes` limits how much of an answer is buffered before it is read. If the reader
-    pauses, the stages stop generating once this limit is reached. By default, gRPC chooses the
+    `read_ahead_bytes` limits how much of an answer is buffered before you read it. If you stop
+    reading, the stages stop generating once this limit is reached. By default, gRPC chooses the
     limit.
 
-    `retry` configures how failed calls are repeated. By default, the client retries for one minute
+    `retry` configures how failed calls are retried. By default, the client retries for one minute
     if the server is unreachable. Use `Retry(attempts=1)` to disable retries.
     """
 
@@ -137,7 +138,7 @@ class Client:
         self._channel = BlockingChannel(where)
 
     def server_info(self, *, timeout_s: float = 10.0) -> ServerInfo:
-        """Return the models that the server offers, and the optional features that it supports."""
+        """Return the models and optional features that the server supports."""
         self._channel.check_open()
         seconds = checks.timeout(timeout_s)
         return now(answering.server_info(self._channel, seconds, self._retry))
@@ -153,11 +154,11 @@ class Client:
         """Send a conversation to the model and stream its answer.
 
         If `messages` is a `str`, it is sent as a single user message. This method returns
-        immediately, and the request runs while its events are read. `timeout_s` limits the duration
-        of the whole answer, including retries. `idle_timeout_s` limits the wait for each message.
-        By default, only the server limits this wait, because with whole delivery no message arrives
-        until the answer is complete. The options are described in `GenerateOptions`. Raises
-        `InvalidArgument` if a message or an option is invalid.
+        immediately, while the request is still running. `timeout_s` limits the duration of the
+        entire answer, including retries. `idle_timeout_s` limits the wait for each message. It is
+        not set by default, because some requests receive no message until the whole answer is
+        complete. The options are described in `GenerateOptions`. Raises `InvalidArgument` if a
+        message or an option is invalid.
         """
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
@@ -172,12 +173,12 @@ class Client:
         idle_timeout_s: float | None = None,
         **options: Unpack[ConversationOptions],
     ) -> ConversationCall:
-        """Return a new conversation, which can have several turns. It is opened when its context is
-        entered.
+        """Return a new conversation, which can have several turns. It opens when you enter its
+        context.
 
-        `timeout_s` limits the duration of the whole conversation and defaults to one hour. The
-        server has its own limit. `idle_timeout_s` limits the wait for each event. If it is None,
-        the client waits for as long as the user is silent. The settings are described in
+        `timeout_s` limits the duration of the entire conversation and defaults to one hour. The
+        server has a limit of its own. `idle_timeout_s` limits the wait for each event. If it is
+        None, the client waits for as long as the user is silent. The settings are described in
         `ConversationOptions`.
         """
         self._channel.check_open()

@@ -15,7 +15,7 @@ from antiphon.values.live_conversation import CallResultPart, ConversationOpened
 
 
 class ConversationCall(Iterator[TalkEvent]):
-    """A conversation, which is an iterator of its events. Its methods send commands.
+    """A conversation. Iterate over it to receive events, and call its methods to send commands.
 
     >>> with client.converse(instructions="Be brief.") as call:
     ...     call.add("What is antiphon?")
@@ -27,12 +27,12 @@ class ConversationCall(Iterator[TalkEvent]):
     ...             case antiphon.ResponseDone():
     ...                 break
 
-    Entering the context opens the conversation. Leaving it cancels everything that is still
-    running. Commands may be sent from a different thread than the one that reads the events. A
-    command returns as soon as it is queued, and its result arrives as an event. If the server
-    rejects a command, it sends `CommandFailed` with the `reference` that the caller passed, and the
-    conversation continues. The conversation also continues if a response fails. An error that ends
-    the conversation is raised as an `AntiphonError`.
+    Entering the context opens the conversation, and leaving it cancels everything that is still
+    running. One thread can send commands while another one reads events. A command returns as soon
+    as it is queued, and its result arrives as an event. If the server rejects a command, it sends
+    `CommandFailed` with the `reference` that was passed to the command. Neither a rejected command
+    nor a failed response ends the conversation. An error that does end it is raised as an
+    `AntiphonError`.
     """
 
     def __init__(self, talk: Talk) -> None:
@@ -40,27 +40,27 @@ class ConversationCall(Iterator[TalkEvent]):
 
     @property
     def opened(self) -> ConversationOpened:
-        """The server's first event, which contains the model, the voices, the sample rate and the
-        settings.
+        """The first event from the server. It contains the model, the voices, the sample rate and
+        the settings.
         """
         return self._talk.opened
 
     @property
     def sample_rate_hz(self) -> int:
-        """The sample rate of the answers in Hz, or 0 if they have no audio."""
+        """The sample rate of the answers in Hz, or 0 if the answers contain no audio."""
         return self._talk.opened.sample_rate_hz
 
     def update(self, *, reference: str = "", **options: Unpack[ConversationOptions]) -> None:
-        """Change settings of the conversation. The resulting settings arrive as a `SettingsUpdated`
-        event.
+        """Change the conversation's settings. The server replies with `SettingsUpdated`, which
+        contains the resulting settings.
         """
         now(self._talk.send([commands.change_settings(options, reference)]))
 
     def send_audio(self, pcm16: bytes, rate_hz: int = 24_000, *, reference: str = "") -> None:
-        """Append audio from the user to the audio buffer.
+        """Append user audio to the audio buffer.
 
-        `pcm16` contains 16-bit little-endian mono samples. The sample rate must be between 8,000
-        and 48,000 Hz.
+        `pcm16` contains 16-bit little-endian mono samples. `rate_hz` must be between 8,000 and
+        48,000.
         """
         now(self._talk.send(commands.audio_requests(pcm16, rate_hz, reference)))
 
@@ -77,8 +77,9 @@ class ConversationCall(Iterator[TalkEvent]):
     def add(self, item: str | Item, *, after: str | None = None, reference: str = "") -> None:
         """Insert a message into the conversation. If `item` is a `str`, it becomes a user message.
 
-        The new item's ID arrives in an `ItemCreated` event. `after` is the ID of the item to insert
-        it after, or "root" to insert it at the beginning. By default, the item is appended.
+        By default, the item is appended to the conversation. Set `after` to an item's ID to insert
+        the new item after it, or to "root" to insert it at the beginning. The ID of the new item
+        arrives in an `ItemCreated` event.
         """
         now(self._talk.send([commands.create_item(item, after, reference)]))
 
@@ -96,10 +97,10 @@ class ConversationCall(Iterator[TalkEvent]):
         now(self._talk.send([commands.retrieve_item(item_id, reference)]))
 
     def truncate(self, item_id: str, heard_s: float, *, reference: str = "") -> None:
-        """Shorten a spoken item to the part that the user has heard, which is `heard_s` seconds
-        long.
+        """Shorten a spoken item to its first `heard_s` seconds, which are the part that the user
+        has heard.
 
-        The position of the cut in the text is an estimate. The server confirms the change with
+        The position at which the text is cut is an estimate. The server confirms the change with
         `ItemCut`.
         """
         now(self._talk.send([commands.truncate_item(item_id, heard_s, reference)]))
@@ -113,12 +114,13 @@ class ConversationCall(Iterator[TalkEvent]):
         reference: str = "",
         **options: Unpack[ConversationOptions],
     ) -> None:
-        """Request a response. Its events are `ResponseStarted`, the deltas, and `ResponseDone`.
+        """Request a response. The server sends `ResponseStarted`, the deltas, and finally
+        `ResponseDone`.
 
-        By default, the model responds to the conversation. If `given` is set, the model responds to
-        these items instead. Each of them is an `Item` or the ID of an existing item. A response
-        that is `out_of_band` adds no item to the conversation. `metadata` is returned with the
-        response. The settings in `options` apply to this response only.
+        By default, the model responds to the conversation. To have it respond to something else,
+        pass a list of items, or the IDs of existing items, as `given`. If `out_of_band` is true,
+        the response is not added to the conversation. `metadata` is returned with the response. The
+        settings in `options` apply to this response only.
         """
         request = commands.create_response(
             given, metadata, options, reference, out_of_band=out_of_band
@@ -128,12 +130,12 @@ class ConversationCall(Iterator[TalkEvent]):
     def cancel(self, response_id: str = "", *, reference: str = "") -> None:
         """Cancel a response. By default, this is the response to the conversation.
 
-        No further deltas arrive for it, only `ResponseDone`.
+        After this, the server sends no more deltas for the response, only `ResponseDone`.
         """
         now(self._talk.send([commands.cancel_response(response_id, reference)]))
 
     def interrupt(self, heard_s: float, *, reference: str = "") -> None:
-        """Cancel the current answer and keep only its first `heard_s` seconds, which the user has
+        """Cancel the current answer, and keep only its first `heard_s` seconds, which the user has
         heard.
 
         Call this when the user starts to speak.
@@ -141,9 +143,7 @@ class ConversationCall(Iterator[TalkEvent]):
         now(self._talk.interrupt(heard_s, reference))
 
     def finish(self) -> None:
-        """Close the client's side of the conversation. The events end once all requested responses
-        are complete.
-        """
+        """Stop sending commands. The iteration ends once all requested responses are complete."""
         self._talk.finish()
 
     def __next__(self) -> TalkEvent:

@@ -17,11 +17,11 @@ from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 
 
 class StageSession(Iterator[session_pb2.SessionResponse]):
-    """A session on a single stage, which is an iterator of the stage's messages.
+    """A session on a single stage. Iterate over it to receive the stage's messages.
 
-    The messages are defined in `session.proto`. Entering the context registers the session. Leaving
-    it ends the session and frees all of its resources. A failure is raised as an `AntiphonError`.
-    Chunks may be sent from a different thread than the one that reads the messages.
+    The messages are defined in `session.proto`. Entering the context registers the session, and
+    leaving it ends the session and frees its resources. Failures are raised as `AntiphonError`. One
+    thread can send chunks while another one reads messages.
     """
 
     def __init__(self, talk: StageTalk) -> None:
@@ -29,7 +29,7 @@ class StageSession(Iterator[session_pb2.SessionResponse]):
 
     @property
     def session_id(self) -> str:
-        """The session ID, which is the same on all stages."""
+        """The session ID, which is the same on every stage."""
         return self._talk.session_id
 
     def open_segment(self, segment: session_pb2.SegmentOpen) -> None:
@@ -37,15 +37,15 @@ class StageSession(Iterator[session_pb2.SessionResponse]):
         now(self._talk.open_segment(segment))
 
     def send_chunk(self, chunk: chunk_pb2.Chunk) -> None:
-        """Send an input chunk. Its session ID is filled in automatically."""
+        """Send an input chunk. The session ID is filled in automatically."""
         now(self._talk.send_chunk(chunk))
 
     def finish_input(self) -> None:
-        """Signal the end of the input for the turn that was opened last."""
+        """Signal that the most recently opened turn will receive no more input."""
         now(self._talk.finish_input())
 
     def cancel_segment(self) -> None:
-        """Cancel the turn that was opened last. The stage then sends a `report`."""
+        """Cancel the most recently opened turn. The stage responds with a `report`."""
         now(self._talk.cancel_segment())
 
     def send(self, request: session_pb2.SessionRequest) -> None:
@@ -53,7 +53,7 @@ class StageSession(Iterator[session_pb2.SessionResponse]):
         now(self._talk.send(request))
 
     def finish(self) -> None:
-        """Close the client's side of the session. The session ends once its turn is complete."""
+        """Stop sending messages. The session ends once its turn is complete."""
         self._talk.finish()
 
     def __next__(self) -> session_pb2.SessionResponse:
@@ -89,8 +89,8 @@ class StageClient:
     ...             if response.HasField("chunk"):
     ...                 tensors = chunk_from_proto(response.chunk).tensors
 
-    The messages are defined in `antiphon.v1`. Edges carry chunks of tensors. Use
-    `antiphon.wire.chunks`, which requires the extra `wire`, to encode and decode them.
+    The messages are defined in `antiphon.v1`. Edges carry chunks of tensors, which you can encode
+    and decode with `antiphon.wire.chunks`. This requires the `wire` extra.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class StageClient:
         self._channel = BlockingChannel(where)
 
     def describe(self, *, timeout_s: float = 10.0) -> stage_pb2.DescribeResponse:
-        """Return the stage's description, which includes its current load."""
+        """Return the stage's description, including its current load."""
         self._channel.check_open()
         return now(stage.describe(self._channel, checks.timeout(timeout_s), self._retry))
 
@@ -122,11 +122,11 @@ class StageClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         idle_timeout_s: float | None = None,
     ) -> StageSession:
-        """Return a new session. It is registered when its context is entered.
+        """Return a new session, which is registered when you enter its context.
 
         `edges` maps each requested output edge to a list of stage addresses. The stage sends the
-        edge's output to this client and to all listed addresses. `timeout_s` limits the duration of
-        the whole session, and `idle_timeout_s` limits the wait for each message.
+        edge's output to this client and to every listed address. `timeout_s` limits the duration of
+        the entire session, and `idle_timeout_s` limits the wait for each message.
         """
         self._channel.check_open()
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)

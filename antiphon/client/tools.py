@@ -32,8 +32,8 @@ class Function:
 FunctionChoice = Literal["auto", "none", "required"] | Function
 """Determines whether the model calls a function.
 
-With "auto", the model decides. With "none", it calls no function. With "required", it calls at
-least one. With a `Function`, it calls that function.
+With "auto", the model decides. With "none", it never calls a function. With "required", it calls at
+least one function. If a `Function` is given, the model calls that function.
 """
 
 
