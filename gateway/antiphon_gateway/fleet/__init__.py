@@ -1,2 +1,3 @@
-"""The stages upstream of the gateway: discovery, health, and the choice of replicas for
-requests."""
+"""The stages that the gateway uses: discovery, health checks, and the choice of replicas for
+sessions.
+"""

@@ -1,6 +1,7 @@
-"""The sampling and options that requests may set, as reported by the stages. Pure.
+"""The sampling settings and options that requests may set, as reported by the stages.
 
-Stages that are not part of a request, or are down, count with their last report.
+A stage that is down, or is not part of a request, is represented by its most recent description.
+This module performs no I/O.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ from antiphon_gateway.fleet.lineup import Edges, Lineup
 
 @dataclass(frozen=True)
 class Accepted:
-    """`told` has the last report of each stage that was ever reached, by role."""
+    """The settings that requests may set. `told` maps each role to the most recent description of
+    its stage. Stages that have never been reached are missing.
+    """
 
     edges: Edges
     told: Mapping[str, stage_pb2.DescribeResponse]
 
     def of_session(self, lineup: Lineup) -> Accepted:
-        """By the very stages of a session; others are asked for what it has no stage for.
+        """Return the settings that apply to a session, based on the descriptions of its own stages.
 
-        A fleet may hold two builds, which accept different things.
+        These can differ from those of the fleet during an upgrade, when two builds run at the same
+        time. Stages outside the session keep the descriptions that they have here.
         """
         own = {member.role: member.description for member in lineup.members}
         if own.keys() == self.told.keys() and all(self.told[r] is each for r, each in own.items()):
@@ -37,29 +41,36 @@ class Accepted:
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
-        """All stages of the pipeline."""
+        """The roles of all stages in the pipeline."""
         ends = (role for edge in self.edges for role in (edge.producer, edge.consumer))
         return tuple(dict.fromkeys(role for role in ends if role != CLIENT))
 
     @cached_property
     def sampling_stages(self) -> tuple[str, ...]:
-        """The stages that sample, without the one that reads the messages."""
+        """The stages whose sampling can be configured by name. This excludes the stage that reads
+        the messages, because it uses the settings of the request itself.
+        """
         return tuple(r for r in self.roles if r in self.told and self._may_be_given(r))
 
     @cached_property
     def sampling_fields(self) -> tuple[str, ...]:
-        """The fields, and the stages without a report so far."""
+        """The stages that may be named in `sampling`. This includes stages that have not been
+        reached yet.
+        """
         return tuple(filter(self._may_be_given, self.roles))
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """Each option as the first stage that reads it describes it."""
+        """The available options. If several stages read an option, the description is that of the
+        first one.
+        """
         return tuple(next(iter(each.values())) for each in self._options.values())
 
     def instructing_option(self) -> str:
-        """Return the name of the option that describes the speech in words.
+        """Return the name of the option that describes how the model should speak.
 
-        Raises `NotImplementedYet` if there is none, and `Unavailable` if it is not known yet.
+        Raises `NotImplementedYet` if there is none, and `Unavailable` if a stage that may have one
+        has not been reached yet.
         """
         for option in self.options:
             if option.instructs:
@@ -71,9 +82,11 @@ class Accepted:
         )
 
     def option_readers(self, names: Collection[str]) -> dict[str, dict[str, Option]]:
-        """By name, the stages that read an option, with its description by each.
+        """Return the stages that read each of the named options. The result maps option names to
+        roles, and roles to the stage's own description of the option.
 
-        Raises `InvalidArgument` for a name that no stage knows, `Unavailable` if one may.
+        Raises `InvalidArgument` if an option does not exist, and `Unavailable` if a stage that may
+        support it has not been reached yet.
         """
         known = self._options if names else {}
         for name in names:
@@ -86,8 +99,9 @@ class Accepted:
         return {name: known[name] for name in names}
 
     def check_sampling(self, sampling: Mapping[str, SamplingRequest]) -> None:
-        """Raise `InvalidArgument` for settings of a stage that there is not, that does not
-        sample, or that has them twice."""
+        """Raise `InvalidArgument` if settings are given for a stage that does not exist or does not
+        sample, or if they are given twice for the same stage.
+        """
         for stage, request in sampling.items():
             field = f"sampling.{stage}"
             if stage == INPUT_STAGE:
@@ -106,7 +120,7 @@ class Accepted:
                 )
 
     def _check_heard(self, field: str) -> None:
-        """Raise `Unavailable` while a stage that may know the field was never reached."""
+        """Raise `Unavailable` if a stage that may support the field has not been reached yet."""
         if unheard := [role for role in self.roles if role not in self.told]:
             raise Unavailable(
                 f"{field}: the stage {unheard[0]}, which may know it, was not reached yet",
@@ -141,7 +155,9 @@ class Accepted:
         return role != self._reader and self._may_sample(role)
 
     def _check_reader(self, request: SamplingRequest) -> None:
-        """The seed is for all stages; other settings take a reader that samples."""
+        """Check the settings for the stage that reads the messages. If it does not sample, only the
+        seed is allowed, because the seed applies to all stages.
+        """
         if request.json_schema is not None and not self._may_constrain(self._reader):
             raise NotImplementedYet(
                 "json_schema: this model's text cannot be held to a schema as it is served; ask "

@@ -1,4 +1,4 @@
-"""The replicas of one session."""
+"""The replicas that serve a session."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from antiphon_gateway.fleet.replicated_stage import ReplicatedStage
 
 
 class Assignment:
-    """The replica of each role, from the choice to the session's end: the context of the session.
+    """The replica chosen for each role of a session. Use it as a context manager for the duration
+    of the session.
 
-    The result of the session is evidence for the choice of later sessions.
+    The outcome of the session influences how replicas are chosen for later sessions.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class Assignment:
         self.replicas = {role: pick.key for role, pick in picks.items()}
         self._picks = picks
         self._stages = stages
-        # Of those roles whose replica this session tries: its number there.
+        # The trial numbers of this session, for the roles whose replica it tries after an ejection.
         self._trials: dict[str, int] = {}
 
     def __getitem__(self, role: str) -> Replica:
@@ -51,18 +52,21 @@ class Assignment:
             self._stages[role].release(replica)
 
     def should_avoid(self, avoided: Collection[Replica]) -> bool:
-        """Whether one of them is to be avoided, or to get nothing new: a conversation then goes on
-        elsewhere."""
+        """Return whether any of the replicas is in `avoided` or no longer accepts new sessions. If
+        so, a conversation should move to other replicas.
+        """
         return any(each in avoided or not each.takes_sessions for each in self.replicas.values())
 
     @property
     def leaving(self) -> bool:
-        """Whether one of them will not be back."""
+        """Whether any of the replicas is shutting down or gone."""
         return any(each.leaving for each in self.replicas.values())
 
     @contextmanager
     def telling(self, leaving: Callable[[], None]) -> Iterator[None]:
-        """Have this called, perhaps more than once, when one of them is to get nothing new."""
+        """Call `leaving` if any of the replicas stops accepting new sessions. It may be called more
+        than once.
+        """
         for replica in self.replicas.values():
             replica.on_leaving.add(leaving)
         try:
@@ -72,8 +76,9 @@ class Assignment:
                 replica.on_leaving.discard(leaving)
 
     def reported(self, role: str, finish_reason: int) -> None:
-        """Record that a stage has completed its part of a segment. A canceled segment is no
-        evidence."""
+        """Record that a stage has completed its part of a segment. A cancelled segment counts
+        neither as a success nor as a failure.
+        """
         if finish_reason == chunk_pb2.FINISH_REASON_CANCELLED:
             self._undecided(role)
         else:
@@ -83,12 +88,15 @@ class Assignment:
         self._stages[role].undecided(self.replicas[role], self._trials.pop(role, None))
 
     def refused(self, role: str, code: ErrorCode) -> None:
-        """The replica of a stage has refused a request; of a role that it does not have, nothing
-        follows."""
+        """Record that a stage's replica has refused a request. This does nothing if the session
+        does not use the role.
+        """
         if role in self.replicas:
             self._stages[role].refusals[code] += 1
 
     def failed(self, role: str) -> None:
-        """The session has failed there; of a role that it does not have, nothing follows."""
+        """Record that the session failed on a stage's replica. This does nothing if the session
+        does not use the role.
+        """
         if role in self.replicas:
             self._stages[role].failed(self.replicas[role], self._trials.get(role))

@@ -1,4 +1,4 @@
-"""How contended this machine's cores are: Linux's pressure stall information (PSI)."""
+"""Measures CPU contention on this machine, using Linux's pressure stall information (PSI)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ _CPU = Path("/proc/pressure/cpu")
 
 
 class CpuPressure:
-    """The share of time in which a thread of the host was ready and had no core.
+    """Measures the fraction of time during which a runnable thread on the host had to wait for a
+    core.
 
-    PSI covers the whole host, also in a container. Without PSI in the kernel the share is 0. A read
-    takes about 30 µs, so that it is only used for waits that are already long.
+    PSI always covers the whole host, even inside a container. If the kernel does not support PSI,
+    the result is 0. Reading it takes about 30 µs, so it is only used during waits that are already
+    long.
     """
 
     def __init__(self, path: Path = _CPU) -> None:
@@ -21,11 +23,13 @@ class CpuPressure:
         self._stalled_s = 0.0
 
     def begin(self) -> None:
-        """Forget the last look: the next share has no beginning, and is 0."""
+        """Reset the measurement. The next call to `share` returns 0, because it has nothing to
+        compare with.
+        """
         self._looked_at = None
 
     def share(self) -> float:
-        """Since the last call, from 0 to 1."""
+        """Return the fraction since the last call, between 0 and 1."""
         try:
             stalled_s = _total_s(self._path.read_text())
         except (OSError, ValueError):
@@ -39,6 +43,8 @@ class CpuPressure:
 
 
 def _total_s(text: str) -> float:
-    """Of `some avg10=... total=MICROSECONDS`. Raises `ValueError` for another text."""
+    """Parse the total from a line of the form `some avg10=... total=MICROSECONDS`. Raises
+    `ValueError` if the text has a different form.
+    """
     some = text.partition("\n")[0]
     return int(some.rpartition("total=")[2]) / 1e6

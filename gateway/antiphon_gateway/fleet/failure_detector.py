@@ -1,14 +1,15 @@
-"""The rule that decides when a stage counts as lost, without a clock.
+"""Decides when a stage counts as lost. This module performs no I/O and reads no clock.
 
-The gateway probes each stage. Messages that a stage sends by itself (output, progress reports and
-load reports) are as good a sign of life as an answer: a blocked event loop, a blocked interpreter
-or a stopped process send none. Only silence counts against a stage, and only while this process was
-scheduled (`antiphon.deadlines.awake_deadline`). If threads of this host wait for cores almost all
-of the time, stages on the host may not be scheduled for seconds; such time counts for a fifth.
+The gateway probes each stage. Messages that a stage sends on its own, such as output, progress and
+load reports, count as signs of life just like the answer to a probe. A stage whose event loop or
+interpreter is blocked, or whose process is stopped, sends neither. Only silence counts against a
+stage, and only while the gateway's own process was scheduled (`antiphon.deadlines.awake_deadline`).
+If the host is short of CPU almost all of the time, stages on it may not be scheduled for several
+seconds. Time under such pressure only counts for a fifth.
 
-Load reports have a separate stream, and do not show that messages to the stage arrive. They excuse
-a missing answer for `REPORTS_EXCUSE` times the timeout of the probe. Output excuses it while it
-continues, because the gateway grants its credit on the same connection.
+Load reports are sent on a separate stream, so they do not prove that messages reach the stage. They
+excuse a missing answer for `REPORTS_EXCUSE` times the probe timeout. Output excuses a missing
+answer for as long as it continues, because the credit for it is granted on the same connection.
 """
 
 from __future__ import annotations
@@ -20,28 +21,32 @@ from antiphon.deadlines.awake_deadline import AwakeDeadline
 MISSES_TO_LOSE = 2
 REPORTS_EXCUSE = 4
 IDLE_S = 1.1
-"""A stage without sessions that has reported nothing for so long is probed: it reports once a
-second."""
+"""A stage without sessions sends a report once per second. It is probed if no report has arrived
+for this many seconds.
+"""
 STARVED_PRESSURE = 0.9
 STARVED_WEIGHT = 0.2
 
 
 class Liveness(Enum):
-    """What follows for a stage."""
+    """The detector's verdict about a stage."""
 
     ALIVE = auto()
     SUSPECTED = auto()
-    """It gets no new requests, and another probe shows whether the last one was lost."""
+    """The stage receives no new requests. Another probe is sent in case the last one was lost."""
     LOST = auto()
-    """What runs on it ends."""
+    """The sessions on the stage are ended."""
 
 
 class ProbeSchedule:
-    """When a stage is probed: after `interval_s` in which it has reported no load, or is not ready;
-    else once in the time for which reports excuse a missing answer.
+    """Determines when to probe a stage.
 
-    A stage without sessions reports less often, so its probe is sent later. The silence beyond
-    `interval_s` then counts as if the probe had been open, so it is suspected as soon as any.
+    A probe is due if the stage has not reported its load for `interval_s`, or if it is not ready.
+    Otherwise, it is probed once in the period for which reports excuse a missing answer.
+
+    A stage without sessions reports less often, so its probe is sent later. To detect a failure as
+    quickly as for other stages, the silence beyond `interval_s` counts as if the probe had already
+    been sent.
     """
 
     def __init__(self, interval_s: float, timeout_s: float) -> None:
@@ -51,31 +56,35 @@ class ProbeSchedule:
         self._confirmed_at: float | None = None
 
     def confirmed(self, now: float) -> None:
-        """A probe was answered, and its answer agrees with what the stage says by itself."""
+        """Record that a probe was answered, and that the answer matches the stage's health
+        stream.
+        """
         self._confirmed_at = now
 
     def left_s(self, now: float, reported_at: float, *, ready: bool, idle: bool = False) -> float:
-        """Seconds until it has to be decided again; 0: a probe is due.
+        """Return the number of seconds until the next decision, or 0 if a probe is due.
 
-        `reported_at` is when the latest report of its load was read; `idle` is whether the stage
-        has no sessions.
+        `reported_at` is the time at which the latest load report was read. `idle` states whether
+        the stage has no sessions.
         """
         is_confirmed = self._confirmed_at is not None and now < self._confirmed_at + self._confirm_s
         interval_s = self._idle_interval_s if idle else self._interval_s
         return max(0.0, reported_at + interval_s - now) if ready and is_confirmed else 0.0
 
     def overdue_s(self, now: float, reported_at: float) -> float:
-        """Seconds of silence that count before a probe which is sent now: at most those for which
-        the probe of an idle stage waits."""
+        """Return how many seconds of silence before a probe sent now count against the stage. The
+        maximum is the extra time by which the probe of an idle stage is delayed.
+        """
         most_s = self._idle_interval_s - self._interval_s
         return min(most_s, max(0.0, now - reported_at - self._interval_s))
 
 
 class FailureDetector:
-    """Judges one stage by its probes and signs of life.
+    """Judges a single stage by its probes and its other signs of life.
 
-    The facts: a probe was `sent`, `answered` or has `failed`, and a slice of the wait for an answer
-    has passed (`waited`). `timeout_s` is how long a stage may be silent while a probe is open.
+    Call `sent`, `answered` or `failed` when this happens to a probe, and `waited` after each part
+    of the wait for an answer. `timeout_s` limits how long a stage may be silent while a probe is
+    outstanding.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -85,37 +94,39 @@ class FailureDetector:
 
     @property
     def next_slice_s(self) -> float:
-        """How long to wait for an answer before `waited` is called."""
+        """The number of seconds to wait for an answer before calling `waited`."""
         return self._silence.next_slice_s
 
     @property
     def misses(self) -> int:
-        """Probes in a row without an answer or another sign of life."""
+        """The number of consecutive probes without an answer or any other sign of life."""
         return self._misses
 
     def sent(self, overdue_s: float = 0.0) -> None:
-        """A probe has been sent: the stage has the whole timeout again, but for `overdue_s` of
-        silence before it."""
+        """Record that a probe was sent. This restarts the timeout, less `overdue_s` seconds of
+        silence before the probe.
+        """
         self._silence.restart()
         self._silence.waited(overdue_s, 0.0)
 
     def answered(self) -> None:
-        """The stage has answered a probe, or its connection is a new one."""
+        """Record that the stage answered a probe, or that its connection is new."""
         self._misses = 0
         self._unanswered.restart()
 
     def failed(self) -> Liveness:
-        """A probe has ended with an error."""
+        """Record that a probe ended with an error, and return the verdict."""
         self._misses += 1
         return Liveness.LOST if self._misses >= MISSES_TO_LOSE else Liveness.SUSPECTED
 
     def waited(
         self, slice_s: float, late_s: float, *, pressure: float, output: bool, reported: bool
     ) -> Liveness:
-        """Record the end of a part of the wait for an answer, `late_s` after it was due.
+        """Record that part of the wait for an answer has passed, and return the verdict.
 
-        `pressure` is the share of it in which a thread of this host waited for a core. `output` and
-        `reported` are whether the stage has sent output of a session, or its load, during it.
+        The wait was meant to last `slice_s` and ended `late_s` later. `pressure` is the fraction of
+        this time during which a thread on this host was waiting for a core. `output` and `reported`
+        state whether the stage sent session output or a load report during it.
         """
         weight = STARVED_WEIGHT if pressure >= STARVED_PRESSURE else 1.0
         self._unanswered.waited(slice_s, late_s, weight)

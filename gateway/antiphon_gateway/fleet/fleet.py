@@ -1,8 +1,9 @@
 """All known replicas of all stages, and the choice of replicas for a session.
 
-Discovery reports which replicas exist, and each replica reports whether it is serving. A request
-fails at once if no replica of a stage may get sessions. The stages of a session have the same build
-(pipeline and checkpoint), so that two builds may exist during an upgrade.
+Discovery reports which replicas exist, and each replica reports whether it is serving. If a stage
+has no replica that accepts sessions, a request fails immediately. All stages of a session have the
+same build, which consists of the pipeline and the checkpoint. This allows two builds to run at the
+same time during an upgrade.
 """
 
 from __future__ import annotations
@@ -40,14 +41,20 @@ from antiphon_gateway.outputs import TOOL_CALLS
 
 NONE_AVOIDED: frozenset[Replica] = frozenset()
 ALIKE, STICKY = 1e9, 1e18
-"""How much likelier a build is drawn that a request was prepared for, or that has its replicas."""
+"""Weights for choosing a build. They favor the build that a request was prepared for, and even more
+the build of the preferred replicas.
+"""
 MAX_LINEUPS = 1024
-"""Line-ups that are kept between two changes; large fleets have more, and some are made anew."""
+"""The maximum number of line-ups that are cached. The cache is cleared when the replicas change. A
+large fleet may have more line-ups, and creates some of them repeatedly.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A build that makes what is wanted: its pools by role, upstream first, none of them empty."""
+    """A build that can produce the requested outputs. `pools` has a non-empty pool for each role,
+    upstream first.
+    """
 
     build: Build
     pools: Mapping[str, Pool[Replica]]
@@ -55,13 +62,13 @@ class _Candidate:
     outputs: frozenset[str]
 
     def has_besides(self, avoided: Collection[Replica]) -> bool:
-        """Whether each stage has a replica that is not to be avoided."""
+        """Return whether each stage has a replica that is not in `avoided`."""
         return all(pool.has_besides(avoided) for pool in self.pools.values())
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A replica for each role, upstream first, and what they make."""
+    """The replica chosen for each role, upstream first, and the outputs that they produce."""
 
     picks: Mapping[str, Pick[Replica]]
     edges: Edges
@@ -70,7 +77,7 @@ class _Chosen:
 
 @dataclass(slots=True)
 class _Derived:
-    """What follows from the replicas that may get sessions, until these change."""
+    """Values derived from the available replicas. They are discarded when the replicas change."""
 
     descriptions: Mapping[str, stage_pb2.DescribeResponse] | None = None
     accepted: Accepted | None = None
@@ -82,9 +89,9 @@ class _Derived:
 
 
 class Fleet:
-    """Use as an async context manager. By role it has the stages of the deployment.
+    """The stages of a deployment, by role. Use it as an async context manager.
 
-    Raises `InvalidArgument` where the deployment names no stages, or no address of one.
+    Raises `InvalidArgument` if the deployment has no stages, or if a stage has no address.
     """
 
     def __init__(
@@ -104,7 +111,7 @@ class Fleet:
             role: ReplicatedStage(role, deployment.gateway, self._on_change, tls)
             for role in deployment.stages
         }
-        # What discovery told last, and whether it has told anything.
+        # The latest endpoints from discovery, and whether there has been a report.
         self.endpoints: Collection[Endpoint] = ()
         self.discovered = False
         self._discovering: asyncio.Task[None] | None = None
@@ -135,11 +142,13 @@ class Fleet:
     def __getitem__(self, role: str) -> ReplicatedStage:
         return self._by_role[role]
 
-    # -- what there is -------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------
 
     @property
     def descriptions(self) -> Mapping[str, stage_pb2.DescribeResponse]:
-        """The descriptions of running stages, by role; of one build, if all stages have it."""
+        """The descriptions of the running stages, by role. If one build covers all stages, they all
+        come from that build.
+        """
         if self._derived.descriptions is None:
             build = self._build()
             told = {stage.role: stage.require(build) for stage in self if stage.ready}
@@ -148,21 +157,24 @@ class Fleet:
 
     @property
     def slots(self) -> Mapping[str, int]:
-        """The slots of all replicas that may get sessions, by role; 0 if a replica does not report
-        its slots."""
+        """The total number of slots of the available replicas, by role. It is 0 if a replica does
+        not report its slots.
+        """
         return self._slots
 
     def on_resize(self, resized: Callable[[Mapping[str, int]], None]) -> None:
-        """Register a callback for changes of `slots`."""
+        """Set the function that is called when `slots` changes."""
         self._resized = resized
 
     async def wait_ready(self) -> None:
-        """Return when all stages are ready and fit together."""
+        """Wait until all stages are ready and compatible."""
         while self.fault() is not None:
             await self.wait_changed()
 
     async def readiness(self) -> AsyncGenerator[bool, None]:
-        """Whether all stages are ready and fit together: now, and whenever it changes."""
+        """Yield whether all stages are ready and compatible, first immediately and then after each
+        change.
+        """
         while True:
             ready = self.fault() is None
             yield ready
@@ -170,11 +182,11 @@ class Fleet:
                 await self.wait_changed()
 
     async def wait_changed(self) -> None:
-        """Return after the next change of any replica."""
+        """Wait for the next change of any replica."""
         await self.changes.next.wait()
 
     def fault(self) -> AntiphonError | None:
-        """Why not every request could be served now; None when all is well."""
+        """Return the reason why some requests cannot be served, or None if all can be."""
         try:
             for stage in self:
                 stage.require()
@@ -185,19 +197,24 @@ class Fleet:
         return None
 
     def model_name(self) -> str:
-        """The name of the model for clients. Raises `Unavailable` until a stage has reported it."""
+        """Return the name under which clients see the model. Raises `Unavailable` if no stage has
+        reported it yet.
+        """
         if self._deployment.model_name:
             return self._deployment.model_name
         return next(iter(self._described().values())).model
 
     def edges(self) -> Edges:
-        """The edges of the pipeline. Raises `Unavailable` until a stage has reported them."""
+        """Return the edges of the pipeline. Raises `Unavailable` if no stage has reported them
+        yet.
+        """
         return next(iter(self._described().values())).pipeline_edges
 
     def accepted(self) -> Accepted:
-        """The sampling and options that requests may set, as last reported by the stages.
+        """Return the sampling settings and options that requests may set, as last reported by the
+        stages.
 
-        Raises `Unavailable` until a stage has reported.
+        Raises `Unavailable` if no stage has reported yet.
         """
         if self._derived.accepted is None:
             self._derived.accepted = self._accepted()
@@ -211,22 +228,24 @@ class Fleet:
         return Accepted(edges, told)
 
     def voices(self) -> tuple[str, ...]:
-        """The voices of the stages that are up."""
+        """Return the voices of the stages that are running."""
         if self._derived.voices is None:
             told = self.descriptions.values()
             self._derived.voices = tuple(voice for each in told for voice in each.voices)
         return self._derived.voices
 
-    # -- who gets a session ----------------------------------------------------------------
+    # -- choosing replicas --------------------------------------------------------------------
 
     def line_up(self, outputs: frozenset[str], *, tool_calls: bool = False) -> Lineup:
-        """Stages that make these outputs for a client; all, when none is named.
+        """Return stages that produce the given outputs for a client. If `outputs` is empty, they
+        produce all outputs.
 
-        Those that make `tool_calls` send them, too, if there are any. In a fleet of several builds
-        they are of one that is drawn, each by its slots.
+        If `tool_calls` is true, the session also sends function calls, provided that a stage
+        produces them. If several builds are running, one is drawn at random, weighted by the number
+        of slots.
 
-        Raises `Unavailable` when one of them is down, `FailedPrecondition` when
-        they do not fit together.
+        Raises `Unavailable` if a required stage is down, and `FailedPrecondition` if the stages are
+        incompatible.
         """
         asked = (outputs, tool_calls)
         made = self._derived.by_outputs.get(asked) if len(self._builds()) < 2 else None
@@ -244,10 +263,11 @@ class Fleet:
         preferred: Assignment | None = None,
         like: Lineup | None = None,
     ) -> tuple[Lineup, Assignment]:
-        """A line-up and its replicas, for a session that begins now.
+        """Choose replicas for a session that is about to begin, and return them with their line-up.
 
-        None of those to be avoided; those of `preferred` where they have room, and else of the
-        build of `like` if there are any. Raises what `line_up` raises.
+        Replicas in `avoided` are never chosen. Replicas of `preferred` are kept if they have a free
+        slot. For the other stages, the build of `like` is preferred. Raises the same errors as
+        `line_up`.
         """
         chosen = self._choose(outputs, avoided, preferred, like)
         replicas = (pick.key for pick in chosen.picks.values())
@@ -261,7 +281,7 @@ class Fleet:
         return made, Assignment(chosen.picks, self._by_role)
 
     def _lineup(self, chosen: _Chosen, *, tool_calls: bool) -> Lineup:
-        """Raises `FailedPrecondition` when the stages do not fit together."""
+        """Create the line-up. Raises `FailedPrecondition` if the stages are incompatible."""
         members = []
         for role, (replica, _) in chosen.picks.items():
             assert replica.description is not None, "only those that serve are chosen"
@@ -275,7 +295,9 @@ class Fleet:
         return lineup
 
     def has_others(self, roles: Iterable[str], avoided: Collection[Replica] = NONE_AVOIDED) -> bool:
-        """Whether a session on these stages could do without those that are to be avoided."""
+        """Return whether a session on these stages is possible without the replicas in
+        `avoided`.
+        """
         needed = tuple(roles)
         return any(self._complete(build, needed, avoided) for build in self._builds())
 
@@ -286,7 +308,9 @@ class Fleet:
         preferred: Assignment | None = None,
         like: Lineup | None = None,
     ) -> _Chosen:
-        """Pick one replica for each role, upstream first, each near to those before it."""
+        """Choose a replica for each role, upstream first, preferring replicas close to those
+        already chosen.
+        """
         found = self._candidates(outputs)
         if avoided:
             found = tuple(each for each in found if each.has_besides(avoided))
@@ -314,7 +338,7 @@ class Fleet:
         return _Chosen(picks, chosen.edges, chosen.outputs)
 
     def _candidates(self, outputs: frozenset[str]) -> tuple[_Candidate, ...]:
-        """The builds that can make these outputs."""
+        """Return the builds that can produce these outputs."""
         found = self._derived.candidates.get(outputs)
         if found is None:
             made = (self._candidate(build, outputs) for build in self._builds())
@@ -323,7 +347,7 @@ class Fleet:
         return found
 
     def _candidate(self, build: Build, outputs: frozenset[str]) -> _Candidate | None:
-        """None for a build that lacks an output, or a stage for it."""
+        """Return the build as a candidate, or None if it lacks an output or a required stage."""
         edges = self._edges(build)
         wanted = outputs or client_outputs(edges)
         try:
@@ -342,26 +366,31 @@ class Fleet:
     def _weight(
         self, candidate: _Candidate, preferred: Assignment | None, like: Lineup | None
     ) -> float:
-        """How much likelier a build is drawn than others: by its slots, and by what it has of
-        another assignment or line-up."""
+        """Return the weight with which a build is drawn. It is based on the number of slots, and on
+        whether the build matches another assignment or line-up.
+        """
         weight = 1.0 if preferred is None else self._kept(candidate.build, preferred)
         weight *= 1.0 if like is None or like.build != candidate.build else ALIKE
         return weight * min(map(_size, candidate.pools.values()))
 
     def _kept(self, build: Build, preferred: Assignment) -> float:
-        """How much a build is to be preferred for what it has of another assignment."""
+        """Return the factor by which a build is preferred if it still has replicas of another
+        assignment.
+        """
         pools = ((self._by_role[r].pool(build), each) for r, each in preferred.replicas.items())
         return STICKY if any(pool is not None and each in pool for pool, each in pools) else 1.0
 
     def _builds(self) -> tuple[Build, ...]:
-        """All that any replica has that may get sessions."""
+        """Return all builds that have an available replica."""
         if self._derived.builds is None:
             builds = dict.fromkeys(build for stage in self for build in stage.builds)
             self._derived.builds = tuple(builds)
         return self._derived.builds
 
     def _build(self) -> Build | None:
-        """The one that most stages have, with the most slots."""
+        """Return the build that covers the most stages. If there are several, it is the one with
+        the most slots.
+        """
 
         def rank(build: Build) -> tuple[int, int]:
             pools = [pool for stage in self if (pool := stage.pool(build)) is not None]
@@ -374,13 +403,15 @@ class Fleet:
         return stage.require(build).pipeline_edges
 
     def _complete(self, build: Build, roles: Iterable[str], avoided: Collection[Replica]) -> bool:
-        """Whether each of these stages has a replica of a build that is not to be avoided."""
+        """Return whether each of these stages has a replica of the build that is not in
+        `avoided`.
+        """
         stages = [self._by_role.get(role) for role in roles]
         pools = [stage.pool(build) if stage is not None else None for stage in stages]
         return all(pool is not None and pool.has_besides(avoided) for pool in pools)
 
     def _why_not(self, outputs: frozenset[str]) -> AntiphonError:
-        """Why there is no line-up for these outputs."""
+        """Return the reason why there is no line-up for these outputs."""
         try:
             edges = self.edges()
             roles = roles_for(edges, outputs or client_outputs(edges), self.model_name())
@@ -396,10 +427,10 @@ class Fleet:
             "every replica that could answer has refused", retry_after_s=RETRY_AFTER_S
         )
 
-    # -- what changes ------------------------------------------------------------------------
+    # -- updates ------------------------------------------------------------------------------
 
     def _take(self, endpoints: Collection[Endpoint]) -> None:
-        """These are all replicas that there are."""
+        """Apply a report from discovery, which contains all endpoints."""
         self.endpoints, self.discovered = endpoints, True
         by_role: dict[str, list[Endpoint]] = {role: [] for role in self._by_role}
         for endpoint in endpoints:
@@ -409,8 +440,9 @@ class Fleet:
             self._by_role[role].keep(found)
 
     def _on_change(self, replaced: bool = True) -> None:
-        """Wake waiting tasks, and report the number of slots. Unless replicas were `replaced`, or
-        describe something else, what follows from them holds on."""
+        """Wake waiting tasks, and report a change in the number of slots. The derived values are
+        discarded if replicas were `replaced`, which includes a change in their descriptions.
+        """
         if replaced:
             self._derived = _Derived()
         self.changes.tell()
@@ -426,7 +458,9 @@ class Fleet:
         return descriptions
 
     def _check_roles(self) -> None:
-        """Raise `FailedPrecondition` unless graph and deployment name the same things."""
+        """Raise `FailedPrecondition` if the stages of the deployment differ from those of the
+        pipeline, or if `delivery` names an unknown edge.
+        """
         edges = self.edges()
         roles = {r for e in edges for r in (e.producer, e.consumer) if r != CLIENT}
         if roles != set(self._by_role):

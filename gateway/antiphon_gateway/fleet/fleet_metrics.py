@@ -1,4 +1,4 @@
-"""The replicas of all stages as Prometheus series, made when somebody asks."""
+"""Prometheus metrics of all replicas, which are computed at each scrape."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from antiphon_gateway.metrics import PREFIX
 
 
 class FleetMetrics(Collector):
-    """Collect on the event loop, which owns the fleet."""
+    """Collects metrics from a fleet. Call it on the event loop that owns the fleet."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
     def collect(self) -> Iterator[Metric]:
-        """All series at this moment: of every stage the same, whatever has happened so far."""
+        """Return all current metrics. Every stage has the same series, even for events that have
+        not occurred yet.
+        """
         stages = {stage.role: stage for stage in self._fleet}
         told = Counter((each.role, each.state) for each in self._fleet.endpoints)
         yield _gauge(

@@ -1,4 +1,4 @@
-"""Whether the gateway can serve, stage by stage and output by output."""
+"""Reports whether the gateway can serve requests, for each stage and each output."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from antiphon_gateway.fleet.replicated_stage import ReplicatedStage
 
 
 class StageHealth(msgspec.Struct, frozen=True):
-    """The health of one stage: its address, whether it is ready, and the reason if not.
+    """The health of one stage: its address, whether it is ready, and if not, the reason.
 
-    With several replicas, `address` is that of one, and `replicas` and `serving` count them.
+    If there are several replicas, `address` is the address of one of them. `replicas` is their
+    total number, and `serving` is how many of them are serving.
     """
 
     address: str | msgspec.UnsetType
@@ -24,10 +25,10 @@ class StageHealth(msgspec.Struct, frozen=True):
 
 
 class HealthReport(msgspec.Struct, frozen=True):
-    """The health of all stages; `reason` explains why the deployment is not ready.
+    """The health of all stages. `reason` explains why the deployment is not ready.
 
-    `outputs` are the outputs of the model that requests get nevertheless. It is empty until a stage
-    has reported the graph.
+    `outputs` states for each output whether requests for it can be served, even if the deployment
+    as a whole is not ready. It is empty until a stage has reported the graph.
     """
 
     ready: bool
@@ -40,7 +41,9 @@ NOT_READY = "not ready; /health says why to those with an API key"
 
 
 def health_report(fleet: Fleet, *, detailed: bool = True) -> HealthReport:
-    """How things stand now. Addresses, and reasons, which quote them, are in a `detailed` one."""
+    """Return the current health. Addresses are only included if `detailed` is true, as are reasons,
+    because they may contain addresses.
+    """
     fault = fleet.fault()
     reason = "" if fault is None else fault.message
     return HealthReport(
@@ -59,7 +62,7 @@ def _stage_health(stage: ReplicatedStage, *, detailed: bool) -> StageHealth:
 
 
 def _outputs(fleet: Fleet) -> dict[str, bool]:
-    """Whether a request for each output would be served now."""
+    """Return whether a request for each output could be served now."""
     if not fleet.descriptions:
         return {}
     names = [edge.name for edge in fleet.edges() if edge.consumer == CLIENT]

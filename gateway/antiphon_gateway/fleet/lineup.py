@@ -1,8 +1,9 @@
-"""Which stages a session needs, and where each of their output edges goes. Pure.
+"""Determines which stages a session needs, and where each of their output edges leads. This module
+performs no I/O.
 
-Everything follows from the graph that the stages describe: an edge without a
-producer comes from the client, one without a consumer goes to it. The stages
-needed are those from which a wanted client edge can be reached.
+All of this follows from the graph that the stages describe. An edge without a producer carries
+input from the client, and an edge without a consumer leads to the client. A session needs every
+stage from which a requested client edge can be reached.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Lineup:
-    """The stages of one session, upstream first, with the graph between them.
+    """The stages of a session, upstream first, and the graph that connects them.
 
-    Sessions on the same replicas share one; what follows from it is derived once. `names` has other
-    names of voices, and `pacing` how far output may run ahead.
+    Sessions on the same replicas share one object, so the properties are computed only once.
+    `names` contains aliases for voices, and `pacing` limits how far output may run ahead of its
+    consumer.
     """
 
     members: tuple[Member, ...]
@@ -49,7 +51,7 @@ class Lineup:
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
-        """The roles that take part, upstream first."""
+        """The roles of the stages, upstream first."""
         return tuple(member.role for member in self.members)
 
     @cached_property
@@ -59,20 +61,22 @@ class Lineup:
 
     @cached_property
     def input_member(self) -> Member:
-        """The stage that the client's input goes to."""
+        """The stage that receives the client's input."""
         return self.member(self.input_edge.consumer)
 
     def member(self, role: str) -> Member:
-        """The stage of that role."""
+        """Return the stage with the given role."""
         return next(member for member in self.members if member.role == role)
 
     def producer(self, output: str) -> Member:
-        """The stage that makes an edge to the client."""
+        """Return the stage that produces an output for the client."""
         return self.member(self.makers[output])
 
     @cached_property
     def makers(self) -> dict[str, str]:
-        """The role that makes each edge to the client, wanted or not, of those that take part."""
+        """Maps each edge that leads to the client to the role that produces it. It includes edges
+        that were not requested.
+        """
         return {
             edge.name: edge.producer
             for edge in self.edges
@@ -81,23 +85,26 @@ class Lineup:
 
     @cached_property
     def build(self) -> tuple[str, str]:
-        """What all its stages have in common: the pipeline and the checkpoint's fingerprint."""
+        """The pipeline and the checkpoint fingerprint, which are the same for all stages."""
         told = self.members[0].description
         return told.pipeline, told.checkpoint_fingerprint
 
     @cached_property
     def terms(self) -> tuple[tuple[object, ...], ...]:
-        """What its stages accept and what they need of a request. Line-ups of equal terms take the
-        same prepared request."""
+        """The properties of the stages that affect how a request is prepared. Line-ups with equal
+        terms can use the same prepared request.
+        """
         return tuple(_terms(member) for member in self.members)
 
     @cached_property
     def sample_rate_hz(self) -> int:
-        """Of produced audio; 0 when none is wanted."""
+        """The sample rate of the generated audio in Hz, or 0 if audio was not requested."""
         return self.producer(AUDIO).description.sample_rate_hz if AUDIO in self.outputs else 0
 
     def check_rate(self) -> None:
-        """Raise `FailedPrecondition` if a stage generates wanted audio and reports no rate."""
+        """Raise `FailedPrecondition` if audio was requested but the stage that generates it reports
+        no sample rate.
+        """
         if AUDIO in self.outputs and not self.sample_rate_hz:
             role = self.makers[AUDIO]
             raise FailedPrecondition(
@@ -107,12 +114,14 @@ class Lineup:
 
     @cached_property
     def samples_per_frame(self) -> int:
-        """Of produced audio; 0 when none is wanted or it has no frames."""
+        """The number of audio samples per codec frame. It is 0 if audio was not requested or has no
+        frames.
+        """
         return self.producer(AUDIO).description.samples_per_frame if AUDIO in self.outputs else 0
 
     @cached_property
     def voices(self) -> tuple[str, ...]:
-        """The voices that the session can choose from."""
+        """The voices that are available to the session."""
         return next((tuple(m.description.voices) for m in self.members if m.description.voices), ())
 
     @cached_property
@@ -120,10 +129,10 @@ class Lineup:
         return self.names.voice_aliases(self.voices)
 
     def choose_voice(self, name: str) -> str:
-        """The voice of that name, or of that alias, in lower case; "" stays, and the stages use
-        their default.
+        """Resolve the name or alias of a voice, and return it in lower case. If the name is empty,
+        it stays empty, and the stages use their default voice.
 
-        Raises `InvalidArgument`.
+        Raises `InvalidArgument` if there is no such voice.
         """
         voices = self.voices
         name = self._voice_aliases.get(name.lower(), name)
@@ -136,7 +145,7 @@ class Lineup:
 
     @cached_property
     def routes(self) -> dict[str, tuple[session_pb2.Route, ...]]:
-        """The consumers of each output edge of a stage in this session, by role."""
+        """Maps each role to its output edges and the consumers of each edge in this session."""
         return {role: tuple(self._routes_of(role)) for role in self.roles}
 
     def _routes_of(self, role: str) -> Iterator[session_pb2.Route]:
@@ -154,11 +163,12 @@ class Lineup:
 
     @cached_property
     def windows(self) -> dict[str, int]:
-        """The credit windows in positions, by governed edge.
+        """Maps each governed edge to its credit window, in positions.
 
-        The window of audio to the client has a fixed duration. The window to a stage has a duration
-        by the rate of the stage's codec frames or of the edge, or a number of positions if neither
-        is reported. Other output to the client has no credit.
+        For audio that is sent to the client, the window has a fixed duration. For an edge to a
+        stage, it also has a fixed duration, which is converted to positions at the stage's codec
+        frame rate or the edge's rate. If neither rate is reported, the window is a fixed number of
+        positions. Other output to the client is not limited by credit.
         """
         without = {e.name for e in self.edges if e.consumer == CLIENT} & self.outputs - {AUDIO}
         found: dict[str, int] = {}
@@ -179,14 +189,15 @@ class Lineup:
         return found
 
     def stage_edges(self) -> tuple[str, ...]:
-        """Names of the edges that stages of this session produce."""
+        """Return the names of all edges that the stages of this session produce."""
         return tuple(dict.fromkeys(edge.name for edge in self.edges if edge.producer in self.roles))
 
 
 def roles_for(edges: Edges, outputs: Iterable[str], model: str = "") -> tuple[str, ...]:
-    """The roles that making `outputs` for the client needs, upstream first; errors name `model`.
+    """Return the roles that are needed to produce `outputs` for the client, upstream first. `model`
+    is only used in error messages.
 
-    Raises `NotImplementedYet` when the pipeline has no such edge to the client.
+    Raises `NotImplementedYet` if the pipeline does not produce one of the outputs.
     """
     wanted = []
     for output in sorted(outputs):
@@ -205,13 +216,14 @@ def roles_for(edges: Edges, outputs: Iterable[str], model: str = "") -> tuple[st
 
 
 def client_outputs(edges: Edges) -> frozenset[str]:
-    """Everything that a client can ask of the pipeline."""
+    """Return all outputs of the pipeline that a client can request."""
     return frozenset(edge.name for edge in edges if edge.consumer == CLIENT) & OUTPUTS
 
 
 def check_agreement(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> None:
-    """Raise `FailedPrecondition` unless all stages are of one pipeline and checkpoint, and an
-    option is of one kind wherever it is read."""
+    """Raise `FailedPrecondition` if the stages have different pipelines or checkpoints, or if an
+    option has different kinds on different stages.
+    """
     kinds: dict[str, int] = {}
     for role, each in descriptions.items():
         for option in each.options:
@@ -229,7 +241,7 @@ def check_agreement(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> N
 
 
 def _collect(edges: Edges, role: str, found: list[str], above: frozenset[str]) -> None:
-    """Append a role after everything that it consumes from."""
+    """Append a role after all roles that it depends on."""
     if role in found:
         return
     if role in above:
@@ -264,7 +276,9 @@ def _terms(member: Member) -> tuple[object, ...]:
 
 
 def _frame_rate_hz(member: Member) -> float:
-    """Codec frames per second of audio; 0 when the stage takes none."""
+    """Return the number of codec frames per second of audio, or 0 if the stage has no codec
+    frames.
+    """
     description = member.description
     if not description.samples_per_frame:
         return 0.0

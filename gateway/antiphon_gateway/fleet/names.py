@@ -1,6 +1,7 @@
-"""Other names for the served model and its voices: the deployment's, and OpenAI's.
+"""Aliases for the served model and its voices. They are configured by the deployment, or are
+OpenAI's names.
 
-Many programs have OpenAI's names written into them, such as `whisper-1` or `alloy`.
+Many programs have OpenAI's names such as `whisper-1` or `alloy` built in.
 """
 
 from __future__ import annotations
@@ -40,15 +41,16 @@ OPENAI_MODELS = (
     "gpt-image-1.5",
     "dall-e-2",
     "dall-e-3",
-    # Defaults for the chat between hearing and speaking, in Pipecat, LiveKit and openai-agents.
+    # The default chat models of Pipecat, LiveKit and openai-agents.
     "gpt-4.1",
     "gpt-4.1-mini",
     "gpt-4o",
     "gpt-4o-mini",
 )
-"""OpenAI's models that hear, speak or draw, and those that voice frameworks chat with by default.
+"""OpenAI's models for speech and images, and the default chat models of voice frameworks.
 
-A name with a date (`gpt-4o-mini-tts-2025-12-15`) is a snapshot: it is known, and not listed.
+A name that ends in a date, such as `gpt-4o-mini-tts-2025-12-15`, denotes a snapshot. Snapshots are
+accepted but not listed.
 """
 _SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
 OPENAI_VOICES = (
@@ -66,30 +68,36 @@ OPENAI_VOICES = (
     "cedar",
     "marin",
 )
-"""In the order in which they are shared out over a checkpoint's voices; new ones go to the end."""
+"""OpenAI's voices, in the order in which they are assigned to the checkpoint's voices. Append new
+names at the end, so that existing assignments do not change.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What `models` there are besides the served one's name, and the `voices` that the deployment
-    has other names for. With `openai_voices` OpenAI's are names of voices, too."""
+    """Aliases for the served model and its voices. `models` contains additional names of the model.
+    `voices` maps additional names to voices. If `openai_voices` is true, OpenAI's voice names are
+    aliases as well.
+    """
 
     models: tuple[str, ...] = ()
     voices: Mapping[str, str] = field(default_factory=dict)
     openai_voices: bool = False
 
     def has_model(self, name: str) -> bool:
-        """Whether it is a name of the model, or a snapshot of one of OpenAI's."""
+        """Return whether the name is an alias of the model, or a snapshot of such an alias from
+        OpenAI.
+        """
         if name in self.models:
             return True
         name = _SNAPSHOT.sub("", name)
         return name in OPENAI_MODELS and name in self.models
 
     def voice_aliases(self, voices: Sequence[str]) -> dict[str, str]:
-        """The aliases, in lower case, of the checkpoint's voices.
+        """Return a mapping from aliases, in lower case, to the checkpoint's voices.
 
-        A checkpoint's own voice takes precedence over an alias with its name. Without voices,
-        OpenAI's names are aliases of no voice ("").
+        If an alias has the same name as one of the checkpoint's voices, it is ignored. If the
+        checkpoint has no voices, OpenAI's names map to an empty string.
         """
         aliases: dict[str, str] = {}
         if self.openai_voices:
@@ -105,7 +113,7 @@ NO_OTHER_NAMES = Names()
 
 
 def names_of(config: GatewayConfig) -> Names:
-    """The names that a deployment gives."""
+    """Return the aliases that a deployment configures."""
     preset = OPENAI_MODELS if config.names.openai_names else ()
     models = tuple(dict.fromkeys((*config.names.model_aliases, *preset)))
     return Names(models, config.names.voice_aliases, config.names.openai_names)

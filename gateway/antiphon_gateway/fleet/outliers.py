@@ -1,10 +1,10 @@
-"""Eject replicas of a role from new sessions after failures. Pure.
+"""Stops sending new sessions to replicas that keep failing. This module performs no I/O.
 
-A replica that fails at once has free slots, so that it would seem better than the others. A replica
-with several consecutive failures is ejected, longer each time. Then it gets one trial session, and
-returns if this session succeeds. At most half of a role's replicas are ejected: if most of them
-fail, the cause is elsewhere, and the others would be overloaded. Sessions from before an ejection
-are no evidence.
+A replica that fails immediately always has free slots, and would therefore look like the best
+choice. After several consecutive failures, a replica is ejected, for longer each time. It then
+receives a single trial session, and returns to service if that session succeeds. At most half of a
+role's replicas are ejected at a time. If most of them fail, the cause is probably elsewhere, and
+ejecting them would overload the rest. Sessions that began before an ejection do not count.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ Key = TypeVar("Key", bound=Hashable)
 class _Record:
     failures: int = 0
     ejections: int = 0
-    # While it is out: until when; infinite while a session tries it.
+    # The time at which an ejection ends. It is infinite while a trial session is running.
     until: float | None = None
-    # Whether it may get, or has got, the one session that decides; and the number of that.
+    # Whether the replica may receive, or has received, a trial session, and the number of that
+    # session.
     on_trial: bool = False
     trial: int | None = None
 
 
 class Outliers(Generic[Key]):
-    """The outliers of one role. `failures` consecutive failures eject a replica for `first_s`,
-    doubled each time up to `longest_s`. Every fact returns whether the replica's eligibility has
-    changed."""
+    """Tracks the outliers of one role.
+
+    After `failures` consecutive failures, a replica is ejected for `first_s` seconds. This time
+    doubles with each further ejection, up to `longest_s`. Methods that record an event return
+    whether the replica's eligibility has changed.
+    """
 
     def __init__(self, *, failures: int, first_s: float, longest_s: float) -> None:
         self._failures = failures
@@ -44,19 +48,18 @@ class Outliers(Generic[Key]):
 
     @property
     def out(self) -> int:
-        """How many are ejected or on trial."""
+        """The number of replicas that are ejected or on trial."""
         return sum(each.until is not None or each.on_trial for each in self._records.values())
 
     def is_out(self, key: Key) -> bool:
-        """Whether it may get no session now."""
+        """Return whether the replica may not receive sessions at the moment."""
         record = self._records.get(key)
         return record is not None and record.until is not None
 
     def picked(self, key: Key) -> int | None:
-        """Record that a replica gets a session.
+        """Record that a replica receives a session. If it is a trial session, return its number.
 
-        A replica on trial gets no other session until this one, with the returned number, has a
-        result.
+        A replica on trial receives no other session until this one has a result.
         """
         record = self._records.get(key)
         if record is None or not record.on_trial or record.until is not None:
@@ -65,7 +68,9 @@ class Outliers(Generic[Key]):
         return record.trial
 
     def failed(self, key: Key, known: int, now: float, trial: int | None = None) -> bool:
-        """A session has failed there; `known` replicas serve, these among them."""
+        """Record that a session has failed on the replica. `known` is the number of serving
+        replicas, including ejected ones.
+        """
         record = self._records.setdefault(key, _Record())
         if not _may_tell(record, trial):
             return False
@@ -79,7 +84,7 @@ class Outliers(Generic[Key]):
         return True
 
     def succeeded(self, key: Key, trial: int | None = None) -> bool:
-        """A session was answered there."""
+        """Record that a session has succeeded on the replica."""
         record = self._records.get(key)
         if record is None or not _may_tell(record, trial):
             return False
@@ -91,7 +96,9 @@ class Outliers(Generic[Key]):
         return was_out
 
     def undecided(self, key: Key, trial: int | None) -> bool:
-        """Record that the trial session has ended without a result; another session may follow."""
+        """Record that the trial session has ended without a result. Another trial session may
+        follow.
+        """
         record = self._records.get(key)
         if record is None or trial is None or record.trial != trial:
             return False
@@ -99,10 +106,10 @@ class Outliers(Generic[Key]):
         return True
 
     def let_back(self, known: Collection[Key]) -> list[Key]:
-        """Return replicas to service so that at most half of the serving ones are ejected.
+        """Return replicas to service until at most half of the serving replicas are ejected.
 
-        Replicas whose time has passed return first. One more failure ejects them again, if the
-        limit allows.
+        Replicas whose ejection has expired return first. A single further failure ejects a replica
+        again, if the limit allows it.
         """
         out = [key for key in known if self._is_known_bad(key)]
         out.sort(key=lambda key: self._records[key].until or 0.0)
@@ -121,20 +128,26 @@ class Outliers(Generic[Key]):
         self._records.pop(key, None)
 
     def pass_time(self, now: float) -> list[Key]:
-        """Those that may be tried from now on."""
+        """End the ejections that have expired, and return the replicas that may now receive a trial
+        session.
+        """
         due = [k for k, r in self._records.items() if r.until is not None and r.until <= now]
         for key in due:
             self._records[key].until, self._records[key].on_trial = None, True
         return due
 
     def next_deadline(self) -> float | None:
-        """When `pass_time` next has something to do; None: not until something happens."""
+        """Return the time of the next call to `pass_time`, or None if no ejection is due to
+        expire.
+        """
         moments = [r.until for r in self._records.values() if r.until not in (None, math.inf)]
         return min((each for each in moments if each is not None), default=None)
 
 
 def _may_tell(record: _Record, trial: int | None) -> bool:
-    """Whether a session counts: of a replica that is out, the one that tries it."""
+    """Return whether the result of a session counts. If the replica is ejected or on trial, only
+    the trial session does.
+    """
     if record.on_trial:
         return trial is not None and trial == record.trial
     return record.until is None

@@ -1,8 +1,10 @@
-"""Choose the replica of a session: power of two choices, with a preference for proximity. Pure.
+"""Chooses the replica for a session by the power of two choices, with a preference for proximity.
+This module performs no I/O.
 
-The less loaded of two random candidates is chosen. If some candidates are close to the stages that
-the session already has, one of the two is drawn from these, and is chosen unless its load is higher
-by `CLOSE`. The time does not depend on the number of replicas.
+Two candidates are drawn at random, and the less loaded one is chosen. If some candidates are close
+to the session's other stages, one of the two is drawn from these. The closer one is then chosen
+unless its load is higher by more than `CLOSE`. The time that this takes does not depend on the
+number of replicas.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 CLOSE = 0.15
-"""Loads, in shares of the slots, that differ by less are about the same."""
+"""Two loads that differ by no more than this fraction of the slots are treated as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The location of a replica, as far as it is known.
+    """The location of a replica. Unknown parts are empty.
 
-    Processes of one host share memory, if allowed. Processes of a pod or a node have the shortest
-    path, and those of a zone the cheapest.
+    Processes on the same host can use shared memory, if it is enabled. The network path is shortest
+    within a pod or node, and traffic is cheapest within a zone.
     """
 
     host: str = ""
@@ -33,13 +35,17 @@ class Location:
 
     @property
     def places(self) -> tuple[tuple[int, str], ...]:
-        """What it is in, the narrowest first; the rank is the nearness of two that share it."""
+        """The places that contain the replica, narrowest first. Each has a rank, which is the
+        nearness of two replicas that share it.
+        """
         named = ((4, self.host), (3, self.pod), (2, self.node), (1, self.zone))
         return tuple(place for place in named if place[1])
 
 
 def nearness(location: Location, others: Iterable[Location]) -> int:
-    """Of a place to the nearest of others; 0: nothing is known to be shared."""
+    """Return the nearness of a location to the nearest of the others, or 0 if they share no known
+    place.
+    """
     places = set(location.places)
     shared = (place[0] for each in others for place in each.places if place in places)
     return max(shared, default=0)
@@ -49,9 +55,12 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class PickReason(enum.StrEnum):
-    """Why a session got the replica that it has: there was `only` that one; it was less loaded
-    (`load`), or near the session's other stages; it had the session's last turn (`sticky`), or
-    another one of its stage has refused it (`detour`)."""
+    """The reason why a replica was chosen.
+
+    With `only`, there was no alternative. With `load`, the replica was less loaded. With `near`, it
+    was close to the session's other stages. With `sticky`, it served the previous turn of the
+    session. With `detour`, another replica of the stage had refused the session.
+    """
 
     ONLY = "only"
     LOAD = "load"
@@ -61,14 +70,16 @@ class PickReason(enum.StrEnum):
 
 
 class Pick(NamedTuple, Generic[Key]):
-    """A replica, and why it."""
+    """A chosen replica, and the reason for choosing it."""
 
     key: Key
     reason: PickReason
 
 
 class IndexedSet(Generic[Key]):
-    """A set with members by number, so that one can be drawn; all in constant time."""
+    """A set whose members are numbered, so that one can be drawn at random. All operations take
+    constant time.
+    """
 
     def __init__(self) -> None:
         self._members: list[Key] = []
@@ -81,13 +92,13 @@ class IndexedSet(Generic[Key]):
         return self._members[number]
 
     def add(self, member: Key) -> None:
-        """Take a member in; it may be one already."""
+        """Add a member if it is not in the set yet."""
         if member not in self._numbers:
             self._numbers[member] = len(self._members)
             self._members.append(member)
 
     def discard(self, member: Key) -> None:
-        """Leave a member out; the last one gets its number."""
+        """Remove a member. The member with the highest number takes over its number."""
         number = self._numbers.pop(member, None)
         if number is None:
             return
@@ -98,9 +109,9 @@ class IndexedSet(Generic[Key]):
 
 
 class Pool(Generic[Key]):
-    """The replicas of one role and checkpoint that may get a session.
+    """The replicas of one role and build that are available for sessions.
 
-    `load` returns the used share of a replica's slots at the time of the choice.
+    `load` returns the fraction of a replica's slots that are currently in use.
     """
 
     def __init__(self, load: Callable[[Key], float]) -> None:
@@ -120,15 +131,17 @@ class Pool(Generic[Key]):
 
     @property
     def unbounded(self) -> bool:
-        """Whether a replica does not report its slots."""
+        """Whether any replica does not report its slots."""
         return self._untold > 0
 
     def first(self) -> Key:
-        """One of them, the same until it leaves. There must be one."""
+        """Return a replica, which stays the same until it is removed. The pool must not be
+        empty.
+        """
         return self._all[0]
 
     def add(self, key: Key, location: Location, slots: int) -> None:
-        """Add a replica; `slots` is 0 if it does not report its slots."""
+        """Add a replica. Pass 0 as `slots` if it does not report its slots."""
         self.discard(key)
         self._all.add(key)
         self._locations[key], self._slots[key] = location, slots
@@ -138,7 +151,7 @@ class Pool(Generic[Key]):
             self._by_place[place].add(key)
 
     def discard(self, key: Key) -> None:
-        """It may not, from now on."""
+        """Remove a replica, if it is in the pool."""
         location = self._locations.pop(key, None)
         if location is None:
             return
@@ -152,7 +165,7 @@ class Pool(Generic[Key]):
                 del self._by_place[place]
 
     def has_besides(self, avoided: Collection[Key]) -> bool:
-        """Whether there is one that is not to be avoided."""
+        """Return whether the pool has a replica that is not in `avoided`."""
         return len(self) > len(avoided) or len(self) > sum(each in self for each in avoided)
 
     def pick(
@@ -161,7 +174,9 @@ class Pool(Generic[Key]):
         near: Sequence[Location] = (),
         avoided: Collection[Key] = (),
     ) -> Pick[Key] | None:
-        """A replica for a session whose other stages are at `near`; None if there is none."""
+        """Choose a replica for a session whose other stages are at `near`. Returns None if there is
+        no candidate.
+        """
         second = _draw(self._all, generator, avoided)
         if second is None:
             return None
@@ -175,7 +190,9 @@ class Pool(Generic[Key]):
     def _nearest(
         self, generator: random.Random, near: Sequence[Location], avoided: Collection[Key]
     ) -> Key | None:
-        """A random one of those that share the narrowest place with others."""
+        """Return a random replica among those that share the narrowest place with the other
+        stages.
+        """
         wanted = sorted({place for each in near for place in each.places}, reverse=True)
         for place in wanted:
             if place in self._by_place:
@@ -197,7 +214,9 @@ class Pool(Generic[Key]):
 def _draw(
     members: IndexedSet[Key], generator: random.Random, avoided: Collection[Key]
 ) -> Key | None:
-    """A random member, the next by number if that is to be avoided; None if all are."""
+    """Return a random member. If it is in `avoided`, return the next one by number that is not, or
+    None if there is none.
+    """
     count = len(members)
     start = int(generator.random() * count)
     for offset in range(min(count, len(avoided) + 1)):

@@ -1,8 +1,8 @@
-"""The gateway's state of one stage process: a channel, its health, and its load.
+"""The gateway's view of a single stage process: its channel, health and load.
 
-`antiphon_gateway.fleet.replica_watch` updates it. A stage that reports NOT_SERVING keeps its
-running requests, because it may be draining. A separate stream reports the load. Without that
-stream, only the sessions of this gateway count.
+`antiphon_gateway.fleet.replica_watch` keeps it up to date. A stage that reports NOT_SERVING keeps
+its running requests, because it may be draining. Its load arrives on a separate stream. If that
+stream is unavailable, only the sessions of this gateway are counted.
 """
 
 from __future__ import annotations
@@ -34,20 +34,24 @@ log = logging.getLogger("gateway.stages")
 
 STREAM_WINDOW_BYTES = 1 << 20
 CLOSING_S = 5.0
-"""For what still runs on a connection that was given up."""
+"""The time in seconds that calls on an abandoned connection have to complete."""
 Lost = Callable[[Unavailable], None]
 ReplicaState = Literal["ready", "starting", "draining", "ejected", "away"]
-"""It may get sessions; it has never served yet; it finishes what it has, or is gone; it gets none
-because those that it had have failed; it has served, and doesn't now."""
+"""The state of a replica.
+
+A `ready` replica accepts sessions, and a `starting` one has not served yet. A `draining` one
+completes its running sessions or has already gone. An `ejected` one receives no sessions, because
+sessions on it have failed. An `away` one has served before, but is not serving now.
+"""
 STATES: tuple[ReplicaState, ...] = get_args(ReplicaState)
 
 
 class Replica:
-    """The state of one stage process. `changed` is called on every change of its eligibility or
-    sessions.
+    """The state of a single stage process. `changed` is called whenever its eligibility or its
+    sessions change.
 
-    Discovery reports its `endpoint`. The same address may belong to another replica later; a
-    process that was restarted has another `boot_id`.
+    `endpoint` is reported by discovery. Another replica may use the same address later. If the
+    process restarts, its `boot_id` changes.
     """
 
     def __init__(
@@ -59,47 +63,49 @@ class Replica:
     ) -> None:
         self.endpoint = endpoint
         self.role, self.address = endpoint.role, endpoint.address
-        # Segments of this gateway's that have a slot here, or have asked for one, and sessions
-        # that may open more.
+        # The segments of this gateway that hold or have requested a slot here, and the sessions
+        # that may open more segments.
         self.segments = self.sessions = 0
-        # Whether it may get sessions, as its stage decides by what becomes of them, too.
+        # Whether the replica may receive sessions. Its stage decides this, and also considers
+        # failed sessions.
         self.placed = False
-        # Discovery knows it no more; what runs on it goes on.
+        # Set once discovery no longer reports the replica. Its running sessions continue.
         self.gone = False
-        # What it said last of its load; None while it cannot be asked.
+        # The latest load report, or None if the load cannot be read.
         self.reported: stage_pb2.StageLoad | None = None
-        # Messages of its sessions, and reports of its load, that were read as they came.
+        # The number of session messages and load reports that were read as soon as they arrived.
         self.outputs = self.reports = 0
-        # When the latest report of its load was read, as `time.monotonic` has it.
+        # The time at which the latest load report was read, on the clock of `time.monotonic`.
         self.reported_at = -math.inf
         self.description: stage_pb2.DescribeResponse | None = None
-        # Its latest description, kept while it is down.
+        # The latest description, which is kept while the replica is down.
         self.told: stage_pb2.DescribeResponse | None = None
         self.reason = "not reached yet"
         self._config = config
         self._changed = changed
         self._holders: set[Lost] = set()
-        # Told, perhaps more than once, when it is to get nothing new.
+        # Called, possibly more than once, when the replica no longer accepts sessions.
         self.on_leaving: set[Callable[[], None]] = set()
         self._tls = tls
-        # Channels that were given up.
+        # Channels that have been abandoned and are being closed.
         self._closing: set[asyncio.Task[None]] = set()
 
     @cached_property
     def channel(self) -> grpc.aio.Channel:
         """The channel to the process. It is created on first use, because this takes time and
-        discovery may report a thousand replicas at once."""
+        discovery may report a thousand replicas at once.
+        """
         options = _channel_options(self._config.health.reconnect_s)
         return open_channel(self._tls, self.address, self.role, options)
 
     @cached_property
     def stub(self) -> StageServiceAsyncStub:
-        """What it is asked by."""
+        """The gRPC stub for the process."""
         return stage_stub(self.channel)
 
     @property
     def state(self) -> ReplicaState:
-        """What it is to this gateway, in a word."""
+        """The state of the replica as seen by this gateway."""
         if self.leaving:
             return "draining"
         if self.description is None:
@@ -108,45 +114,49 @@ class Replica:
 
     @property
     def ready(self) -> bool:
-        """Whether it serves and has described itself."""
+        """Whether the replica is serving and has sent its description."""
         return self.description is not None
 
     @property
     def draining(self) -> bool:
-        """Whether it finishes what it has and is to get nothing new."""
+        """Whether the replica is finishing its sessions and accepts no new ones."""
         told = self.reported is not None and self.reported.draining
         return told or self.endpoint.terminating
 
     @property
     def leaving(self) -> bool:
-        """Whether it will not be back: who keeps a session there had better go."""
+        """Whether the replica is draining or gone. Conversations on it should move to another
+        replica.
+        """
         return self.draining or self.gone
 
     @property
     def busy(self) -> bool:
-        """Whether the process reports a used slot, of any gateway."""
+        """Whether the process reports that a slot is in use, by any gateway."""
         return self.reported is not None and self.reported.open_segments > 0
 
     @property
     def idle(self) -> bool:
-        """Whether the process has no session, as far as it reports and this gateway knows."""
+        """Whether the process has no sessions, according to its reports and to this gateway."""
         reported = self.reported
         return not self.segments and reported is not None and not reported.open_sessions
 
     @property
     def takes_sessions(self) -> bool:
-        """Whether the process and discovery allow new sessions."""
+        """Whether the replica accepts new sessions, according to the process and to discovery."""
         return self.ready and not self.leaving
 
     @property
     def boot_id(self) -> str:
-        """Of the process that has described itself last."""
+        """The boot ID of the process that sent the latest description."""
         return self.told.boot_id if self.told is not None else ""
 
     @property
     def load(self) -> float:
-        """What it has to do, as a share of its slots: segments of this gateway, and those that it
-        reports. It may count one twice, which is the same for all replicas."""
+        """The load as a fraction of the slots. It is the sum of the segments of this gateway and
+        the segments that the replica reports. Some segments may be counted twice, but this affects
+        all replicas equally.
+        """
         reported, slots = 0, 0
         if self.reported is not None:
             reported, slots = self.reported.open_segments, self.reported.slots
@@ -156,14 +166,16 @@ class Replica:
 
     @property
     def is_full(self) -> bool:
-        """Whether no slot is free, as far as this gateway and the replica know."""
+        """Whether no slot is free, according to this gateway or to the replica."""
         slots = self.told.slots if self.told is not None else 0
         taken = self.reported.open_segments if self.reported is not None else 0
         return max(self.segments, taken) >= max(slots, 1)
 
     @property
     def signs(self) -> tuple[int, int]:
-        """Counts of what it has sent: `outputs` and `reports`. They grow while it is alive."""
+        """The counters `outputs` and `reports`. At least one of them grows while the replica is
+        alive.
+        """
         return self.outputs, self.reports
 
     @property
@@ -174,35 +186,37 @@ class Replica:
         return Location(host, place.uid, place.node, place.zone)
 
     def moved(self, endpoint: Endpoint) -> None:
-        """Apply a new report of discovery."""
+        """Apply a change of the endpoint that discovery has reported."""
         self.endpoint = endpoint
         self._tell()
 
     def leave(self) -> None:
-        """Discovery knows it no more."""
+        """Record that discovery no longer reports the replica."""
         self.gone = True
         self._tell()
 
     def segment_began(self) -> None:
-        """This gateway has asked it for a slot."""
+        """Record that this gateway has requested a slot."""
         self.segments += 1
 
     def segment_ended(self) -> None:
-        """A segment has given its slot back."""
+        """Record that a segment has released its slot."""
         self.segments -= 1
         if not self.placed:
             self._tell()
 
     def hold(self, lost: Lost) -> None:
-        """Call `lost` if the stage stops answering, until `let_go`."""
+        """Register a function that is called if the stage stops responding."""
         self._holders.add(lost)
 
     def let_go(self, lost: Lost) -> None:
-        """The end of `hold`; may be repeated."""
+        """Unregister a function that was passed to `hold`. This can be called more than once."""
         self._holders.discard(lost)
 
     def _tell(self) -> None:
-        """A mistake in what follows of a change is no reason to watch it no more."""
+        """Report a change. An error in a callback is logged, so that it does not end the
+        monitoring.
+        """
         try:
             self._changed(self)
             if self.leaving:
@@ -212,7 +226,9 @@ class Replica:
             log.exception("what follows of a change of the stage %s failed", self.role)
 
     def open_anew(self) -> None:
-        """Give up the connection; what still runs on it may end."""
+        """Abandon the connection, and use a new one from now on. Calls on the old connection have
+        `CLOSING_S` seconds to complete.
+        """
         closing = asyncio.create_task(self.channel.close(CLOSING_S))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -220,15 +236,16 @@ class Replica:
             self.__dict__.pop(made_with_it, None)
 
     def misread(self, channel: grpc.aio.Channel, failure: grpc.aio.AioRpcError) -> None:
-        """Close the connection of a call that failed because its headers were not understood.
+        """Abandon the connection of a call that failed because the server did not understand its
+        headers.
 
-        A byte of the method's name, or of a header's, may have been corrupted on the way. HTTP/2
-        caches headers for the lifetime of a connection, so that every later call would also fail.
+        A byte in the method name or in a header may have been corrupted in transit. HTTP/2 caches
+        headers for the lifetime of a connection, so every later call would fail as well.
         """
         unknown = failure.code() is grpc.StatusCode.UNIMPLEMENTED
-        # gRPC's own words for a header that cannot be one.
+        # gRPC's error message for an invalid header.
         illegal = "Illegal header" in (failure.details() or "")
-        # Another call may have given it up already.
+        # Another call may already have abandoned the connection.
         if (unknown or illegal) and not is_typed(failure) and channel is self.channel:
             log.warning(
                 "stage %s at %s: a call was misread (%s): connecting again",
@@ -239,11 +256,11 @@ class Replica:
             self.open_anew()
 
     async def close(self) -> None:
-        """Close all channels; nothing may run on them."""
+        """Close all channels. No calls may be running."""
         await asyncio.gather(self.channel.close(), *self._closing)
 
     def take_load(self, load: stage_pb2.StageLoad | None) -> None:
-        """Apply a report of the load, or note that there are no reports."""
+        """Apply a load report. Pass None if there are no reports."""
         drained, busy = self.draining, self.busy
         self.reported = load
         if load is not None:
@@ -253,8 +270,9 @@ class Replica:
             self._tell()
 
     def rise(self, description: stage_pb2.DescribeResponse) -> None:
-        """It serves, and has described itself: logged where it did not before, or is another
-        process."""
+        """Record that the replica is serving, along with its description. This is logged if the
+        replica was not ready or its process is new.
+        """
         if not self.ready or self.boot_id != description.boot_id:
             log.info("stage %s at %s is ready", self.role, self.address)
         self.description = self.told = description
@@ -262,7 +280,9 @@ class Replica:
         self._tell()
 
     def fall(self, reason: str, *, may_be_starting: bool = False) -> None:
-        """It does not serve: a fault in the log, unless it may be starting and has never served."""
+        """Record that the replica is not serving. This is logged as a warning, unless the replica
+        has never served and may still be starting.
+        """
         if reason != self.reason:
             if may_be_starting and self.told is None:
                 log.info("stage %s at %s is not ready yet: %s", self.role, self.address, reason)
@@ -272,7 +292,7 @@ class Replica:
         self._tell()
 
     def lose(self, why: str) -> None:
-        """End what runs there."""
+        """End all sessions on the replica."""
         for lost in list(self._holders):
             lost(
                 Unavailable(
@@ -282,10 +302,11 @@ class Replica:
 
 
 def _channel_options(reconnect_s: float) -> list[tuple[str, int]]:
-    """The common options, with the deployment's pause between attempts to connect."""
+    """Return the common channel options, with the reconnect interval of the deployment."""
     options = dict(CHANNEL_OPTIONS)
     options["grpc.keepalive_time_ms"] = WATCHED_KEEPALIVE_MS
-    # Without probes of the bandwidth, which answer each message, a stream has a constant window.
+    # Bandwidth probes would send a reply to every message. Without them, each stream has a fixed
+    # window.
     options["grpc.http2.bdp_probe"] = 0
     options["grpc.http2.lookahead_bytes"] = STREAM_WINDOW_BYTES
     options["grpc.max_reconnect_backoff_ms"] = max(100, round(reconnect_s * 1000))

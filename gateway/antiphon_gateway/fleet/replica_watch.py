@@ -1,18 +1,22 @@
-"""Monitor one stage process, and update its state in the gateway.
+"""Monitors one stage process, and updates its state in the gateway.
 
 Three signals determine whether the process is serving:
 
-* the health stream: SERVING or not, as reported by the stage;
-* the connection: gRPC's keepalive pings detect a stopped or lost process
-  (`antiphon.transport.channel`), and end its streams;
-* a probe, a unary health check if the stage has reported no load for `probe_interval_s`. A process
-  with a blocked event loop or interpreter answers pings, but sends no reports and answers no probe.
-  Reports do not show that messages to the stage arrive, so a stage that reports is probed, too, but
-  rarely. A stage that neither answers a probe nor sends
-  anything else for `probe_timeout_s` gets no new requests. After the same time again, its running
-  requests end, and the connection is closed, because it may be the cause. The rule is in
-  `antiphon_gateway.fleet.failure_detector`. A health stream that is silent, or contradicts two
-  consecutive probes, is opened again.
+* The health stream, on which the stage reports whether it is SERVING.
+* The connection. gRPC's keepalive pings detect a stopped or lost process
+  (`antiphon.transport.channel`), and end its streams.
+* Probes, which are unary health checks. The gateway probes a stage that has not reported its load
+  for `probe_interval_s`.
+
+A process with a blocked event loop or interpreter still answers pings, but it sends no reports and
+answers no probe. Load reports do not prove that messages reach the stage, so a stage that sends
+reports is probed as well, but rarely.
+
+If a stage neither answers a probe nor sends anything else for `probe_timeout_s`, it receives no new
+requests. If this continues for the same time again, its running requests end, and the connection is
+closed, because it may be the cause. This rule is implemented in
+`antiphon_gateway.fleet.failure_detector`. A health stream that is silent, or that contradicts two
+consecutive probes, is opened again.
 """
 
 from __future__ import annotations
@@ -47,9 +51,11 @@ log = logging.getLogger("gateway.stages")
 DESCRIBE_TIMEOUT_S = 5.0
 CONTRADICTIONS_TO_DOUBT = 2
 LOAD_SILENT_S = 10.0
-"""A stage reports its load much more often, whether it changes or not."""
+"""The load stream is reopened if it is silent for this many seconds. A stage reports its load much
+more often than this, even if it has not changed.
+"""
 WORTH_A_WORD_S = 0.5
-"""An event loop this late is logged."""
+"""A delay of the event loop is logged if it exceeds this many seconds."""
 Serving = health_pb2.HealthCheckResponse.ServingStatus
 
 
@@ -68,7 +74,7 @@ class ReplicaWatch:
         self._silent = f"it has not answered a probe within {config.health.probe_timeout_s:g} s"
 
     async def run(self) -> None:
-        """For ever. Cancelling leaves the channel open."""
+        """Monitor the replica until cancelled. Cancelling leaves the channel open."""
         reached = True
         while True:
             channel = self._replica.channel
@@ -90,13 +96,15 @@ class ReplicaWatch:
             if misread is not None:
                 self._replica.misread(channel, misread)
             if not reached and self._tls is not None:
-                # A channel keeps the certificate that it was opened with, which may have run out.
+                # A channel keeps using the certificate that it was opened with, which may have
+                # expired.
                 reached = True
                 self._replica.open_anew()
 
     async def _follow_health(self, *, wait_for_ready: bool) -> None:
-        """Follow the health stream until it ends, with concurrent probes. Raises the error that
-        ends it."""
+        """Follow the health stream until it ends, and send probes at the same time. Raises the
+        error that ended either.
+        """
         follow = asyncio.create_task(self._follow_stream(wait_for_ready=wait_for_ready))
         either = (follow, asyncio.create_task(self._probe()))
         try:
@@ -136,7 +144,7 @@ class ReplicaWatch:
             self._replica.take_load(None)
 
     async def _follow_load(self) -> None:
-        """Take in what it reports of its load, for as long as its health stream lasts."""
+        """Read the replica's load reports until the health stream ends."""
         replica, loop = self._replica, asyncio.get_running_loop()
         while True:
             try:
@@ -158,10 +166,10 @@ class ReplicaWatch:
             await asyncio.sleep(self._config.health.reconnect_s)
 
     async def _probe(self) -> None:
-        """Probe a silent stage at intervals and others rarely, and compare the answers with the
-        health stream.
+        """Probe the stage, and compare the answers with its health stream. A silent stage is probed
+        at regular intervals, and other stages only rarely.
 
-        Raises `Unavailable` if the stage is lost, or contradicts its stream.
+        Raises `Unavailable` if the stage is lost, or if its answers contradict its health stream.
         """
         health = self._config.health
         detector = FailureDetector(health.probe_timeout_s)
@@ -172,7 +180,7 @@ class ReplicaWatch:
             due = time.monotonic() + wait_s
             await asyncio.sleep(wait_s)
             if self._replica.channel.get_state() is not grpc.ChannelConnectivity.READY:
-                # The stream is waiting for a connection, or breaks now.
+                # The stream is waiting for a connection, or is about to break.
                 detector.answered()
                 wait_s = health.probe_interval_s
                 continue
@@ -184,7 +192,8 @@ class ReplicaWatch:
             if wait_s:
                 continue
             wait_s = health.probe_interval_s
-            # If the gateway was not scheduled in time, it has not read the latest reports yet.
+            # If this task was not scheduled in time, the gateway may not have read the latest
+            # reports yet.
             overdue_s = 0.0 if is_late else schedule.overdue_s(now, replica.reported_at)
             serves = await self._ask(detector, overdue_s)
             if serves is None:
@@ -197,11 +206,11 @@ class ReplicaWatch:
                 schedule.confirmed(time.monotonic())
 
     async def _ask(self, detector: FailureDetector, overdue_s: float) -> bool | None:
-        """Probe until an answer arrives, and return whether it is SERVING, or None if a probe
+        """Probe until an answer arrives. Returns whether the answer is SERVING, or None if a probe
         failed.
 
-        After silence, a second probe shows whether the first was lost; an answer to either counts.
-        Raises `Unavailable` if the stage is lost.
+        If the stage is silent, a second probe is sent in case the first was lost. An answer to
+        either of them counts. Raises `Unavailable` if the stage is lost.
         """
         probes: deque[asyncio.Task[bool | str]] = deque(maxlen=MISSES_TO_LOSE)
         try:
@@ -238,7 +247,9 @@ class ReplicaWatch:
             await asyncio.gather(*probes, return_exceptions=True)
 
     async def _wait(self, probes: Iterable[asyncio.Task[bool | str]], slice_s: float) -> float:
-        """Wait for an answer or the end of the slice; how many seconds late this returns."""
+        """Wait for an answer or until the time is up. Returns by how many seconds the wait ended
+        late.
+        """
         loop = asyncio.get_running_loop()
         due = loop.time() + slice_s
         await asyncio.wait(probes, timeout=slice_s, return_when=asyncio.FIRST_COMPLETED)
@@ -248,14 +259,16 @@ class ReplicaWatch:
         return late_s
 
     def _signs(self) -> tuple[bool, bool]:
-        """Whether the stage has sent output, and a report of its load, since the last call."""
+        """Return whether the stage has sent output, and whether it has sent a load report, since
+        the last call.
+        """
         (outputs, reports), self._seen = self._seen, self._replica.signs
         return outputs != self._replica.outputs, reports != self._replica.reports
 
     def _miss(self, verdict: Liveness, reason: str, misses: int) -> None:
-        """A probe was not answered. Raises `Unavailable` when the stage is lost."""
+        """Handle a probe that was not answered. Raises `Unavailable` if the stage is lost."""
         log.info("stage %s did not answer a probe: %s", self._replica.role, reason)
-        # A process that imports its libraries answers late.
+        # A process that is still importing its libraries responds late.
         self._replica.fall(reason, may_be_starting=True)
         if verdict is Liveness.LOST:
             self._replica.lose(f"{reason}, {misses} times in a row")
@@ -263,9 +276,10 @@ class ReplicaWatch:
             raise Unavailable(reason)
 
     async def _answer(self) -> bool | str:
-        """Probe once. Return whether the answer is SERVING, or the reason if there is no answer.
+        """Send a probe. Returns whether the answer is SERVING, or the reason if there is no answer.
 
-        An answer makes the replica ready again if its health stream reports SERVING.
+        If the answer arrives and the health stream reports SERVING, the replica becomes ready
+        again.
         """
         check = self._replica.channel.unary_unary(
             "/grpc.health.v1.Health/Check",
@@ -276,7 +290,7 @@ class ReplicaWatch:
             told = await check(health_pb2.HealthCheckRequest())
             if self._says_serving and not self._replica.ready:
                 description = await self._describe()
-                # It may have said otherwise meanwhile.
+                # The health stream may have changed its status in the meantime.
                 if self._says_serving:
                     self._replica.rise(description)
         except grpc.aio.AioRpcError as failure:
@@ -300,11 +314,15 @@ class ReplicaWatch:
 
 
 def _name_of(status: int) -> str:
-    """A serving status in words; a stage of another version may know more of them."""
+    """Return the name of a serving status. A stage of a different version may use a status that is
+    unknown here.
+    """
     return Serving.Name(status) if status in Serving.values() else f"in the unknown state {status}"
 
 
 def _does_not_listen(failure: grpc.aio.AioRpcError) -> bool:
-    """Whether nothing may listen at the address yet. A failed TLS handshake has the same code."""
+    """Return whether the failure may mean that the server is not listening yet. A failed TLS
+    handshake has the same code, but is excluded.
+    """
     unreachable = failure.code() is grpc.StatusCode.UNAVAILABLE and not is_typed(failure)
     return unreachable and "handshake" not in (failure.details() or "").lower()

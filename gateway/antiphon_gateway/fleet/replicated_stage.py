@@ -1,4 +1,4 @@
-"""All replicas of one stage: which there are, which may get sessions, which have failed."""
+"""All replicas of one stage: which ones exist, which are available, and which have failed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ log = logging.getLogger("gateway.stages")
 
 RETRY_AFTER_S = 1.0
 AT_ONCE = 32
-"""Replicas whose channels are made, or closed, in one turn of the event loop: some milliseconds."""
+"""The number of replicas whose channels are opened or closed in one iteration of the event loop.
+This takes a few milliseconds.
+"""
 
 
 class Build(NamedTuple):
-    """What the stages of one session must have in common."""
+    """The properties that all stages of a session must have in common."""
 
     pipeline: str
     checkpoint_fingerprint: str
 
 
 class _Standing(NamedTuple):
-    """What the place of a replica follows from."""
+    """The properties that determine the pool of a replica."""
 
     described: stage_pb2.DescribeResponse | None
     eligible: bool
@@ -41,11 +43,11 @@ class _Standing(NamedTuple):
 
 
 class ReplicatedStage:
-    """The replicas of `role`, each monitored from its discovery until it is gone and has no
-    requests.
+    """The replicas of `role`. Each one is monitored from its discovery until it is gone and its
+    last session has ended.
 
-    `changed` is called after each change. Its argument is true if a different set of replicas can
-    get sessions, or if a description has changed. It is false if only the load has changed.
+    `changed` is called after each change. Its argument is true if the set of available replicas or
+    a description has changed, and false if only the load has changed.
     """
 
     def __init__(
@@ -66,7 +68,8 @@ class ReplicatedStage:
         self._endings: set[asyncio.Task[None]] = set()
         self._pools: dict[Build, Pool[Replica]] = {}
         self._placed: dict[Replica, Build] = {}
-        # What the place of each replica follows from, and whether any has changed.
+        # The properties that determined the pool of each replica, and whether any of them has
+        # changed.
         self._standing: dict[Replica, _Standing] = {}
         self._replaced = False
         self._boots: dict[Replica, str] = {}
@@ -76,10 +79,12 @@ class ReplicatedStage:
             longest_s=config.health.max_eject_s,
         )
         self._timer: asyncio.TimerHandle | None = None
-        # Not while many replicas are taken in at once.
+        # This is False while a report from discovery is being applied, which may contain many
+        # replicas.
         self._settled = True
-        # Counted from the start: sessions by why they got their replica, replicas that began to
-        # drain, and requests that one has refused before there was anything of the answer.
+        # Totals since the start: the sessions by reason for the choice of the replica, the replicas
+        # that began to drain, and the requests that a replica refused before it sent any part of
+        # the answer.
         self.picks: Counter[PickReason] = Counter()
         self.drains = 0
         self.refusals = Counter({ErrorCode.RESOURCE_EXHAUSTED: 0, ErrorCode.UNAVAILABLE: 0})
@@ -91,31 +96,35 @@ class ReplicatedStage:
     def __len__(self) -> int:
         return len(self._replicas)
 
-    # -- what there is -------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
-        """Whether a replica may get sessions."""
+        """Whether any replica is available for sessions."""
         return bool(self._pools)
 
     @property
     def serving(self) -> int:
-        """How many may get sessions."""
+        """The number of replicas that are available for sessions."""
         return sum(map(len, self._pools.values()))
 
     @property
     def states(self) -> Counter[ReplicaState]:
-        """How many replicas are in each state, also of those that discovery knows no more."""
+        """The number of replicas in each state, including those that discovery no longer
+        reports.
+        """
         return Counter(each.state for each in (*self, *self._leaving))
 
     @property
     def address(self) -> str:
-        """Of a replica, the same one for as long as it is there; empty while there is none."""
+        """The address of one of the replicas. It does not change while that replica exists, and is
+        empty if there are no replicas.
+        """
         return next((each.address for each in self), "")
 
     @property
     def reason(self) -> str:
-        """Why no replica may get sessions; empty when one may."""
+        """The reason why no replica is available, or an empty string if one is."""
         if self.ready:
             return ""
         reasons = (each.reason or "it finishes what it has, and stops" for each in self)
@@ -123,19 +132,19 @@ class ReplicatedStage:
 
     @property
     def builds(self) -> tuple[Build, ...]:
-        """Of those that may get sessions."""
+        """The builds of the available replicas."""
         return tuple(self._pools)
 
     def pool(self, build: Build) -> Pool[Replica] | None:
-        """Those of a build that may get sessions; None when there is none."""
+        """Return the available replicas of a build, or None if there are none."""
         return self._pools.get(build)
 
     @property
     def slots(self) -> int | None:
-        """The slots of all eligible replicas, and those that this gateway still holds on other
-        replicas.
+        """The total number of slots of the available replicas, plus the slots that this gateway
+        still holds on other replicas.
 
-        0 if a replica does not report its slots; None if no replica is eligible.
+        It is 0 if a replica does not report its slots, and None if no replica is available.
         """
         if not self._pools:
             return None
@@ -145,13 +154,15 @@ class ReplicatedStage:
         return sum(pool.slots for pool in self._pools.values()) + held
 
     def representative(self, build: Build | None) -> Replica | None:
-        """One that may get sessions, of that build if there is one."""
+        """Return an available replica, preferably of the given build. Returns None if no replica is
+        available.
+        """
         pool = self._pools.get(build) if build is not None else None
         pool = pool or next(iter(self._pools.values()), None)
         return pool.first() if pool is not None else None
 
     def require(self, build: Build | None = None) -> stage_pb2.DescribeResponse:
-        """Return the description of an eligible replica. Raises `Unavailable` if there is none."""
+        """Return the description of an available replica. Raises `Unavailable` if there is none."""
         replica = self.representative(build)
         if replica is not None and replica.description is not None:
             return replica.description
@@ -165,33 +176,33 @@ class ReplicatedStage:
 
     @property
     def reported(self) -> tuple[stage_pb2.StageLoad, ...]:
-        """The reported loads of the replicas, including draining ones."""
+        """The latest load reports of all replicas, including draining ones."""
         told = (each.reported for each in (*self._leaving, *self))
-        # A process that discovery told of anew is watched twice.
+        # A process is monitored twice if discovery has reported it under a new identity.
         return tuple({load.boot_id or id(load): load for load in told if load is not None}.values())
 
     @property
     def silent(self) -> tuple[str, ...]:
         """The addresses of ready replicas whose load this gateway cannot read.
 
-        Other gateways may use them. A replica that is not ready has just started, or is down for
-        all.
+        Other gateways may be using these replicas. A replica that is not ready is left out, because
+        it has just started or is down for every gateway.
         """
         places = (each.endpoint for each in self if each.reported is None)
         return tuple(each.address for each in places if each.state == "ready")
 
     def _unplaced(self) -> Iterator[Replica]:
-        """Those that have sessions and may get no more."""
+        """Return the replicas that may still have sessions but accept no new ones."""
         if len(self._placed) == len(self._replicas) and not self._leaving:
             return
         for replica in (*self, *self._leaving):
             if replica not in self._placed:
                 yield replica
 
-    # -- what discovery tells ------------------------------------------------------------
+    # -- discovery ----------------------------------------------------------------------------
 
     def keep(self, endpoints: Collection[Endpoint]) -> None:
-        """These are all that there are."""
+        """Apply a report from discovery, which contains all endpoints of this stage."""
         self._settled = False
         try:
             self._take_in(endpoints)
@@ -220,7 +231,9 @@ class ReplicatedStage:
                 replica_or_none.moved(endpoint)
 
     def release(self, replica: Replica) -> None:
-        """A session has left a replica, which may be the last one's end."""
+        """Record that a session has left a replica. If the replica is gone and this was its last
+        session, stop monitoring it.
+        """
         if replica.gone and not replica.sessions and replica in self._watches:
             log.info("stage %s at %s is gone", self.role, replica.address)
             turns = len(self._endings) // AT_ONCE
@@ -242,15 +255,17 @@ class ReplicatedStage:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
             await replica.close()
-        # The watch's end may be told as a change.
+        # The end of the monitoring may itself have been reported as a change.
         self._boots.pop(replica, None)
         self._standing.pop(replica, None)
         self._draining.discard(replica)
 
-    # -- what becomes of sessions ----------------------------------------------------------
+    # -- outcomes of sessions -----------------------------------------------------------------
 
     def picked(self, replica: Replica, reason: PickReason) -> int | None:
-        """Record a session of a replica, and return its number if it is a trial."""
+        """Record that a replica was chosen for a session. If it is a trial session, return its
+        number.
+        """
         self.picks[reason] += 1
         trial = self.outliers.picked(replica)
         if trial is not None:
@@ -258,13 +273,13 @@ class ReplicatedStage:
         return trial
 
     def succeeded(self, replica: Replica, trial: int | None) -> None:
-        """It has done its part of a segment."""
+        """Record that a replica has completed its part of a segment."""
         if self.outliers.succeeded(replica, trial):
             log.info("stage %s at %s answers again", self.role, replica.address)
             self._update(replica)
 
     def failed(self, replica: Replica, trial: int | None) -> None:
-        """A session has failed there."""
+        """Record that a session has failed on a replica."""
         known = sum(each.takes_sessions for each in self)
         if self.outliers.failed(replica, known, _now(), trial):
             log.warning("stage %s at %s fails: it gets no sessions", self.role, replica.address)
@@ -272,7 +287,7 @@ class ReplicatedStage:
             self._update(replica)
 
     def undecided(self, replica: Replica, trial: int | None) -> None:
-        """Record that a session has ended on the replica without a result."""
+        """Record that a session on a replica has ended without a result."""
         if self.outliers.undecided(replica, trial):
             self._update(replica)
 
@@ -284,14 +299,15 @@ class ReplicatedStage:
         self._timer = None if moment is None else loop.call_at(moment, self._time_passed, moment)
 
     def _time_passed(self, moment: float) -> None:
-        # Timers may come a moment early; and what this one was for may have been forgotten.
+        # A timer may fire slightly early, and the replica that it was set for may have been
+        # forgotten.
         now = max(_now(), moment)
         for replica in self.outliers.pass_time(now):
             self._update(replica)
         self._set_timer()
 
     def _update(self, replica: Replica) -> None:
-        """Take in what has changed of a replica."""
+        """Process a change in a replica."""
         if self._boots.get(replica) != replica.boot_id:
             self._boots[replica] = replica.boot_id
             self.outliers.forget(replica)
@@ -306,7 +322,9 @@ class ReplicatedStage:
             self._settle()
 
     def _settle(self) -> None:
-        """What follows of all changes together; it costs as much as there are replicas."""
+        """Process the combined effect of all changes. The time that this takes grows with the
+        number of replicas.
+        """
         if self.outliers.out:
             for each in self.outliers.let_back([each for each in self if each.takes_sessions]):
                 log.info("stage %s at %s is one of few: it is used", self.role, each.address)
@@ -315,7 +333,9 @@ class ReplicatedStage:
         self._changed(replaced)
 
     def _place(self, replica: Replica) -> None:
-        """Into the pool of its build if it may get sessions, and out of it if not."""
+        """Add the replica to the pool of its build if it may receive sessions, or remove it
+        otherwise.
+        """
         told = replica.description
         eligible = replica.takes_sessions and not self.outliers.is_out(replica)
         standing = _Standing(told, eligible, replica.location)
@@ -340,7 +360,7 @@ class ReplicatedStage:
 
 
 async def _after(turns: int, act: Callable[[], Awaitable[None]]) -> None:
-    """Do it when the event loop has gone round so often."""
+    """Call `act` after the given number of event loop iterations."""
     for _ in range(turns):
         await asyncio.sleep(0)
     await act()

@@ -14,10 +14,12 @@ from antiphon_gateway.outputs import OUTPUTS
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What the stages that are up can do together; `outputs` are empty when that is nothing.
+    """The combined capabilities of the running stages. `outputs` is empty if they cannot serve any
+    request.
 
-    `sample_rate_hz` is that of produced audio. `sampling_stages` are without the one that reads
-    the messages. `aliases` are other names of the model, `voice_aliases` of its voices.
+    `sample_rate_hz` is the sample rate of the generated audio. `sampling_stages` excludes the stage
+    that reads the messages. `aliases` contains additional names of the model, and `voice_aliases`
+    maps additional names to voices.
     """
 
     name: str
@@ -34,7 +36,7 @@ class ServedModel:
 
 
 def served_model(fleet: Fleet) -> ServedModel:
-    """Return the only model. Raises `Unavailable` until a stage has reported it."""
+    """Return the served model. Raises `Unavailable` if no stage has reported it yet."""
     name, accepted = fleet.model_name(), fleet.accepted()
     lineup = _largest_lineup(fleet)
     reader = lineup.input_member.description if lineup else None

@@ -1,1 +1,1 @@
-"""Which replicas of each stage there are, and where."""
+"""Discovery of the replicas of each stage and of their addresses."""

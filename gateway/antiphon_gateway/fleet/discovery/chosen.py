@@ -1,4 +1,4 @@
-"""The discovery that a deployment asks for."""
+"""Creates the discovery that a deployment configures."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from antiphon_gateway.fleet.discovery.replica_endpoint import Discovery
 from antiphon_gateway.fleet.discovery.static import StaticAddresses
 
 GATEWAY = "gateway"
-"""The role of gateways among `gateway.discovery.services`: their scalers find each other by it."""
+"""The role that represents gateways in `gateway.discovery.services`. Their scalers use it to find
+each other.
+"""
 
 
 def discovery_of(deployment: Deployment) -> Discovery:
-    """By `gateway.discovery`. Raises `InvalidArgument` where a stage cannot be found that way."""
+    """Return the discovery configured by `gateway.discovery`. Raises `InvalidArgument` if it cannot
+    find one of the stages.
+    """
     config = deployment.gateway.discovery
     if config.kind == "static":
         for role, stage in deployment.stages.items():
@@ -41,6 +45,6 @@ def discovery_of(deployment: Deployment) -> Discovery:
 
 
 def of_stages(config: DiscoveryConfig) -> DiscoveryConfig:
-    """The same for the stages alone."""
+    """Return the configuration without the service of the gateways."""
     stages = {role: name for role, name in config.services.items() if role != GATEWAY}
     return msgspec.structs.replace(config, services=stages)

@@ -1,4 +1,4 @@
-"""Follow a discovery, and continue after any error."""
+"""Follows a discovery, and restarts it after errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ log = logging.getLogger("gateway")
 async def follow(
     discovery: Discovery, take: Callable[[frozenset[Endpoint]], None], pause_s: float
 ) -> None:
-    """Call `take` with every set of endpoints, without end. Restart the watch after an error of
-    either."""
+    """Call `take` with each new set of endpoints. This never returns. If the discovery or `take`
+    raises an error, the watch is restarted.
+    """
     while True:
         watch = discovery.watch()
         try:

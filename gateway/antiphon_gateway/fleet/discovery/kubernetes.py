@@ -1,8 +1,8 @@
-"""EndpointSlices of the Kubernetes API: listed, then watched until it is time for the next list.
+"""Discovery through the EndpointSlices of the Kubernetes API, which are listed and then watched.
 
-Any break is followed by a full list, and so is every watch after `relist_s`: an event that was
-missed, or a connection that is open on this side alone, costs no more than that. While the API is
-away the last set holds.
+Each watch ends after `relist_s` and is followed by a new list, as is every failure. This limits the
+effect of a missed event or a half-open connection. While the API is unreachable, the last known
+endpoints stay in use.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ _slice_of = msgspec.json.Decoder(EndpointSlice)
 
 
 class KubernetesEndpoints:
-    """A `Discovery`: the pods of `config.services`. `sleep` and `jitter` (0 to 1) are for tests.
+    """Discovers the pods of the services in `config.services`. `sleep` and `jitter`, which returns
+    a number between 0 and 1, exist for tests.
 
-    Raises `InvalidArgument` where the `kubernetes` package, or the namespace, is not there.
+    Raises `InvalidArgument` if the `kubernetes` package is not installed or the namespace is
+    unknown.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class KubernetesEndpoints:
         self.last_sync: float | None = None
 
     async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
-        """The endpoints, from the first list on."""
+        """Yield the endpoints after the first list, and whenever they change."""
         self._told = None
         while True:
             try:
@@ -74,7 +76,7 @@ class KubernetesEndpoints:
                 await self._pause(error)
 
     def _apply(self, event: WatchEvent) -> None:
-        """Raises `Unavailable` for a slice that cannot be read."""
+        """Apply a change to a slice. Raises `Unavailable` if the slice cannot be decoded."""
         if event.type not in {"ADDED", "MODIFIED", "DELETED"}:
             return
         try:
@@ -95,13 +97,13 @@ class KubernetesEndpoints:
         return endpoints
 
     def _well(self) -> None:
-        """Reset the backoff: a watch has sent an event, or has lasted."""
+        """Reset the backoff, because a watch has received an event or has completed normally."""
         if self._failures:
             log.info("discovery: endpoint slices are watched again")
         self._failures = 0
 
     async def _pause(self, error: Exception) -> None:
-        """Wait, longer each time, before the next list."""
+        """Wait before the next list. The wait grows with each consecutive failure."""
         if not isinstance(error, AntiphonError):
             log.error("discovery failed; what is known holds", exc_info=error)
         elif self._failures == 0:
@@ -125,7 +127,7 @@ def _api_module() -> ModuleType:
 
 
 def _own_namespace(api: ModuleType) -> str:
-    """The namespace of the pod that this is."""
+    """Read the namespace of the pod that this process runs in."""
     try:
         text: str = api.NAMESPACE_FILE.read_text()
     except OSError as error:

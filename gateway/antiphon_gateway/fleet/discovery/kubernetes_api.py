@@ -1,9 +1,9 @@
-"""List and watch EndpointSlices with the Kubernetes API: one request each, with a deadline.
+"""Requests to the Kubernetes API that list and watch EndpointSlices. Each of them has a deadline.
 
-Only this module imports the `kubernetes` package, which takes a second or two, and it is imported
-only if needed. The package supplies the parts that are hard to implement correctly: the address of
-the API, its certificates and the token. The package's own `Watch` is not used: it repeats requests
-with a version that the API has just rejected as too old, and reads without a deadline.
+This is the only module that imports the `kubernetes` package, because the import takes a second or
+two. The package provides the parts that are hard to get right, which are the address of the API,
+its certificates and the token. Its `Watch` class is not used, because it retries with a resource
+version that the API has just rejected as too old, and because it reads without a deadline.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from antiphon_gateway.fleet.discovery.slices import SERVICE_LABEL, SliceList, St
 NAMESPACE_FILE = Path(SERVICE_TOKEN_FILENAME).with_name("namespace")
 
 _BROKEN = (aiohttp.ClientError, OSError, TimeoutError, ConfigException, msgspec.DecodeError)
-# A watch's line that is longer than aiohttp's buffer is a plain ValueError.
+# aiohttp raises a plain ValueError if a line of the watch exceeds its buffer.
 _UNREADABLE = (*_BROKEN, ValueError)
 _MOST_OF_A_REFUSAL = 500
 _BLOCK_BYTES = 1 << 16
@@ -45,9 +45,9 @@ _status_of = msgspec.json.Decoder(Status)
 
 @contextlib.asynccontextmanager
 async def open_slices(config: DiscoveryConfig, namespace: str) -> AsyncIterator[SliceApi]:
-    """Open a new connection with the current credentials. Raises `Unavailable`.
+    """Open a new connection with the current credentials. Raises `Unavailable` if this fails.
 
-    A new connection for each list avoids state of a broken one.
+    Opening a new connection for each list avoids reusing one that is broken.
     """
     try:
         async with asyncio.timeout(config.answer_timeout_s):
@@ -56,10 +56,12 @@ async def open_slices(config: DiscoveryConfig, namespace: str) -> AsyncIterator[
                 await load_kube_config(
                     config.kubeconfig, client_configuration=settings, persist_config=False
                 )
-            # Reads certificates, those of the system where no others are named: 50 ms and more.
+            # This takes at least 50 ms, because it reads certificates. By default, these are the
+            # system's.
             connection = await asyncio.to_thread(_connection, settings, bool(config.kubeconfig))
     except Exception as error:
-        # Whatever reading a file raises in the package while somebody else writes it.
+        # The package may raise any exception if another process is writing the file at the same
+        # time.
         raise Unavailable(f"the Kubernetes API cannot be asked: {_told(error)}") from error
     async with connection:
         yield SliceApi(connection, config, namespace)
@@ -67,14 +69,16 @@ async def open_slices(config: DiscoveryConfig, namespace: str) -> AsyncIterator[
 
 @dataclass(frozen=True)
 class SliceApi:
-    """Asks for the slices of the services of `config` in `namespace`."""
+    """Requests the EndpointSlices of all services in `config`, within one namespace."""
 
     connection: client.ApiClient
     config: DiscoveryConfig
     namespace: str
 
     async def list(self) -> SliceList:
-        """All slices now. Raises `Unavailable` when they don't come, whole and in time."""
+        """Return all slices. Raises `Unavailable` if a complete response does not arrive in
+        time.
+        """
         try:
             async with asyncio.timeout(self.config.answer_timeout_s):
                 answer = await self._ask({})
@@ -86,10 +90,11 @@ class SliceApi:
             raise Unavailable(f"the endpoint slices were not listed: {_told(error)}") from error
 
     async def watch(self, version: str) -> AsyncIterator[WatchEvent]:
-        """Yield the events after this version, for `relist_s`. Raises `Unavailable` if the watch
-        breaks.
+        """Yield the events that follow a resource version, for `relist_s` seconds. Raises
+        `Unavailable` if the watch breaks.
 
-        The API's own timeout is slightly longer, because an end by the API also counts as a break.
+        If the API ends the watch, this also counts as a break. The timeout that is sent to the API
+        is therefore slightly longer than `relist_s`.
         """
         until = asyncio.get_running_loop().time() + self.config.relist_s
         watching = {
@@ -110,7 +115,7 @@ class SliceApi:
             answer.close()
 
     async def _event(self, answer: aiohttp.ClientResponse, until: float) -> WatchEvent | None:
-        """The next event; None when the watch has lasted long enough."""
+        """Return the next event, or None once the time is up."""
         try:
             async with asyncio.timeout_at(until) as deadline:
                 line = await answer.content.readline()
@@ -130,14 +135,16 @@ class SliceApi:
         return event
 
     async def _ask(self, more: dict[str, object]) -> aiohttp.ClientResponse:
-        """The answer's head. Raises `Unavailable` for a refusal."""
+        """Send a request and return the response once its headers have arrived. Raises
+        `Unavailable` if the API refuses it.
+        """
         services = ",".join(sorted(self.config.services.values()))
         api = client.DiscoveryV1Api(self.connection)
         answer: aiohttp.ClientResponse = (
             await api.list_namespaced_endpoint_slice_without_preload_content(
                 self.namespace,
                 label_selector=f"{SERVICE_LABEL} in ({services})",
-                # Deadlines are set where answers are read.
+                # The deadlines that matter are set by the callers, which read the response.
                 _request_timeout=2 * (self.config.relist_s + self.config.answer_timeout_s),
                 **more,
             )
@@ -157,7 +164,7 @@ class SliceApi:
         raise Unavailable(f"the Kubernetes API answered {answer.status}{remedy}: {said}")
 
     async def _body(self, answer: aiohttp.ClientResponse) -> bytes:
-        """The whole body, up to `max_list_bytes`."""
+        """Read the whole body. Raises `Unavailable` if it exceeds `max_list_bytes`."""
         body = bytearray()
         async for block in answer.content.iter_chunked(_BLOCK_BYTES):
             body += block
@@ -170,7 +177,9 @@ class SliceApi:
 
 
 def _connection(settings: client.Configuration, configured: bool) -> client.ApiClient:
-    """Not connected yet; unless `configured`, to where a pod finds its cluster's API."""
+    """Return a client that has not connected yet. Unless `configured` is true, it uses the address
+    and credentials that Kubernetes provides to each pod.
+    """
     if not configured:
         InClusterConfigLoader(
             SERVICE_TOKEN_FILENAME, SERVICE_CERT_FILENAME, environ=os.environ

@@ -1,8 +1,10 @@
-"""Compute endpoints from EndpointSlices. Pure; `kubernetes.py` lists and watches.
+"""Computes endpoints from EndpointSlices, which `kubernetes.py` lists and watches. This module
+performs no I/O.
 
-A service has several slices. An endpoint may be in two of them while the API server moves it, and
-has one for each address family. Slices with the same role and pod are merged to one endpoint. It is
-ready if all of its slices agree, and terminating if one of them is. Its IPv4 address is preferred.
+A service can have several slices, including one for each address family. While the API server moves
+an endpoint, it can appear in two slices. Endpoints with the same role and pod are therefore merged.
+The merged endpoint is ready if all of its slices report it as ready, and terminating if any of them
+does. An IPv4 address is preferred.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ _FAMILIES = ("IPv4", "IPv6")
 
 
 class Reflector:
-    """The current slices of some services; `services` maps roles to their names.
+    """Tracks the current slices of a set of services. `services` maps roles to service names.
 
-    The port of an endpoint is the port with the name `port_name` in its slice, or `port` without
-    one.
+    The port of an endpoint is the port named `port_name` in its slice. If there is no such port,
+    `port` is used.
     """
 
     def __init__(self, services: Mapping[str, str], port: int, port_name: str = "grpc") -> None:
@@ -31,21 +33,21 @@ class Reflector:
         self._by_slice: dict[str, tuple[Endpoint, ...]] = {}
 
     def replace(self, slices: Iterable[EndpointSlice]) -> None:
-        """These are all there are: what was missed since the last list is made good."""
+        """Replace all slices with those of a new list."""
         self._by_slice.clear()
         for each in slices:
             self.put(each)
 
     def put(self, changed: EndpointSlice) -> None:
-        """A slice is new, or has changed."""
+        """Add or update a slice."""
         self._by_slice[changed.metadata.name] = tuple(self._endpoints_of(changed))
 
     def remove(self, gone: EndpointSlice) -> None:
-        """A slice is no more."""
+        """Remove a slice."""
         self._by_slice.pop(gone.metadata.name, None)
 
     def endpoints(self) -> frozenset[Endpoint]:
-        """All endpoints, each once."""
+        """Return the endpoints of all slices, without duplicates."""
         merged: dict[tuple[str, str], Endpoint] = {}
         for in_slice in self._by_slice.values():
             for endpoint in in_slice:
@@ -82,7 +84,7 @@ class Reflector:
 
 
 def _merged(one: Endpoint, other: Endpoint) -> Endpoint:
-    """Merge the endpoints of a pod from two slices, in any order."""
+    """Merge two endpoints of the same pod. The order does not matter."""
     first = min(one, other, key=lambda each: (each.address.startswith("["), each.address))
     return replace(
         first,

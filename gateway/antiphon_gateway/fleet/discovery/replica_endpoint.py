@@ -1,4 +1,4 @@
-"""An endpoint of a replica, and the interface of its discovery."""
+"""The endpoint of a replica, and the interface that every discovery implements."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ STATES: tuple[EndpointState, ...] = get_args(EndpointState)
 class Endpoint:
     """A replica of the stage `role`, as reported by discovery.
 
-    `uid` distinguishes replicas that have the same address one after another: the uid of a pod, or
-    the address if there is nothing better. `node` and `zone` are empty if they are not known.
-    `ready` and `terminating` are conditions of an EndpointSlice: whether new sessions may use the
-    replica, and whether it is shutting down. The replica's own health stream reports whether it is
-    serving.
+    An address can be reused by another replica, so `uid` identifies the replica. It is the UID of
+    the pod, or the address if there is no UID. `node` and `zone` are empty if they are unknown.
+    `ready` and `terminating` correspond to the conditions of an EndpointSlice. They state whether
+    the replica may receive new sessions, and whether it is shutting down. Whether the replica is
+    serving is reported by its own health stream.
     """
 
     role: str
     uid: str
-    # gRPC target: host:port, an IPv6 host in brackets.
+    # A gRPC target of the form host:port. An IPv6 address is enclosed in brackets.
     address: str
     node: str = ""
     zone: str = ""
@@ -32,24 +32,25 @@ class Endpoint:
 
     @property
     def state(self) -> EndpointState:
-        """The conditions in a word."""
+        """The state of the endpoint, derived from its conditions."""
         if self.terminating:
             return "terminating"
         return "ready" if self.ready else "not_ready"
 
 
 class Discovery(Protocol):
-    """A source of endpoints. After an error, its last report stays valid."""
+    """A source of endpoints. If it fails, its last report remains valid."""
 
     @property
     def last_sync(self) -> float | None:
-        """The time of the last complete report, in Unix seconds; None before the first."""
+        """The time of the last complete report in Unix seconds, or None if there was none."""
         ...
 
     def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
-        """All endpoints, whenever they have changed: each set replaces the last. Never ends.
+        """Yield the complete set of endpoints, first as soon as it is known and then after each
+        change. This never ends.
 
-        It begins with the first set that is known. Who is slow gets the newest one, not every
-        one between. For one reader; cancelling it leaves nothing running.
+        A slow reader receives only the latest set. There can be only one reader at a time.
+        Cancelling it releases all resources.
         """
         ...

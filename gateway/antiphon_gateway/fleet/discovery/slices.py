@@ -1,6 +1,7 @@
-"""What the gateway reads of the Kubernetes API's EndpointSlices, as it is sent.
+"""The parts of the Kubernetes API's EndpointSlices that the gateway uses.
 
-A condition that is not there means: ready; serving as it is ready; not terminating.
+A missing `ready` condition means that the endpoint is ready. A missing `serving` condition means
+the same as `ready`, and a missing `terminating` condition means false.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ SERVICE_LABEL = "kubernetes.io/service-name"
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """Of one endpoint. With `publishNotReadyAddresses` all are `ready`, so `serving` counts too."""
+    """The conditions of an endpoint. With `publishNotReadyAddresses`, every endpoint is `ready`, so
+    `serving` must be checked as well.
+    """
 
     ready: bool | None = None
     serving: bool | None = None
@@ -19,13 +22,13 @@ class Conditions(msgspec.Struct, frozen=True):
 
 
 class TargetRef(msgspec.Struct, frozen=True):
-    """The pod of an endpoint."""
+    """A reference to the endpoint's pod."""
 
     uid: str = ""
 
 
 class SliceEndpoint(msgspec.Struct, frozen=True, rename="camel"):
-    """An endpoint. Only the first of its addresses has a meaning."""
+    """An endpoint of a slice. Only its first address is meaningful."""
 
     addresses: tuple[str, ...] = ()
     conditions: Conditions = Conditions()
@@ -35,21 +38,23 @@ class SliceEndpoint(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SlicePort(msgspec.Struct, frozen=True):
-    """A port of all of a slice's endpoints: of the pods, not of the service."""
+    """A port of all endpoints in a slice. This is the port of the pods, not of the service."""
 
     name: str | None = ""
     port: int | None = None
 
 
 class SliceMeta(msgspec.Struct, frozen=True):
-    """The name of a slice, and the service in its label."""
+    """The metadata of a slice. One of the labels contains the name of its service."""
 
     name: str = ""
     labels: dict[str, str] | None = None
 
 
 class EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
-    """Some of a service's endpoints, all of one address type: IPv4, IPv6 or FQDN."""
+    """A slice that contains some of a service's endpoints. They all have the same address type,
+    which is IPv4, IPv6 or FQDN.
+    """
 
     metadata: SliceMeta
     address_type: str = "IPv4"
@@ -58,20 +63,20 @@ class EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """At which version of all objects the list was made."""
+    """The metadata of a list, which contains the resource version to start a watch from."""
 
     resource_version: str = ""
 
 
 class SliceList(msgspec.Struct, frozen=True):
-    """All slices at one moment."""
+    """All slices at the time of the request."""
 
     metadata: ListMeta
     items: tuple[EndpointSlice, ...] | None = None
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Why the API refuses."""
+    """The API's explanation for a refused request."""
 
     code: int = 0
     reason: str | None = ""
@@ -79,7 +84,9 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
-    """A line of a watch: ADDED, MODIFIED or DELETED with a slice, ERROR with a status, BOOKMARK."""
+    """An event of a watch. `type` is ADDED, MODIFIED, DELETED, ERROR or BOOKMARK. `object` is a
+    slice, or a status if the type is ERROR.
+    """
 
     type: str
     object: msgspec.Raw

@@ -1,4 +1,4 @@
-"""The addresses that the deployment names; they never change."""
+"""A discovery for the fixed addresses that a deployment configures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 
 
 class StaticAddresses:
-    """A `Discovery` of fixed gRPC targets by role. Their uids are the addresses."""
+    """A `Discovery` that returns fixed gRPC targets for each role. The address of a replica is also
+    its UID.
+    """
 
     def __init__(self, addresses: Mapping[str, Iterable[str]]) -> None:
         self._endpoints = frozenset(
@@ -21,7 +23,7 @@ class StaticAddresses:
         self.last_sync: float | None = None
 
     async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
-        """The one set there is."""
+        """Yield the only set of endpoints, and then wait forever."""
         self.last_sync = time.time()
         yield self._endpoints
         await asyncio.Event().wait()
