@@ -1,9 +1,9 @@
-"""The gateway, which provides HTTP and gRPC for the stages. It contains no torch and no
-model code.
+"""The gateway, which serves HTTP and gRPC clients and forwards their requests to the stages. It
+depends on neither torch nor any model code.
 """
 
 import os
 
-# The matrices here are small. Threads that spin for each of them would cost many times what they
-# save. numpy's library reads this variable once, when it is loaded.
+# The matrices here are so small that waking a thread pool for each operation costs many times what
+# it saves. OpenBLAS only reads this variable when it is loaded.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

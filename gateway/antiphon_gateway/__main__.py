@@ -1,4 +1,4 @@
-"""Runs the gateway or creates a key: `python -m antiphon_gateway [keys new NAME] --help`."""
+"""Runs the gateway, or creates an API key: `python -m antiphon_gateway [keys new NAME] --help`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger("gateway")
 def main(
     arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_gateway"
 ) -> int:
-    """Serve until SIGTERM or SIGINT, or create a key. Returns the exit status."""
+    """Run the gateway until SIGTERM or SIGINT, or create a key. Returns the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         if given[:1] == ["keys"]:
@@ -46,7 +46,9 @@ def main(
 
 
 async def _serve(options: GatewayOptions) -> None:
-    """Serve until the first signal, then drain. A second signal stops immediately."""
+    """Serve until the first signal, and then drain. A second signal stops the gateway
+    immediately.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     began = time.monotonic()

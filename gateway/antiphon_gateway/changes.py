@@ -1,4 +1,4 @@
-"""Notifies waiting tasks of changes."""
+"""Wakes waiting tasks when something changes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import asyncio
 
 
 class ChangeSignal:
-    """Wakes all tasks that wait for the next change. It belongs to one event loop."""
+    """Wakes all tasks that are waiting for the next change. It must be used on a single event
+    loop.
+    """
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     @property
     def next(self) -> asyncio.Event:
-        """Return an event that is set at the next change. Call this before reading the state, so
-        that no change is missed.
+        """An event that is set by the next change. Get it before you read the state, so that you
+        don't miss a change in between.
         """
         return self._next
 
     def tell(self) -> None:
-        """Report a change."""
+        """Wake the waiting tasks, because something has changed."""
         self._next.set()
         self._next = asyncio.Event()

@@ -1,6 +1,4 @@
-"""The configuration with which the gateway is started, which consists of its command line and the
-deployment file.
-"""
+"""The gateway's configuration, which consists of the command line and the deployment file."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """The command line. The deployment has already been read."""
+    """The parsed command line, including the deployment that it refers to."""
 
     deployment: Deployment
     announce_fd: int | None
@@ -31,7 +29,7 @@ class GatewayOptions:
 def read_options(
     arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_gateway"
 ) -> GatewayOptions:
-    """Read the command line. Raises `InvalidArgument` if the deployment is invalid."""
+    """Parse the command line. Raises `InvalidArgument` if the deployment is invalid."""
     parsed = _parser(prog).parse_args(arguments)
     deployment = load_deployment(parsed.config)
     gateway = deployment.gateway
@@ -47,7 +45,7 @@ def read_options(
 
 
 def delivery_of(deployment: Deployment) -> dict[str, Delivery]:
-    """Return the delivery of the deployment, by edge."""
+    """Return the delivery mode that the deployment configures for each edge."""
     return {edge: Delivery(name) for edge, name in deployment.delivery.items()}
 
 

@@ -1,4 +1,4 @@
-"""The metrics of the gateway, in a separate registry."""
+"""The gateway's Prometheus metrics, in a registry of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0, 20.0)
 
 
 class Refused(enum.StrEnum):
-    """Limits of the endpoints and of fetched files that a client can reach."""
+    """The limits of endpoints and of fetched files that a client can hit."""
 
     CONNECTIONS = "max_connections"
     IDLE_CONNECTION = "idle_connection"
@@ -35,7 +35,7 @@ class Refused(enum.StrEnum):
 
 
 class Metrics:
-    """All metrics of the gateway. `api` is "http", "grpc" or "realtime"."""
+    """The gateway's metrics. The label `api` is "http", "grpc" or "realtime"."""
 
     def __init__(self, *, in_flight: Callable[[], float]) -> None:
         self.registry = CollectorRegistry()
@@ -108,43 +108,45 @@ class Metrics:
         self.watch("in_flight", "Requests in progress", in_flight)
 
     def refuse(self, bound: Refused) -> None:
-        """Count a limit that a client has reached."""
+        """Count a limit that a client has hit."""
         self._refused.labels(bound.value).inc()
 
     def not_admitted(self, reason: str) -> None:
-        """Count a request that was refused by the queue or because of a limit of its key."""
+        """Count a request that was rejected by the queue or because of a limit on its API key."""
         self._not_admitted.labels(reason).inc()
 
     def admission(self, priority: str, outcome: str) -> None:
-        """Count a decision of the queue, which is `admitted` or the reason for the refusal."""
+        """Count a decision of the queue. The outcome is `admitted` or the reason for the
+        rejection.
+        """
         self._admissions.labels(priority, outcome).inc()
 
     def waited(self, urgency: str, seconds: float) -> None:
-        """Record how long a request waited until it had all of its slots."""
+        """Record how long a request waited for its slots."""
         self._wait.labels(urgency).observe(seconds)
 
     def failed_over(self, stage: str, outcome: str, seconds: float | None = None) -> None:
-        """Count an answer that was `continued` after this many seconds, that `failed`, or that was
-        `refused` because of the limit on failovers.
+        """Count a failover. The outcome is `continued` (after the given number of seconds),
+        `failed`, or `refused` if the limit on failovers was reached.
         """
         self._failovers.labels(stage, outcome).inc()
         if seconds is not None:
             self._failover_s.observe(seconds)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a value that is read at each scrape."""
+        """Export a gauge whose value is computed at each scrape."""
         Gauge(f"{PREFIX}{name}", text, registry=self.registry).set_function(value)
 
     def watch_each(
         self, name: str, text: str, label: str, values: Mapping[str, Callable[[], float]]
     ) -> None:
-        """Export a value for each value of a label. The values are read at each scrape."""
+        """Export a gauge with one label. Its values are computed at each scrape."""
         gauge = Gauge(f"{PREFIX}{name}", text, (label,), registry=self.registry)
         for each, value in values.items():
             gauge.labels(each).set_function(value)
 
     def expose(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:

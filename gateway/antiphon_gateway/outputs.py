@@ -1,5 +1,5 @@
-"""The outputs that a client can request, which have the names of the pipeline's edges to the
-client.
+"""The outputs that a client can request. Their names match those of the pipeline edges that lead to
+the client.
 """
 
 from __future__ import annotations
@@ -8,4 +8,6 @@ TEXT, IMAGE, AUDIO = "text", "image", "audio"
 OUTPUTS = frozenset({TEXT, IMAGE, AUDIO})
 KNOWN = "there are 'text', 'image' and 'audio'"
 TOOL_CALLS = "tool_calls"
-"""An output that is added if functions may be called. Clients do not request it by name."""
+"""An extra output for function calls. It is added automatically if the request allows them, so
+clients do not ask for it.
+"""

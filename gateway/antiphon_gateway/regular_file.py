@@ -1,4 +1,4 @@
-"""Small files that the gateway reads while it is running."""
+"""Reads small files while the gateway is running."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from antiphon.errors import InvalidArgument
 
 
 class UnreadableFile(InvalidArgument):
-    """A file cannot be read now. It may become readable later without being changed."""
+    """Raised if a file cannot be read at the moment. A later attempt may succeed even if the file
+    has not changed.
+    """
 
 
 def read_regular(path: Path, *, most_bytes: int, field: str) -> bytes:
-    """Return the content of a regular file or of a link to one.
+    """Return the content of a regular file, following symbolic links.
 
-    Raises `InvalidArgument` with the field if it is another type of file or larger than allowed,
-    and `UnreadableFile` if it cannot be read. Without this check, a FIFO would block until it has a
-    writer.
+    Raises `InvalidArgument` if the path is not a regular file or the file is too large, and
+    `UnreadableFile` if it cannot be read. Checking the type of the file first avoids blocking on a
+    FIFO that has no writer.
     """
     try:
         with open(path, "rb", opener=_open_at_once) as file:

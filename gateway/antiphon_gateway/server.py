@@ -1,4 +1,4 @@
-"""The running gateway, with stages, sessions and all endpoints on one event loop."""
+"""The running gateway, with its stages, sessions and endpoints on a single event loop."""
 
 from __future__ import annotations
 
@@ -53,25 +53,25 @@ from antiphon_gateway.serving.metrics_endpoint import MetricsEndpoint
 from antiphon_gateway.serving.tls import server_tls
 
 HTTP_ENDPOINTS: tuple[HttpEndpoint, ...] = (CHAT, SPEECH, TRANSCRIPTIONS, TRANSLATIONS, IMAGES)
-"""The endpoints for POST requests of OpenAI's API."""
+"""The endpoints of OpenAI's API that accept POST requests."""
 
-# If a client has had no call for this long, its connection is closed. It connects again for the
-# next call without noticing.
+# Close a connection if the client has made no call on it for this long. The client reconnects
+# automatically for its next call.
 GRPC_IDLE_MS = 60_000
-# The number of pings that may follow each other in less than half a second, since the server last
-# sent data. A network that has delayed some pings delivers several at once.
+# The number of pings that may arrive less than half a second apart without the server sending data
+# in between. A network that has delayed several pings can deliver them all at once.
 GRPC_PING_STRIKES = 16
-# gRPC's arguments are 32-bit numbers.
+# gRPC stores its options as 32-bit integers.
 _MOST_MS = (1 << 31) - 1
 
 
 class Gateway:
-    """Serves from the time when the context is entered until it is left. `http_address` and
-    `grpc_address` are of the form "host:port".
+    """The gateway, which serves for as long as its context is active. `http_address` and
+    `grpc_address` have the form "host:port".
 
-    Leaving the context refuses new requests, lets running ones finish within the `drain_s` seconds
-    of its configuration, and then ends them. `force_stop` ends this wait. Raises `InvalidArgument`
-    if an address is invalid, and `Unavailable` if it is in use.
+    When the context is left, new requests are refused. Running requests have `drain_s` seconds to
+    complete, and are then ended. Call `force_stop` to cut this wait short. Raises `InvalidArgument`
+    if an address is invalid, and `Unavailable` if it is already in use.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Gateway:
         self._connection_limiter.send_elsewhere()
         await self._grpc.send_elsewhere(self._config.drain_s + SHUTDOWN_GRACE_S)
         if self.scaler is not None:
-            # KEDA asks another gateway from now on.
+            # From now on, KEDA queries another gateway.
             await self.scaler.__aexit__(kind, error, trace)
         self.calls.memory.clear()
         serving, telling = self._tasks
@@ -146,7 +146,7 @@ class Gateway:
         await self._health.enter_graceful_shutdown()
         await self.calls.close(self._config.drain_s)
         await self._conversations.wait_none(SHUTDOWN_GRACE_S)
-        # Answers that are no longer being generated, but that clients have not read completely.
+        # Some answers are complete, but have not been read completely by their clients.
         left_s = max(SHUTDOWN_GRACE_S, drained_at - loop.time())
         self._http.config.timeout_graceful_shutdown = math.ceil(left_s)
         self._http.end()
@@ -164,23 +164,25 @@ class Gateway:
 
     @property
     def metrics_address(self) -> str:
-        """The address of the metrics, in the form "host:port"."""
+        """The address of the metrics endpoint, in the form "host:port"."""
         return self._metrics_endpoint.address or self.http_address
 
     def force_stop(self) -> None:
-        """End everything that is running if leaving the context is waiting for it."""
+        """End all running requests, if leaving the context is waiting for them."""
         self.calls.force_stop()
 
     async def wait_ready(self) -> None:
-        """Return when all stages are described, are serving and are compatible."""
+        """Wait until all stages are ready and compatible."""
         await self.fleet.wait_ready()
 
     async def wait_closed(self) -> None:
-        """Return if the gRPC endpoint closes although the gateway has not been stopped."""
+        """Wait until the gRPC endpoint closes for a reason other than a call to stop the
+        gateway.
+        """
         await self._grpc.wait_closed()
 
     def _grpc_server(self) -> GrpcServer:
-        """Return the gRPC endpoint with the service `Speech`, health and reflection."""
+        """Return the gRPC server, with the `Speech` service, health checks and reflection."""
         config, peers = self._config, GrpcPeers()
         converse = ConverseEndpoint(self._conversation_endpoint("grpc"))
         speech = SpeechServicer(
@@ -209,7 +211,7 @@ class Gateway:
         )
 
     def _http_server(self, endpoints: Sequence[HttpEndpoint]) -> HttpServer:
-        """Return the server for HTTP and WebSocket on one address."""
+        """Return the HTTP and WebSocket server, which listens on a single address."""
         config, limiter = self._config, self._connection_limiter
         origins = AllowedOrigins(config.cors_origins)
         app = http_app(
@@ -232,8 +234,8 @@ class Gateway:
                 timeout_keep_alive=math.ceil(config.connections.head_timeout_s),
                 access_log=False,
                 server_header=False,
-                # Callers are identified by their connection, because a forwarding header may
-                # contain anything.
+                # Clients are identified by the address of their connection, because they can put
+                # any value into a forwarding header.
                 proxy_headers=False,
             ),
             None if self._tls is None else self._tls.http,
@@ -243,7 +245,7 @@ class Gateway:
     def _routes(
         self, endpoints: Sequence[HttpEndpoint], origins: AllowedOrigins
     ) -> list[BaseRoute]:
-        """Return the routes of all HTTP endpoints."""
+        """Return the routes for all HTTP endpoints."""
         config, calls = self._config, self.calls
         realtime = RealtimeEndpoint(
             self._conversation_endpoint("realtime"), self._identities, origins
@@ -264,7 +266,7 @@ class Gateway:
         )
 
     def _watch(self) -> None:
-        """Register metrics for the state of the gateway."""
+        """Register the metrics that describe the gateway's state."""
         watch, shares = self.metrics.watch, self._conversations.shares
         limiter = self._connection_limiter
         self.metrics.registry.register(FleetMetrics(self.fleet))
@@ -280,7 +282,7 @@ class Gateway:
             )
 
     async def _tell_health(self) -> None:
-        """Update the health service whenever the stages change. This runs until it is cancelled."""
+        """Keep the gRPC health service in sync with the stages. This runs until cancelled."""
         async for ready in self.fleet.readiness():
             await self._set_health(serving=ready)
 
@@ -294,16 +296,16 @@ class Gateway:
 def _server_options(config: GatewayConfig) -> list[tuple[str, int]]:
     options = dict(CLIENT_SERVER_OPTIONS)
     options["grpc.max_receive_message_length"] = config.limits.max_body_bytes
-    # The status of a call waits until the client has read the preceding data, as long as the client
-    # is connected. Therefore a connection accepts calls for the duration of one request, and calls
-    # on it may then run for the duration of one request or conversation. Clients that behave
-    # correctly connect again without noticing.
+    # A call's status is only sent once the client has read the data before it, so a client that
+    # stays connected can hold a call open forever. For this reason, a connection accepts calls for
+    # as long as one request may take. Its calls may then run for as long as one request or
+    # conversation may take. Well-behaved clients reconnect automatically.
     longest_s = max(config.limits.request_timeout_s, config.conversations.max_conversation_s)
     age_ms = min(math.ceil(config.limits.request_timeout_s * 1000), _MOST_MS)
     grace_ms = min(math.ceil(longest_s * 1000), _MOST_MS)
     options["grpc.max_connection_age_ms"] = age_ms
     options["grpc.max_connection_age_grace_ms"] = grace_ms
-    # This limit applies until the settings of the client have arrived.
+    # The time limit until the client's HTTP/2 settings arrive.
     options["grpc.server_handshake_timeout_ms"] = min(
         math.ceil(config.connections.head_timeout_s * 1000), _MOST_MS
     )

@@ -1,8 +1,8 @@
-"""Threads for work that would block the event loop. There is a limited number of them for each type
-of work.
+"""Thread pools for work that would block the event loop. Each kind of work has its own limited
+pool.
 
-asyncio's default executor is not used for anything that a client sends, because each type of work
-would have to wait for all others there.
+Work on client data never runs on asyncio's default executor, because one kind of work would then
+have to wait for all the others.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ SMALL_BYTES = 1 << 20
 
 
 class Threads:
-    """Up to `count` threads for one type of work. They are started when they are needed."""
+    """A pool of up to `count` threads for one kind of work. The threads are started on demand."""
 
     def __init__(self, name: str, count: int = 1) -> None:
         self._pool = ThreadPoolExecutor(count, name)
 
     async def run(self, work: Callable[[*Given], Made], *args: *Given) -> Made:
-        """Do the work on a thread. Cancelling this call drops the work unless it has started."""
+        """Run a function on a thread and return its result. If this is cancelled before the
+        function has started, it is not run.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
 
     def close(self) -> None:
-        """Stop starting new work."""
+        """Accept no further work."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class SizedThreads:
-    """One thread for small tasks of a type and another one for large tasks, so that small tasks do
-    not wait for large ones.
+    """Two threads for one kind of work. One runs small tasks and the other one large tasks, so that
+    small tasks do not have to wait for large ones.
     """
 
     def __init__(self, name: str) -> None:
@@ -43,11 +45,13 @@ class SizedThreads:
         self._large = Threads(f"{name}-large")
 
     async def run(self, size_bytes: int, work: Callable[[*Given], Made], *args: *Given) -> Made:
-        """Do work on data of this size. See `Threads.run`."""
+        """Run a function that processes `size_bytes` bytes of data, as described in
+        `Threads.run`.
+        """
         lane = self._small if size_bytes <= SMALL_BYTES else self._large
         return await lane.run(work, *args)
 
     def close(self) -> None:
-        """Stop starting new work."""
+        """Accept no further work."""
         self._small.close()
         self._large.close()

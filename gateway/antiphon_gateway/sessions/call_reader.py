@@ -1,4 +1,6 @@
-"""What the edge `tool_calls` carries: calls of functions, as they are written. Pure."""
+"""Reads function calls from the edge `tool_calls`, on which they arrive in pieces. This module
+performs no I/O.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,17 @@ from antiphon_gateway.sessions.events import ToolCallPiece, ToolCallsProduced
 
 
 class CallReader:
-    """The calls of one segment; their ids begin with `id_prefix`."""
+    """Assembles the function calls of one segment. Their IDs begin with `id_prefix`."""
 
     def __init__(self, id_prefix: str) -> None:
         self._id_prefix = id_prefix
         self._count = 0
-        # Of the call that is being written: its name and what there is of its arguments.
+        # The name of the current call and its arguments so far.
         self._name = ""
         self._arguments: list[str] = []
 
     def read(self, chunk: Chunk) -> ToolCallsProduced | None:
-        """The event that a chunk amounts to. Raises `DataLoss` for one that makes no sense."""
+        """Convert a chunk to an event. Raises `DataLoss` if the chunk is invalid."""
         joined: list[CallPiece] = []
         for piece in call_pieces_from_tensors(chunk.tensors):
             if joined and not (joined[-1].ends or piece.name):

@@ -1,6 +1,6 @@
-"""One segment of a session: stage messages in, events out.
+"""A single segment of a session, which turns the stages' messages into events.
 
-The consumer pulls the events, so that a slow client slows the reading down.
+The events are pulled by the consumer, so a slow client also slows down the reading from the stages.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Told = TypeVar("Told")
 
 
 class CallSegment:
-    """The events of one segment, an async iterator, from `SegmentStarted` to `SegmentFinished`.
+    """An async iterator over the events of a segment, from `SegmentStarted` to `SegmentFinished`.
 
-    One that found no slot on a stage raises `ResourceExhausted` once the others have freed it; the
-    session goes on. One that `refers` to recordings of earlier segments may raise `NotFound` in the
-    place of its first event, and has lost its session.
+    If a stage has no free slot, the segment raises `ResourceExhausted` once the other stages have
+    released theirs. The session remains usable. If the segment `refers` to recordings of earlier
+    segments, it may raise `NotFound` instead of its first event. In that case, the session is lost.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class CallSegment:
         deadline_s: float,
         idle_timeout_s: float,
     ) -> None:
-        # The stages get it with their openings.
+        # The stages receive this span when the segment is opened.
         self.span = current_span.get().child("segment")
         self.number = number
         self.over = False
@@ -77,9 +77,10 @@ class CallSegment:
         return self
 
     async def __anext__(self) -> Event:
-        """The next event. Raises `AntiphonError`.
+        """Return the next event. Raises the `AntiphonError` that ended the segment.
 
-        Cancelling loses nothing: the segment can be iterated further or left.
+        No event is lost if this is cancelled. The caller can continue the iteration or leave the
+        segment.
         """
         if self.over:
             raise StopAsyncIteration
@@ -96,9 +97,10 @@ class CallSegment:
         return event
 
     async def wait_opened(self) -> None:
-        """Return when all stages have given the segment a slot; before anything of it is taken.
+        """Wait until all stages have given the segment a slot. Call this before reading any events.
 
-        Raises `ResourceExhausted` when one had none, once the others have freed theirs.
+        Raises `ResourceExhausted` if a stage had no free slot, once the other stages have released
+        theirs.
         """
         with self.span.child("open"):
             if not await self._in_time(self._lines.wait_answered()):
@@ -106,21 +108,23 @@ class CallSegment:
                     pass
 
     async def wait_begun(self) -> None:
-        """Return when its first event is there, which is still to be taken. Raises what taking it
-        raises."""
+        """Wait until the first event is available, without consuming it. Raises the same errors as
+        reading it.
+        """
         if self._started is not None and self._waiting is None:
             self._waiting = await self._next_event()
 
     @property
     def assignment(self) -> Assignment:
-        """The replicas that it runs on."""
+        """The replicas that the segment runs on."""
         return self._lines.assignment
 
     def hear(self, samples: Tensor) -> None:
-        """Bring more of a live segment's recording: float32 mono at the rate of who reads it.
+        """Append samples to the recording of a live segment. They are float32 mono samples at
+        `heard_rate_hz`.
 
-        Of one that is cancelled, refused or over, nothing happens. Raises `ResourceExhausted` when
-        the stages are too slow for what comes.
+        This does nothing if the segment was cancelled or refused, or is over. Raises
+        `ResourceExhausted` if the stages cannot keep up.
         """
         if self._listening and not (self.over or self._cancelled):
             self._heard.add(samples)
@@ -128,15 +132,16 @@ class CallSegment:
 
     @property
     def heard_rate_hz(self) -> int:
-        """Samples a second of what `hear` takes."""
+        """The sample rate in Hz that `hear` expects."""
         return self._lines.heard_rate_hz
 
     def finish_input(
         self, on_freed: Callable[[str], None] | None = None, name: RecordingName | None = None
     ) -> None:
-        """The recording of a live segment is complete: it is answered, and its time runs.
+        """End the recording of a live segment, so that the stages answer it. The segment's time
+        limit starts now.
 
-        `name` is that of the file that will bring it in later orders. For `on_freed` see
+        `name` identifies the recording in later requests. `on_freed` is described in
         `AnswerAttempt`.
         """
         if self._listening and not (self.over or self._cancelled):
@@ -146,16 +151,16 @@ class CallSegment:
             self._lines.finish_input(on_freed)
 
     def _end_listening(self) -> None:
-        """From now on time runs."""
+        """Start the time limit."""
         self._listening = False
         self._deadline = time.monotonic() + self._deadline_s
         self.extend()
 
     def cancel(self) -> None:
-        """Stop the segment on all stages: no delta follows, only `SegmentFinished`.
+        """Cancel the segment on all stages. No further deltas follow, only `SegmentFinished`.
 
-        That comes when every stage has freed the segment; the session then takes another.
-        Of one that is over, nothing happens.
+        That event arrives once every stage has released the segment, and the session can then open
+        another one. This does nothing if the segment is over.
         """
         if not (self.over or self._cancelled):
             if self._listening:
@@ -165,21 +170,21 @@ class CallSegment:
             self._lines.cancel_segment()
 
     def extend(self) -> None:
-        """A stage works on its part: the idle clock starts again."""
+        """Restart the idle timeout, because a stage has reported progress."""
         if self._idle is not None and not self._idle.expired():
             wait_s = self._wait_s()
             now = asyncio.get_running_loop().time()
             self._idle.reschedule(None if wait_s is None else now + wait_s)
 
     def _credit_taken(self) -> None:
-        """Grant as much new credit for audio as the client has consumed."""
+        """Grant new credit for the audio that the client has consumed."""
         taken, self._given = self._given, None
         if self._window and isinstance(taken, AudioProduced):
             positions = taken.first_sample + len(taken.samples) + self._window
             self._lines.credit(AUDIO, positions)
 
     async def _next_event(self) -> Event:
-        """The next delta, or `SegmentFinished` when everything has come."""
+        """Return the next delta, or `SegmentFinished` once the segment is complete."""
         while not self._progress.complete:
             role, response = await self._in_time(self._lines.next_message())
             event = self._apply(role, response)
@@ -194,7 +199,7 @@ class CallSegment:
         return self._progress.finished()
 
     async def _in_time(self, told: Awaitable[Told]) -> Told:
-        """Await a message of the stages. Raises `DeadlineExceeded` if none arrives in time."""
+        """Wait for a message from the stages. Raises `DeadlineExceeded` if none arrives in time."""
         try:
             async with asyncio.timeout(self._wait_s()) as self._idle:
                 return await told
@@ -211,11 +216,11 @@ class CallSegment:
             self._idle = None
 
     def _wait_s(self) -> float | None:
-        """Return the maximum wait for the next sign of life: the stages' timeout, or the total
-        timeout.
+        """Return how many seconds to wait for the next sign of life. This is the idle timeout or
+        the time left for the whole segment, whichever is shorter.
 
-        None while the user speaks, because the stage that receives the audio has a timeout for
-        this.
+        Returns None while the user is speaking, because the stage that receives the audio has a
+        timeout for this.
         """
         if self._listening:
             return None
@@ -224,7 +229,9 @@ class CallSegment:
         return min(self._idle_timeout_s, left_s)
 
     def _apply(self, role: str, response: session_pb2.SessionResponse | None) -> Event | None:
-        """Take note of a message. Raises `AntiphonError` when it breaks the protocol."""
+        """Process a message, and return the event that results from it, if any. Raises
+        `AntiphonError` if the message violates the protocol.
+        """
         if response is None:
             self._progress.add_end(role)
         elif response.HasField("segment_refused"):

@@ -1,4 +1,4 @@
-"""Errors of a line that are not its stage's word."""
+"""Errors of a session's connection to a stage that the stage itself did not report."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from antiphon.errors import Unavailable
 
 
 class ConnectionCancelled(Exception):
-    """The connection was cancelled at this end, or its channel was closed."""
+    """The connection was cancelled by the gateway, or its channel was closed."""
 
 
 class WindowExceeded(Unavailable):
-    """The stage has sent more than the window of a line, which is an error of its code."""
+    """The stage sent more than the window of a line allows. This is a bug in the stage."""

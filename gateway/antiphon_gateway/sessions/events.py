@@ -1,4 +1,7 @@
-"""What a segment yields, whatever the protocol: Started, deltas in order, Finished."""
+"""The events of a segment, independent of the client's protocol.
+
+A segment yields `SegmentStarted`, then its deltas in order, and finally `SegmentFinished`.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ from antiphon.values.segment import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class SegmentStarted:
-    """All stages hold the session and the first output is there.
+    """All stages have opened the session, and the first output is available.
 
-    `sample_rate_hz` is 0 when no audio was asked for; `input_audio_s` is how long the recordings
-    of the input are together; `drawn_seed` is that of stages that were given none.
+    `sample_rate_hz` is 0 if no audio was requested. `input_audio_s` is the total length of the
+    input recordings in seconds. `drawn_seed` is the seed of the stages for which the request gives
+    none.
     """
 
     session_id: str
@@ -30,9 +34,10 @@ class SegmentStarted:
 
 @dataclass(frozen=True, slots=True)
 class TextProduced:
-    """Whole characters and the ids (int32) that they were made of.
+    """A piece of text, which contains only complete characters, and its token IDs (int32).
 
-    `logprobs`, if asked for, are of the tokens whose text begins here.
+    If log probabilities were requested, `logprobs` has an entry for each token whose text begins in
+    this piece.
     """
 
     text: str
@@ -42,7 +47,8 @@ class TextProduced:
 
 @dataclass(frozen=True, slots=True)
 class AudioProduced:
-    """Mono float32 samples, and their codec frames [frames, groups] if they are included.
+    """A piece of audio, as mono float32 samples. If they were requested, `frames` contains its
+    codec frames, with the shape [frames, groups].
 
     `first_sample` is the index of the first sample within the answer.
     """
@@ -54,7 +60,7 @@ class AudioProduced:
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """An image file that a stage has made."""
+    """An image file that a stage has generated."""
 
     file: bytes
     media_type: str
@@ -62,14 +68,16 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True)
 class ImageProduced:
-    """Whole images."""
+    """One or more complete images."""
 
     images: tuple[ImageFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StepsAdvanced:
-    """Steps of a stage's generation: `done` of `due`. Coalesced: only the newest counts."""
+    """The progress of a stage, which has completed `done` of `due` steps. If several reports are
+    waiting, only the latest is delivered.
+    """
 
     stage: str
     done: int
@@ -78,10 +86,11 @@ class StepsAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPiece:
-    """More of call number `index` of the answer, from 0, which may be the first or the last of it.
+    """The next part of a function call. `index` is the position of the call in the answer, starting
+    at 0.
 
-    `call` is the whole call, once it has ended and is known to be one; the answer fails if it
-    proves to be none.
+    `call` is set in the last part, and contains the whole call. If the call turns out to be
+    invalid, the answer fails.
     """
 
     index: int
@@ -94,22 +103,24 @@ class ToolCallPiece:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallsProduced:
-    """More of one or several calls of functions, in order."""
+    """Parts of one or more function calls, in order."""
 
     pieces: tuple[ToolCallPiece, ...]
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """Those that have ended with it."""
+        """The calls that are completed by these parts."""
         return tuple(each.call for each in self.pieces if each.call is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentUsage(Usage):
-    """What a segment cost."""
+    """The resources that a segment used."""
 
     def with_choice(self, other: SegmentUsage) -> SegmentUsage:
-        """Of both answers to one prompt, which counts once."""
+        """Return the combined usage of two answers to the same prompt. The prompt is counted
+        once.
+        """
         return replace(
             self,
             completion_tokens=self.completion_tokens + other.completion_tokens,
@@ -120,7 +131,7 @@ class SegmentUsage(Usage):
 
 @dataclass(frozen=True, slots=True)
 class SegmentFinished:
-    """The last event. `reports` has one entry per stage that sent one, by role."""
+    """The last event. `reports` contains the report of each stage that has sent one, by role."""
 
     finish_reason: FinishReason
     usage: SegmentUsage

@@ -1,4 +1,6 @@
-"""Chunks of the edge `image` (`antiphon/wire/images.py`) to whole files."""
+"""Assembles image files from the chunks of the edge `image`, which are defined in
+`antiphon/wire/images.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from antiphon_gateway.media.vision_in import image_media_type
 from antiphon_gateway.sessions.events import ImageFile, ImageProduced
 
 MAX_IMAGES = 64
-"""Of one answer."""
+"""The maximum number of images in one answer."""
 
 
 class ImageReader:
-    """The images of one segment, bounded in number and in bytes together."""
+    """Assembles the images of one segment. Both their number and their total size are limited."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.positions = self._images = 0
@@ -21,7 +23,9 @@ class ImageReader:
         self._rest = bytearray()
 
     def read(self, chunk: Chunk) -> ImageProduced | None:
-        """The images that this chunk completes. Raises `DataLoss`, `ResourceExhausted`."""
+        """Return the images that this chunk completes. Raises `DataLoss` if a file is invalid, and
+        `ResourceExhausted` if a limit is exceeded.
+        """
         if (files := chunk.tensors.get("files")) is not None:
             self._came += files.nbytes
             if self._came > self._limit_bytes:

@@ -1,4 +1,6 @@
-"""What carries a session's messages to a stage and back, and a stream of its own as one."""
+"""The interface for the connection between a session and a stage, and its default implementation,
+in which each session has its own stream.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,28 @@ from antiphon_gateway.sessions.line_requests import LineRequests
 Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
 
 FRESH_S = 0.1
-"""A message counts as a sign of life if its reader has waited for it for so long, or has been away
-for less: what waits in a buffer may have been sent long ago."""
+"""A message counts as a sign of life if its reader has waited for it for more than this many
+seconds, or was away for less than that. Otherwise, the message may have been sent long ago and have
+waited in a buffer.
+"""
 
 
 class Connection(Protocol):
-    """Sends the requests of one session, until these are `done`, and receives its responses."""
+    """Sends the requests of one session until they are `done`, and receives the responses."""
 
     def changed(self) -> None:
-        """Send: there are new requests, or they are done."""
+        """Signal that there are new requests, or that the requests are done."""
 
     def cancel(self) -> None:
-        """End at once; the stage frees everything. May be repeated."""
+        """End the connection immediately, so that the stage frees all resources. This can be called
+        more than once.
+        """
 
     def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
-        """What the stage sends, until it ends the session.
+        """Yield the stage's responses until it ends the session.
 
-        Raises `Unavailable` for a corrupt message, `grpc.aio.AioRpcError` if the stream breaks, and
-        `ConnectionCancelled`.
+        Raises `Unavailable` if a message is corrupt, `grpc.aio.AioRpcError` if the stream breaks,
+        and `ConnectionCancelled` if the connection was cancelled.
         """
 
 
@@ -43,7 +49,7 @@ Connect = Callable[[Replica, LineRequests], Connection]
 
 
 class SignsOfLife:
-    """Counts a replica's messages that were read as they came, as its `outputs`."""
+    """Counts messages of a replica as `outputs` if they were read as soon as they arrived."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -51,19 +57,19 @@ class SignsOfLife:
         self._asked_at = self._came_at = time.monotonic()
 
     def asked(self) -> None:
-        """The reader waits for the next message."""
+        """Record that the reader is waiting for the next message."""
         self._asked_at = time.monotonic()
         self._away_s = self._asked_at - self._came_at
 
     def came(self) -> None:
-        """A message was received."""
+        """Record that a message was received."""
         self._came_at = time.monotonic()
         if self._away_s < FRESH_S or self._came_at - self._asked_at > FRESH_S:
             self._replica.outputs += 1
 
 
 class OwnStream:
-    """A `Connection` that is a RunSession stream."""
+    """A `Connection` that uses its own RunSession stream."""
 
     def __init__(self, replica: Replica, requests: LineRequests) -> None:
         self._replica = replica
@@ -73,18 +79,18 @@ class OwnStream:
         self._rpc: Rpc = replica.stub.RunSession(self._sent())
 
     def changed(self) -> None:
-        """Send what is new."""
+        """Send the new requests."""
         self._changed.set()
 
     def cancel(self) -> None:
         """End the stream."""
         self._rpc.cancel()
-        # An RPC that is over already leaves its request iterator waiting.
+        # If the RPC has already ended, gRPC leaves the request iterator waiting.
         self._requests.done = True
         self._changed.set()
 
     async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
-        """What the stage sends."""
+        """Yield the stage's responses."""
         signs = SignsOfLife(self._replica)
         try:
             async for response in undamaged(self._rpc):
@@ -92,7 +98,7 @@ class OwnStream:
                 yield response
                 signs.asked()
         except asyncio.CancelledError:
-            # gRPC raises it for a call that was cancelled here, and so is this task at its end.
+            # gRPC raises this both if the call was cancelled and if the current task was cancelled.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise

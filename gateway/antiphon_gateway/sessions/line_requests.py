@@ -1,4 +1,4 @@
-"""What waits to be sent on a session's line. Pure."""
+"""The queue of outgoing requests on a session's line. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from antiphon.errors import ResourceExhausted
 from antiphon.v1 import chunk_pb2, session_pb2
 
 MAX_WAITING_BYTES = 8 << 20
-"""Of a live segment's samples, two minutes, that wait to be sent to a stage that takes none."""
+"""The maximum number of bytes of live audio that may be waiting for a stage that does not read it.
+This is about two minutes of audio.
+"""
 
 
 class LineRequests:
-    """Requests in their order. Besides its start and end, a segment has its live input, and the
-    latest credit of each edge and the latest progress, which replace earlier ones.
+    """A queue that returns requests in order. Credit and progress messages are sent last, and a new
+    one replaces an earlier one that is still queued.
 
-    `done` is set when no more follow. `has_all_input` states that of segments and input: the only
-    segment came with the opening, and so did its input.
+    `done` is set when no more requests follow. `has_all_input` is true if the session has a single
+    segment, and if the opening message contains all of its input.
     """
 
     def __init__(self, role: str, opening: session_pb2.SessionOpen) -> None:
@@ -32,15 +34,17 @@ class LineRequests:
     def begin_segment(
         self, opening: session_pb2.SegmentOpen, chunks: Iterable[chunk_pb2.Chunk]
     ) -> None:
-        """Add a further segment's opening and input; credit of the one before it is void."""
+        """Queue the opening and the input of another segment. Credit for the previous segment is
+        discarded.
+        """
         self._credits.clear()
         self._pending.append(session_pb2.SessionRequest(segment_open=opening))
         self._pending.extend(session_pb2.SessionRequest(chunk=chunk) for chunk in chunks)
 
     def add(self, request: session_pb2.SessionRequest) -> None:
-        """Add a message about the open segment.
+        """Queue a message for the open segment.
 
-        Raises `ResourceExhausted` for a chunk if more than `MAX_WAITING_BYTES` wait.
+        Raises `ResourceExhausted` if a chunk brings the queue above `MAX_WAITING_BYTES`.
         """
         match request.WhichOneof("message"):
             case "credit":
@@ -60,7 +64,7 @@ class LineRequests:
                 self._pending.append(request)
 
     def take(self) -> Iterator[session_pb2.SessionRequest]:
-        """Remove and return the requests one by one, including those added during the iteration."""
+        """Remove and yield all requests, including those that are added during the iteration."""
         while self._pending:
             request = self._pending.popleft()
             if request.HasField("chunk"):

@@ -1,4 +1,6 @@
-"""A bounded mailbox with many writers and one reader, which a failure overtakes."""
+"""A bounded mailbox with several writers and one reader. A failure takes precedence over the items
+in it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ Item = TypeVar("Item")
 
 
 class EventMailbox(Generic[Item]):
-    """Holds at most `limit` items; writers wait for the reader to take one.
+    """Holds up to `limit` items. Writers wait until the reader has made room.
 
-    A failure is seen at once: the reader gets it before anything that still
-    lies here, and waiting writers go on with their item dropped.
+    The reader sees a failure before any items that are still in the mailbox. Waiting writers
+    continue, and their items are discarded.
     """
 
     def __init__(self, limit: int) -> None:
@@ -25,11 +27,11 @@ class EventMailbox(Generic[Item]):
 
     @property
     def failure(self) -> Exception | None:
-        """What `fail` was called with first; None when it was not."""
+        """The first exception that was passed to `fail`, or None."""
         return self._failure
 
     async def put(self, item: Item) -> None:
-        """Add an item as soon as there is room. Cancelling adds nothing."""
+        """Add an item, waiting until there is room. If this is cancelled, the item is not added."""
         while len(self._items) >= self._limit and self._failure is None:
             self._writable.clear()
             await self._writable.wait()
@@ -38,7 +40,7 @@ class EventMailbox(Generic[Item]):
             self._readable.set()
 
     def offer(self, item: Item) -> bool:
-        """Add an item if there is room; whether there was."""
+        """Add an item if there is room, and return whether it was added."""
         fits = len(self._items) < self._limit and self._failure is None
         if fits:
             self._items.append(item)
@@ -46,7 +48,9 @@ class EventMailbox(Generic[Item]):
         return fits
 
     async def get(self) -> Item:
-        """Take the oldest item, waiting for one. Raises the failure. Cancelling takes nothing."""
+        """Remove and return the oldest item, waiting for one if the mailbox is empty. Raises the
+        failure, if there is one. If this is cancelled, no item is removed.
+        """
         while not self._items and self._failure is None:
             self._readable.clear()
             await self._readable.wait()
@@ -56,7 +60,7 @@ class EventMailbox(Generic[Item]):
         return self._items.popleft()
 
     def fail(self, failure: Exception) -> None:
-        """End with a failure; only the first counts."""
+        """Set the failure. Only the first call has an effect."""
         if self._failure is None:
             self._failure = failure
             self._items.clear()

@@ -1,4 +1,6 @@
-"""The messages that open a session and its segments on the stages. Pure."""
+"""Builds the messages that open a session and its segments on the stages. This module performs no
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from antiphon_gateway.orders.prepared import AnswerAttempt, PreparedRequest
 def session_open(
     session_id: str, member: Member, lineup: Lineup, windows: Mapping[str, int]
 ) -> session_pb2.SessionOpen:
-    """What opens the session on one stage, still without a segment."""
+    """Return the message that opens a session on one stage, without a segment."""
     return session_pb2.SessionOpen(
         session_id=session_id,
         pipeline=member.description.pipeline,
@@ -44,9 +46,9 @@ def segment_openings(
     live: bool,
     traceparent: str,
 ) -> dict[str, session_pb2.SegmentOpen]:
-    """What opens a segment on each stage of a session, by role.
+    """Return the messages that open a segment on each stage of a session, by role.
 
-    All get the same, but for the options and the kinds of history that each reads.
+    They differ only in the options and the kinds of history that each stage reads.
     """
     order, reader = prepared.order, lineup.input_member.role
     given = {role or reader: settings for role, settings in order.sampling.items()}
@@ -80,7 +82,7 @@ def _own(
     options: Mapping[str, OptionValue],
     history: History | None,
 ) -> session_pb2.SegmentOpen:
-    """The message for one stage, with the options that it reads, and what it goes on from."""
+    """Return the message for one stage, with the options and the history that it reads."""
     kinds = tuple(member.description.goes_on_from) if history is not None else ()
     if not (options or kinds):
         return shared
@@ -103,7 +105,9 @@ def input_chunk(
     last: bool,
     live: bool,
 ) -> chunk_pb2.Chunk:
-    """The conversation as the segment's input chunk, which ends its input but for a live one's."""
+    """Return the conversation as the input chunk of a segment. Unless the segment is live, this
+    chunk also ends its input.
+    """
     ends = not live
     chunk = Chunk(
         session_id=session_id,
@@ -121,7 +125,7 @@ def input_chunk(
 def sample_chunk(
     session_id: str, edge: str, segment: int, samples: Tensor, *, sequence: int
 ) -> chunk_pb2.Chunk:
-    """More samples of a live segment's open recording."""
+    """Return a chunk with more samples for the recording of a live segment."""
     chunk = Chunk(
         session_id, edge, segment=segment, sequence=sequence, tensors={"samples": samples}
     )
@@ -131,10 +135,11 @@ def sample_chunk(
 def with_seeds(
     sampling: Mapping[str, SamplingRequest], roles: tuple[str, ...], input_role: str, drawn: int
 ) -> dict[str, SamplingRequest]:
-    """Sampling for every role, each with a seed.
+    """Return sampling settings for every role, each with a seed.
 
-    A role without one takes the input stage's, or the `drawn` one if that has none either. Stages
-    that share a seed draw independently all the same: each keys its draws by its role, too.
+    If no seed is given for a role, it uses the seed of the stage that reads the input, or `drawn`
+    if that has none either. Stages with the same seed still draw independently, because their
+    random numbers also depend on the role.
     """
     given = sampling.get(input_role, SamplingRequest()).seed
     shared = drawn if given is None else given

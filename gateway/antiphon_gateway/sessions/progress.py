@@ -1,7 +1,8 @@
-"""How far a segment has come: stage messages in, events out. Pure.
+"""Tracks the progress of a segment, and turns the stages' messages into events. This module
+performs no I/O.
 
-It is complete when every wanted edge has had its `segment_finished` and
-every stage has sent its report or has ended its stream. A cancelled one needs only the latter.
+A segment is complete once each requested edge has sent `segment_finished`, and each stage has sent
+its report or ended its stream. A cancelled segment does not wait for the edges.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _WORST_FIRST = (FinishReason.CANCELLED, FinishReason.LENGTH, FinishReason.STOP)
 
 
 class SegmentProgress:
-    """What one segment has received so far.
+    """The messages of a segment that have been received so far.
 
-    `sequences` counts the chunks of each edge across the session's segments.
+    `sequences` counts the chunks of each edge, across all segments of the session.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class SegmentProgress:
         self._samples_per_frame = lineup.samples_per_frame
         self._frames = self._samples = 0
         self._images = ImageReader(max_image_bytes)
-        # What a client knows a call by is unique, as the session's id is.
+        # The session ID is unique, so the IDs of its function calls are unique as well.
         calls = CallReader(f"call_{session_id.replace('-', '')}_{segment}")
         self._read = {
             TEXT: self._text,
@@ -71,30 +72,32 @@ class SegmentProgress:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing more is to come."""
+        """Whether the segment is complete."""
         ended = self._cancelled or len(self._reasons) == len(self._makers)
         return ended and not self._running
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """The roles that have not reported yet or still owe an edge, upstream first."""
+        """The roles that have not sent their report or have not finished an edge, upstream
+        first.
+        """
         owing = {role for edge, role in self._makers.items() if edge not in self._reasons}
         return tuple(dict.fromkeys((*self._running, *sorted(owing))))
 
     def cancel(self) -> None:
-        """What still comes is dropped."""
+        """Discard all further chunks."""
         self._cancelled = True
 
     def add_refusal(self, role: str) -> None:
-        """A stage had no slot for the segment."""
+        """Record that a stage had no slot for the segment."""
         self._running.pop(role, None)
 
     def add_chunk(
         self, role: str, chunk: Chunk
     ) -> TextProduced | AudioProduced | ImageProduced | ToolCallsProduced | None:
-        """The event that a chunk amounts to; None when it carries flags only.
+        """Convert a chunk to an event. Returns None if the chunk contains only flags.
 
-        Raises `DataLoss` for a chunk out of order or one that makes no sense.
+        Raises `DataLoss` if the chunk is invalid or out of order.
         """
         self._check(role, chunk)
         self._sequences[chunk.edge] = chunk.sequence + 1
@@ -110,21 +113,26 @@ class SegmentProgress:
             ) from error
 
     def add_steps(self, role: str, progress: session_pb2.Progress) -> StepsAdvanced | None:
-        """The event of a stage's steps; None of an earlier segment, and after `cancel`."""
+        """Convert a progress message to an event. Returns None if it belongs to an earlier segment,
+        or if this segment was cancelled.
+        """
         if self._cancelled or progress.segment != self._segment:
             return None
         return StepsAdvanced(role, progress.steps_done, progress.steps_due)
 
     def add_report(self, role: str, report: session_pb2.SegmentReport) -> None:
-        """Record that a stage has completed its part. Raises `DataLoss` for a report of another
-        segment."""
+        """Record that a stage has completed its part. Raises `DataLoss` if the report belongs to
+        another segment.
+        """
         if report.segment != self._segment:
             raise DataLoss(f"the stage {role} reported segment {report.segment}", stage=role)
         self._reports[role] = report
         self._running.pop(role, None)
 
     def add_end(self, role: str) -> None:
-        """A stage has ended its stream. Raises `Internal` when it still owes an edge."""
+        """Record that a stage has ended its stream. Raises `Internal` if one of its edges is not
+        finished.
+        """
         self._running.pop(role, None)
         owed = [e for e, maker in self._makers.items() if maker == role and e not in self._reasons]
         if owed and not self._cancelled:
@@ -135,7 +143,7 @@ class SegmentProgress:
             )
 
     def finished(self) -> SegmentFinished:
-        """The last event of a complete segment."""
+        """Return the last event of a complete segment."""
         none = session_pb2.SegmentReport()
         report = self._reports.get(self._input_role, none)
         frames = self._frames
@@ -155,7 +163,7 @@ class SegmentProgress:
         return SegmentFinished(reason, usage, dict(self._reports))
 
     def _check(self, role: str, chunk: Chunk) -> None:
-        """Raise unless the chunk is the next one of an open edge of this segment."""
+        """Raise `DataLoss` unless the chunk is the next one on an open edge of this segment."""
         edge, expected = chunk.edge, self._sequences.get(chunk.edge, 0)
         here = (self._session_id, self._segment)
         if (chunk.session_id, chunk.segment) != here or self._makers.get(edge) != role:

@@ -1,4 +1,4 @@
-"""Choose which error of a session to report, if several stages fail for one cause."""
+"""Determines which error to report if a single cause makes several stages of a session fail."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from antiphon.errors import AntiphonError, ErrorCode
 ROOT_CAUSE_WAIT_S = 0.5
 
 ECHO_CODES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS, ErrorCode.CANCELLED})
-"""What stages say when another has died, and may say of themselves."""
+"""The codes that a stage may report when another stage has failed. They can also be the stage's own
+errors.
+"""
 
 
 class RootCause:
-    """Calls `end` with an error: at once with a cause, after a moment with a possible consequence.
+    """Calls `end` with the error that ends a session. If the error may be the consequence of
+    another one, it waits briefly before it does so.
 
-    A cause that arrives during that moment replaces the consequence.
+    If the original error arrives during this wait, it is reported instead.
     """
 
     def __init__(self, end: Callable[[AntiphonError], None]) -> None:
@@ -25,17 +28,17 @@ class RootCause:
         self.echo: AntiphonError | None = None
 
     def fail(self, error: AntiphonError) -> None:
-        """An error that is its own cause."""
+        """Report an error that no other error has caused."""
         self._end(error)
 
     def fail_or_echo(self, error: AntiphonError) -> None:
-        """Add an error that another error may have caused; the first such error counts."""
+        """Report an error that another error may have caused. Only the first such error counts."""
         if self.echo is None:
             self.echo = error
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(ROOT_CAUSE_WAIT_S, self._end, error)
 
     def close(self) -> None:
-        """Cancel a pending error."""
+        """Discard a pending error."""
         if self._timer is not None:
             self._timer.cancel()

@@ -1,7 +1,7 @@
-"""A session: its segments one after the other, on the stages of a line-up.
+"""A session, which runs its segments one at a time on the stages of a line-up.
 
-A session opens on all its stages at once, with its first segment. Between segments the stages keep
-it parked. The first error ends it.
+The session is opened on all stages at once, together with its first segment. The stages keep it
+open between segments. The first error ends it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ FIRST_ATTEMPT = AnswerAttempt()
 
 
 class Session:
-    """One session on its stages. Enter it, ask for segments, leave it.
+    """A session on its stages. Enter it as a context, request segments, and leave it.
 
-    Leaving frees every stage: in order when no segment is open, by cancelling otherwise. `model` is
-    the name of the model in its events.
+    If no segment is open when the context is left, the stages are closed in order. Otherwise, the
+    session is cancelled. `model` is the model name that appears in the events.
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class Session:
             if kind is None and self._segment is not None and self._segment.over:
                 await self._lines.wait_closed()
         finally:
-            # A client that leaves meanwhile ends the wait; the stages are let go all the same.
+            # If the client leaves during this wait, the wait ends early, but the stages are still
+            # released.
             if self._segment is not None:
                 self._segment.span.end(error or self._lines.failure)
             await self._lines.close()
@@ -92,16 +93,17 @@ class Session:
         last: bool,
         live: bool = False,
     ) -> CallSegment:
-        """Open the next segment on all stages; after the `last` one there is no other.
+        """Open the next segment on all stages. After the `last` one, no further segment can be
+        opened.
 
-        A `live` one ends with a user's recording that is still being made (`AudioPart.live`):
-        its samples are brought by `CallSegment.hear`. The attempt's time begins now, and goes on
-        while recordings are decoded that an earlier session had; of a live one it begins when its
-        input is finished.
+        A `live` segment ends with a recording that is still in progress (`AudioPart.live`). Its
+        samples are passed to `CallSegment.hear`. The attempt's time limit starts now, and includes
+        the time to decode recordings from an earlier session. For a live segment, it starts over
+        when the input is complete.
 
-        Raises what `RequestPreparer.fit` and `RequestMedia.decode` raise, `FailedPrecondition`
-        while a segment is open or after the last one, and what ended the session. Cancelling opens
-        nothing.
+        Raises `FailedPrecondition` while a segment is open and after the last one, the error that
+        ended the session, and the errors of `RequestPreparer.fit` and `RequestMedia.decode`. If
+        this is cancelled, no segment is opened.
         """
         asked_at = time.monotonic()
         within_s = min(self._config.limits.request_timeout_s, attempt.deadline_s)
@@ -121,26 +123,26 @@ class Session:
 
     @property
     def lost(self) -> bool:
-        """Whether it has failed, or a stage has left it."""
+        """Whether the session has failed, or a stage has left it."""
         return self._lines.lost
 
     @property
     def lost_stage(self) -> str:
-        """The role of the stage that failed or left; "" where none is known."""
+        """The role of the stage that failed or left, or an empty string if it is unknown."""
         return self._lines.lost_stage
 
     @property
     def parked(self) -> bool:
-        """Whether another segment may be asked for."""
+        """Whether another segment can be opened."""
         between = self._segment is None or self._segment.over
         return between and not (self.lost or self._done)
 
     def end_with(self, error: AntiphonError) -> None:
-        """End the session now with an error; the first one counts."""
+        """End the session immediately with an error. Only the first error counts."""
         self._lines.end_with(error)
 
     def _check_parked(self) -> None:
-        """Raise unless another segment may be opened."""
+        """Raise an error unless another segment can be opened."""
         if self._lines.failure is not None:
             raise self._lines.failure
         asked = f"segment {self._segments} was asked for"
@@ -154,7 +156,7 @@ class Session:
     def _open(
         self, prepared: PreparedRequest, attempt: AnswerAttempt, *, last: bool, live: bool
     ) -> CallSegment:
-        """Open a segment, the first with the session itself, on all stages at once."""
+        """Open a segment on all stages at once. The first segment also opens the session."""
         number, heard_s = self._segments, prepared.media.seconds(self.sent)
         said = prepared.conversation(self.sent, self._lineup)
         segment = self._new_segment(prepared.seed(attempt), heard_s, attempt, last=last, live=live)
@@ -186,7 +188,7 @@ class Session:
     def _new_segment(
         self, seed: int, heard_s: float, attempt: AnswerAttempt, *, last: bool, live: bool
     ) -> CallSegment:
-        """The events of the next segment, which is not open yet."""
+        """Create the next segment, which has not been opened yet."""
         return CallSegment(
             self._lines,
             self._segments,

@@ -1,8 +1,9 @@
-"""The lines of a session to all its stages, as one.
+"""Combines the lines of a session to all of its stages.
 
-What the stages send is merged through one bounded mailbox. The first error ends the session: all
-lines are cancelled at once and the error overtakes what the client has not taken yet. An error that
-may only be the echo of another stage's death waits a moment for the cause.
+Messages from the stages are merged through a bounded mailbox. The first error ends the session. All
+lines are cancelled immediately, and the client sees the error before any messages that are still in
+the mailbox. An error that may only be the consequence of another stage's failure is held back
+briefly, until the cause arrives.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from antiphon_gateway.sessions.stage_line import OpenLine, StageLine
 log = logging.getLogger("gateway.session")
 
 StageMessage = tuple[str, session_pb2.SessionResponse | None]
-"""A stage's role and what it sent; None when it has ended its stream."""
+"""A stage's role, and its message. The message is None if the stage has ended its stream."""
 PIECE_SAMPLES = 1 << 16
-"""Most samples of a live segment's recording in one message."""
+"""The maximum number of samples of a live recording in one message."""
 MAILBOX_MESSAGES = 16
-"""Stage messages that wait for a slow client; further ones stay with the stages."""
+"""The maximum number of stage messages that wait for a slow client. Beyond this limit, the gateway
+stops reading from the stages.
+"""
 CLOSE_WAIT_S = 1.0
 
-# Errors that say of a replica that it should not get the next session.
+# Errors that count against a replica when the replica for the next session is chosen.
 _FAILURES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS, ErrorCode.INTERNAL})
 
 
@@ -44,8 +47,11 @@ def _ignore(_: str = "") -> None:
 
 @dataclass(slots=True)
 class OpenSegment:
-    """The segment that the lines have open: its number, the client's names of fields, and whom to
-    call: `on_freed` with the role of each stage that has reported, `on_progress` while one works.
+    """The open segment. `number` is its number, and `field_names` maps internal field names to
+    those that the client used.
+
+    `on_freed` is called with the role of each stage that has sent its report. `on_progress` is
+    called when a stage reports progress.
     """
 
     number: int = -1
@@ -55,7 +61,9 @@ class OpenSegment:
 
 
 class SessionLines:
-    """A line to each stage of a line-up, open from the first segment until `close`."""
+    """A line to each stage of a line-up. The lines are open from the first segment until
+    `close`.
+    """
 
     def __init__(
         self,
@@ -67,7 +75,7 @@ class SessionLines:
     ) -> None:
         self.assignment = assignment
         self.left = ""
-        """The role of a stage that has ended its stream, if any has."""
+        """The role of a stage that has ended its stream, or an empty string."""
         self._session_id = session_id
         self._lineup = lineup
         self._windows = windows
@@ -78,9 +86,9 @@ class SessionLines:
         self._cause = RootCause(self.end_with)
         self._segment = OpenSegment()
         self._steps: dict[str, session_pb2.SessionResponse] = {}
-        """The newest report of steps that the client has not got, by role."""
+        """The latest progress report for each role that the client has not received yet."""
         self._steps_late: dict[str, None] = {}
-        """Roles whose report found no room in the mailbox."""
+        """The roles whose progress report did not fit into the mailbox."""
         self._inputs = 0
         self._unopened: set[str] = set()
         self._all_opened = asyncio.Event()
@@ -88,7 +96,7 @@ class SessionLines:
 
     @property
     def failure(self) -> Exception | None:
-        """What has ended the session."""
+        """The error that ended the session, or None."""
         return self._mailbox.failure
 
     @property
@@ -98,17 +106,19 @@ class SessionLines:
 
     @property
     def lost_stage(self) -> str:
-        """The role of the stage that failed or left; "" if none is known."""
+        """The role of the stage that failed or left, or an empty string if it is unknown."""
         failure = self.failure or self._cause.echo
         return failure.stage if isinstance(failure, AntiphonError) else self.left
 
     @property
     def heard_rate_hz(self) -> int:
-        """Samples a second of recordings, as the stage that reads them takes them; 0: none."""
+        """The sample rate in Hz that the input stage expects for recordings. It is 0 if the stage
+        accepts none.
+        """
         return self._lineup.input_member.description.input_sample_rate_hz
 
     def next_input(self) -> int:
-        """The sequence number of the next input chunk."""
+        """Return the sequence number for the next input chunk."""
         sequence, self._inputs = self._inputs, self._inputs + 1
         return sequence
 
@@ -118,8 +128,9 @@ class SessionLines:
         openings: Mapping[str, session_pb2.SegmentOpen],
         first: chunk_pb2.Chunk,
     ) -> None:
-        """Open a segment, the first with the session itself, on all stages at once. The stage that
-        reads the input gets the `first` chunk with it."""
+        """Open a segment on all stages at once. The first segment also opens the session. The stage
+        that reads the input receives the `first` chunk along with the opening.
+        """
         lineup = self._lineup
         self._segment = segment
         self._unopened = set(lineup.roles)
@@ -138,9 +149,9 @@ class SessionLines:
             self._readers.append(asyncio.create_task(self._read(line)))
 
     async def wait_answered(self) -> bool:
-        """Return when all stages have given the segment a slot, or have refused.
+        """Wait until each stage has either given the segment a slot or refused it.
 
-        Returns whether all have given one. Raises the session's error.
+        Returns whether all stages have given it a slot. Raises the error that ended the session.
         """
         await self._all_opened.wait()
         if self.failure is not None:
@@ -148,8 +159,9 @@ class SessionLines:
         return not self._slot_refused
 
     async def next_message(self) -> StageMessage:
-        """The next message of any stage; of reports of steps, the newest. Raises the session's
-        failure."""
+        """Return the next message from any stage. If it is a progress report, it is the stage's
+        latest. Raises the error that ended the session.
+        """
         role, response = await self._mailbox.get()
         for late in [*self._steps_late]:
             if self._mailbox.offer((late, self._steps[late])):
@@ -159,9 +171,9 @@ class SessionLines:
         return role, response
 
     def hear(self, samples: Tensor) -> None:
-        """Bring samples of a live segment's recording to the stage that reads it.
+        """Send samples of a live recording to the input stage.
 
-        Raises `ResourceExhausted` when more waits to be sent than may.
+        Raises `ResourceExhausted` if too many samples are already waiting to be sent.
         """
         line, edge = self._lines[self._lineup.input_member.role], self._lineup.input_edge.name
         number = self._segment.number
@@ -172,31 +184,38 @@ class SessionLines:
             line.send(session_pb2.SessionRequest(chunk=chunk))
 
     def finish_input(self, on_freed: Callable[[str], None] | None) -> None:
-        """Notify all stages that the input of a live segment is complete; for `on_freed` see
-        `AnswerAttempt`."""
+        """Notify all stages that the input of a live segment is complete. `on_freed` is described
+        in `AnswerAttempt`.
+        """
         self._segment.on_freed = on_freed or self._segment.on_freed
         finished = session_pb2.InputFinished(segment=self._segment.number)
         self._send_all(session_pb2.SessionRequest(input_finished=finished))
 
     def credit(self, edge: str, positions: int) -> None:
-        """Let the producer of an edge to the client send so many positions in all."""
+        """Grant credit to the producer of an edge that leads to the client. `positions` is the
+        total number of positions that it may send.
+        """
         number = self._segment.number
         credit = session_pb2.OutputCredit(edge=edge, segment=number, positions=positions)
         producer = self._lines[self._lineup.producer(edge).role]
         producer.send(session_pb2.SessionRequest(credit=credit))
 
     def cancel_segment(self) -> None:
-        """End the segment on all stages; each reports it when it holds nothing of it any more."""
+        """Cancel the segment on all stages. Each stage sends a report once it has released the
+        segment.
+        """
         ending = session_pb2.CancelSegment(segment=self._segment.number)
         self._send_all(session_pb2.SessionRequest(cancel_segment=ending))
 
     def half_close(self) -> None:
-        """Close the sending side: no segment follows, and the stages then end their streams."""
+        """Close the sending side, because no further segment follows. The stages then end their
+        streams.
+        """
         for line in self._lines.values():
             line.half_close()
 
     def end_with(self, error: AntiphonError) -> None:
-        """End the session now with an error; the first one counts."""
+        """End the session immediately with an error. Only the first error counts."""
         if self.failure is None and error.code in _FAILURES:
             self.assignment.failed(error.stage)
         self._mailbox.fail(error)
@@ -204,15 +223,16 @@ class SessionLines:
         self._cancel()
 
     async def wait_closed(self) -> None:
-        """Half-close, and return when the stages have ended their streams, or soon. Cancelling
-        ends the wait alone."""
+        """Close the sending side, and wait a short time for the stages to end their streams.
+        Cancelling this ends only the wait.
+        """
         self._cause.close()
         self.half_close()
         if self._readers:
             await asyncio.wait(self._readers, timeout=CLOSE_WAIT_S)
 
     async def close(self) -> None:
-        """End the streams that are still open."""
+        """End all streams that are still open."""
         self._cause.close()
         self._cancel()
         for reader in self._readers:
@@ -228,7 +248,7 @@ class SessionLines:
             line.send(request)
 
     async def _read(self, line: StageLine) -> None:
-        """Hand on what a stage sends until it ends its stream."""
+        """Process a stage's messages until it ends its stream."""
         try:
             async for response in line.responses():
                 await self._receive(line.role, response)
@@ -258,7 +278,7 @@ class SessionLines:
                 log.warning("%s: %s lost its link for a while", self._session_id, role)
             case "progress":
                 self._segment.on_progress()
-                # The idle clocks of the stages that wait for it start again, too.
+                # This also restarts the idle timeouts of the stages that are waiting for this one.
                 progress = session_pb2.Progress(segment=response.progress.segment)
                 self._send_downstream(role, session_pb2.SessionRequest(progress=progress))
                 if response.progress.steps_due:
@@ -275,21 +295,23 @@ class SessionLines:
                 await self._mailbox.put((role, response))
 
     def _hand_on_steps(self, role: str, response: session_pb2.SessionResponse) -> None:
-        """Put a report of steps into the mailbox, or in the place of one that waits. A slow client
-        does not hold up its stage, whose progress the stages after it need."""
+        """Add a progress report to the mailbox, or replace the one that is waiting there. This
+        never blocks, because a slow client must not delay the progress messages to the stages
+        downstream.
+        """
         waits = role in self._steps
         self._steps[role] = response
         if not waits and not self._mailbox.offer((role, response)):
             self._steps_late[role] = None
 
     def _answered(self, role: str) -> None:
-        """A stage has opened the segment, or has refused to."""
+        """Record that a stage has opened or refused the segment."""
         self._unopened.discard(role)
         if not self._unopened:
             self._all_opened.set()
 
     def _send_downstream(self, role: str, request: session_pb2.SessionRequest) -> None:
-        """Send a message to the stages after one."""
+        """Send a message to all stages downstream of a stage."""
         for each in self._downstream(role):
             each.send(request)
 
@@ -298,12 +320,14 @@ class SessionLines:
         return (self._lines[each] for each in roles[roles.index(role) + 1 :])
 
     def _fail_by_word(self, role: str, error: AntiphonError) -> None:
-        """Process a stage's report that its part failed.
+        """Process an error that a stage has reported.
 
-        A report of a cancellation counts as a loss of the stage, because only the client cancels.
+        If the stage reports a cancellation, the stage counts as lost, because only the client
+        cancels segments.
         """
         name_field(error, self._segment.field_names)
-        # Who has not opened yet refuses to: that is no echo of what happened to another.
+        # If the stage has not opened the segment yet, this is a refusal, which no other stage can
+        # have caused.
         refuses = role in self._unopened and error.stage in ("", role)
         may_echo = error.code in ECHO_CODES and not refuses
         if isinstance(error, Cancelled):

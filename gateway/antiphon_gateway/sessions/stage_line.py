@@ -1,4 +1,4 @@
-"""What a session needs of its connection to one stage."""
+"""The interface of a session's connection to a single stage."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from antiphon_gateway.fleet.replica import Replica
 
 
 class StageLine(Protocol):
-    """A session on one replica, open from construction; ends with `half_close` or `cancel`.
+    """A session on one replica. It is open from its construction until `half_close` or `cancel`.
 
-    The replica's slot is taken while a segment is open, until its report or refusal.
+    While a segment is open, it occupies one of the replica's slots, until the replica reports or
+    refuses it.
     """
 
     @property
@@ -21,33 +22,37 @@ class StageLine(Protocol):
 
     @property
     def gone(self) -> bool:
-        """Whether the replica was lost after it had reported its segment."""
+        """Whether the replica was lost after it had sent its report on the segment."""
 
     def open_segment(
         self, opening: session_pb2.SegmentOpen, chunks: Iterable[chunk_pb2.Chunk]
     ) -> None:
-        """Open another segment, once all stages are done with the one before it."""
+        """Open another segment. All stages must have completed the previous one."""
 
     def send(self, request: session_pb2.SessionRequest) -> None:
-        """Send a message about the open segment.
+        """Send a message for the open segment.
 
-        The latest credit of an edge, and the latest progress, replace earlier ones that still wait.
-        A stage that has reported gets no `gone`. Raises `ResourceExhausted` for a chunk if too many
-        bytes of chunks wait already.
+        New credit for an edge replaces credit that has not been sent yet, and so does new progress.
+        A `gone` message is not sent to a stage that has already reported. Raises
+        `ResourceExhausted` if too many bytes of chunks are waiting to be sent.
         """
 
     def half_close(self) -> None:
-        """End what is sent; the stage then ends the stream. May be repeated."""
+        """Stop sending, after which the stage ends the stream. This can be called more than
+        once.
+        """
 
     def cancel(self) -> None:
-        """End the stream at once; the stage frees everything. May be repeated."""
+        """End the stream immediately, so that the stage frees all resources. This can be called
+        more than once.
+        """
 
     def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
-        """What the stage sends, until the stream ends or the replica is `gone`.
+        """Yield the stage's messages until the stream ends or the replica is `gone`.
 
         Raises the typed error of a broken stream, and `Unavailable` if the replica is lost.
         """
 
 
 OpenLine = Callable[[Replica, session_pb2.SessionOpen], StageLine]
-"""Opens a session on a replica."""
+"""A function that opens a session on a replica."""

@@ -1,4 +1,4 @@
-"""The state of a session's line to a stage, whatever carries its messages."""
+"""The state of a session's line to a stage, for any type of connection."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from antiphon_gateway.sessions.connection_errors import ConnectionCancelled
 from antiphon_gateway.sessions.line_connection import Connect, OwnStream
 from antiphon_gateway.sessions.line_requests import LineRequests
 
-# What gRPC says by itself of a connection that broke, or on which came what nobody has sent: what
-# a stage says has its typed form with it.
+# The codes with which gRPC itself reports that a connection broke or received invalid data. An
+# error that the stage reports also contains its typed form.
 _LOST = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -28,7 +28,9 @@ _LOST = frozenset(
 
 
 class StageStream:
-    """A `StageLine` over a connection: by default a RunSession stream of its own."""
+    """Implements `StageLine` on top of a connection. By default, this is a separate RunSession
+    stream.
+    """
 
     def __init__(
         self, stage: Replica, opening: session_pb2.SessionOpen, connect: Connect = OwnStream
@@ -47,26 +49,30 @@ class StageStream:
     def open_segment(
         self, opening: session_pb2.SegmentOpen, chunks: Iterable[chunk_pb2.Chunk]
     ) -> None:
-        """Open another segment, once all stages are done with the one before it."""
+        """Open another segment. All stages must have completed the previous one."""
         self._has_reported = False
         self._take_slot()
         self._requests.begin_segment(opening, chunks)
         self._connection.changed()
 
     def send(self, request: session_pb2.SessionRequest) -> None:
-        """Send a message about the open segment; see `StageLine.send`."""
+        """Send a message for the open segment, as described in `StageLine.send`."""
         if request.HasField("gone") and self._has_reported:
             return
         self._requests.add(request)
         self._connection.changed()
 
     def half_close(self) -> None:
-        """End what is sent; the stage then ends the stream. May be repeated."""
+        """Stop sending, after which the stage ends the stream. This can be called more than
+        once.
+        """
         self._requests.done = True
         self._connection.changed()
 
     def cancel(self) -> None:
-        """End the stream at once; the stage frees everything. May be repeated."""
+        """End the stream immediately, so that the stage frees all resources. This can be called
+        more than once.
+        """
         self._stage.let_go(self._stage_lost)
         self._give_slot_back()
         self._connection.cancel()
@@ -77,13 +83,15 @@ class StageStream:
             self._stage.segment_began()
 
     def _give_slot_back(self) -> None:
-        """The replica has done its part of the segment, or refused it. May be repeated."""
+        """Release the slot, because the replica has completed or refused the segment. This can be
+        called more than once.
+        """
         if self._has_slot:
             self._has_slot = False
             self._stage.segment_ended()
 
     async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
-        """What the stage sends; see `StageLine.responses`."""
+        """Yield the stage's messages, as described in `StageLine.responses`."""
         try:
             async for response in self._connection.responses():
                 self._note(response)
@@ -101,8 +109,10 @@ class StageStream:
             self.gone = True
 
     def _note(self, response: session_pb2.SessionResponse) -> None:
-        """Give the slot back with a report or a refusal. A replica that is lost after its report
-        has not failed: the stages downstream report an error if they miss something of it."""
+        """Release the slot if the message is a report or a refusal. If the replica is lost after
+        its report, this is not an error. If its output is incomplete, the stages downstream report
+        this.
+        """
         match response.WhichOneof("message"):
             case "report":
                 self._has_reported = True
@@ -111,7 +121,9 @@ class StageStream:
                 self._give_slot_back()
 
     def _stage_lost(self, loss: Unavailable) -> None:
-        """The stage has stopped answering: the stream is broken, whatever gRPC knows."""
+        """Treat the stream as broken, because the stage has stopped responding. gRPC may not have
+        noticed this yet.
+        """
         self._loss = loss
         self.cancel()
 

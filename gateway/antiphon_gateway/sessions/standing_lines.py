@@ -1,11 +1,14 @@
-"""The lines of one standing stream at the gateway, without the stream. Pure.
+"""The lines of a standing stream on the gateway's side, without the stream itself. This module
+performs no I/O.
 
-A line's responses wait for its reader. The stage sends a window of them, or one, ahead of what the
-reader has processed, so one slow client holds up no other. A stage that exceeds that loses the
-line. An error ends one line; the end of the stream ends all of them, as if each had broken.
+Responses are queued in their line until its reader takes them. The stage may send each line up to a
+window of data, or a single larger response, ahead of what the reader has processed. A slow client
+therefore does not delay other clients. If a stage exceeds the window, the line is closed. An error
+affects a single line, whereas the end of the stream ends all lines as if each had broken.
 
-The stage states the window in the first response of the stream, and how many requests it takes in
-a batch. Until then, and to a stage that takes no batches, each request is a message.
+The first response on the stream states the window, and the maximum number of requests in a batch.
+Until it arrives, and if the stage does not support batches, each request is sent as a separate
+message.
 """
 
 from __future__ import annotations
@@ -20,13 +23,15 @@ from antiphon_gateway.sessions.connection_errors import ConnectionCancelled, Win
 from antiphon_gateway.sessions.line_requests import LineRequests
 
 BATCH_REQUESTS = 64
-"""Most requests in a message, though the stage may take more: it handles them in one go."""
+"""The maximum number of requests in one message, even if the stage would accept more, because the
+stage processes a message in one go.
+"""
 BATCH_BYTES = 64 << 10
-"""A message is sent when it has so many bytes, though more is ready."""
+"""A message is sent once it has reached this many bytes, even if more requests are ready."""
 
 
 class StandingLines:
-    """The lines of a stream. `on_ready` is called when there is something to `take`."""
+    """The lines of a stream. `on_ready` is called when `take` has something to return."""
 
     def __init__(self, on_ready: Callable[[], None]) -> None:
         self.window_bytes = 0
@@ -35,10 +40,10 @@ class StandingLines:
         self._lines: dict[int, StandingLine] = {}
         self._numbers = itertools.count(1)
         self._ready: dict[int, None] = {}
-        """Lines with something to send, in the order in which they are served."""
+        """The lines that have something to send, in the order in which they are served."""
 
     def connect(self, requests: LineRequests, on_arrived: Callable[[], None]) -> StandingLine:
-        """Open a line. `on_arrived` is called when there is something to read of it."""
+        """Open a line. `on_arrived` is called when a response arrives or the line ends."""
         number = next(self._numbers)
         self._lines[number] = line = StandingLine(self, number, requests, on_arrived)
         self.serve(number)
@@ -46,21 +51,22 @@ class StandingLines:
 
     @property
     def open(self) -> int:
-        """Lines that the stage has not ended."""
+        """The number of lines that the stage has not ended."""
         return len(self._lines)
 
     def serve(self, number: int) -> None:
-        """Send what a line has."""
+        """Mark a line as having something to send."""
         self._ready[number] = None
         self._on_ready()
 
     def forget(self, number: int) -> None:
-        """Drop a line that has sent nothing."""
+        """Remove a line that has not sent anything."""
         del self._lines[number]
 
     def receive(self, response: stage_pb2.LineResponse) -> None:
-        """Give each line what has come for it. Raises `Unavailable` if the stage does not begin
-        with the window."""
+        """Pass the messages of a response to their lines. Raises `Unavailable` if the first
+        response does not state the window.
+        """
         if not self.window_bytes:
             self.window_bytes = response.window_bytes
             if not self.window_bytes:
@@ -76,13 +82,15 @@ class StandingLines:
                 line.end(None)
 
     def end(self, failure: Exception) -> None:
-        """The stream is over: all lines end with the failure."""
+        """End all lines with the failure, because the stream has ended."""
         lines, self._lines = list(self._lines.values()), {}
         for line in lines:
             line.end(failure)
 
     def take(self) -> stage_pb2.LineRequest | None:
-        """What is ready of all lines, in one message of bounded size; None if nothing is."""
+        """Return a message with requests that are ready, from all lines. Its size is limited.
+        Returns None if no requests are ready.
+        """
         requests: list[stage_pb2.LineRequest] = []
         left_bytes = BATCH_BYTES
         while self._ready and left_bytes > 0 and len(requests) < self._batch_requests:
@@ -94,7 +102,8 @@ class StandingLines:
                 requests.append(request)
                 left_bytes -= request.ByteSize()
                 if left_bytes <= 0 or len(requests) == self._batch_requests:
-                    # It may have more, which is served after that of the others.
+                    # The line may have more to send, which is sent after the requests of the other
+                    # lines.
                     self._ready[number] = None
                     break
         if len(requests) > 1:
@@ -103,7 +112,9 @@ class StandingLines:
 
 
 class StandingLine:
-    """One line: what it sends, and the responses that wait for its reader."""
+    """A single line, with its outgoing requests and the responses that are waiting for its
+    reader.
+    """
 
     def __init__(
         self,
@@ -113,9 +124,9 @@ class StandingLine:
         on_arrived: Callable[[], None],
     ) -> None:
         self.is_over = False
-        """Nothing more comes than what waits."""
+        """Whether the line has ended. Responses that have already arrived can still be read."""
         self.failure: Exception | None = None
-        """Why the line is over, if its session has not ended."""
+        """The error that ended the line, or None if its session ended normally."""
         self._lines = lines
         self.number = number
         self._requests = requests
@@ -126,7 +137,7 @@ class StandingLine:
 
     @property
     def _owes_report(self) -> bool:
-        """Whether the stage should learn how much has been processed."""
+        """Whether it is time to report to the stage how much has been processed."""
         if self.is_over:
             return False
         unreported_bytes = self._processed_bytes - self._reported_bytes
@@ -134,15 +145,15 @@ class StandingLine:
 
     @property
     def has_response(self) -> bool:
-        """Whether a response waits."""
+        """Whether a response is waiting to be read."""
         return bool(self._responses)
 
     def changed(self) -> None:
-        """Send what is new."""
+        """Send the new requests."""
         self._lines.serve(self.number)
 
     def cancel(self) -> None:
-        """End the line; what the stage has sent of it is dropped."""
+        """End the line, and discard the responses that have not been read."""
         if self._cancelled or self.is_over:
             return
         self._cancelled = True
@@ -154,13 +165,15 @@ class StandingLine:
             self._lines.forget(self.number)
 
     def end(self, failure: Exception | None) -> None:
-        """Nothing more comes; the reader gets the failure, if there is one, after what came."""
+        """End the line. The reader receives the remaining responses first, and then the failure, if
+        there is one.
+        """
         if not self.is_over:
             self.is_over, self.failure = True, failure
             self._on_arrived()
 
     def receive(self, response: session_pb2.SessionResponse) -> None:
-        """Keep a response for the reader, within the window."""
+        """Queue a response for the reader. If it exceeds the window, the line is cancelled."""
         if self.is_over:
             return
         size_bytes = response.ByteSize()
@@ -173,7 +186,7 @@ class StandingLine:
         self._on_arrived()
 
     def take(self) -> Iterator[stage_pb2.LineRequest]:
-        """Remove and return what the line has to send, one by one."""
+        """Remove and yield everything that the line has to send."""
         number = self.number
         if self._cancelled:
             yield stage_pb2.LineRequest(line=number, cancel=stage_pb2.LineCancel())
@@ -189,12 +202,13 @@ class StandingLine:
             yield stage_pb2.LineRequest(line=number, processed_bytes=self._processed_bytes)
 
     def read(self) -> tuple[session_pb2.SessionResponse, int] | None:
-        """The next response and its bytes, which its reader reports to `processed`; None if none
-        waits."""
+        """Return the next response and its size in bytes, or None if no response is waiting. The
+        reader must pass the size to `processed`.
+        """
         return self._responses.popleft() if self._responses else None
 
     def processed(self, size_bytes: int) -> None:
-        """The reader is done with a response."""
+        """Record that the reader has processed a response."""
         self._waiting_bytes -= size_bytes
         self._processed_bytes += size_bytes
         if self._owes_report:

@@ -1,11 +1,13 @@
-"""One stream to a replica that carries the sessions of this gateway, each as a line.
+"""A single stream to a replica, on which the gateway multiplexes many sessions. Each session is one
+line.
 
-Opening a stream of gRPC costs several times what a message costs. So a session whose opening is
-small, and which has one segment, is a line of the replica's `RunSessions` stream. A session with
-much input has a stream of its own, because a large message would delay the lines behind it; so has
-a conversation, which is opened rarely and may get much input later.
+Opening a gRPC stream costs several times as much as sending a message. A session with a small
+opening message and a single segment therefore becomes a line of the replica's `RunSessions` stream.
+A session with a large input has its own stream, because a large message would delay the other
+lines. The same applies to a conversation, because it is opened rarely and may receive a large input
+later.
 
-`standing_lines.py` has the lines and what ends them.
+`standing_lines.py` implements the lines.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ log = logging.getLogger(__name__)
 Rpc = grpc.aio.StreamStreamCall[stage_pb2.LineRequest, stage_pb2.LineResponse]
 
 SMALL_BYTES = 64 << 10
-"""Largest opening of a session that is sent on a standing stream."""
+"""The maximum size in bytes of an opening message that is sent on a standing stream."""
 
 
 class StandingStreams:
-    """The standing streams of a gateway, one for each channel; `close` them."""
+    """The standing streams of a gateway, one for each channel. Call `close` to end them."""
 
     def __init__(self) -> None:
         self._by_channel: dict[grpc.aio.Channel, StandingStream] = {}
@@ -68,7 +70,9 @@ class StandingStreams:
 
 
 class StandingStream:
-    """One `RunSessions` stream, open from construction until it breaks or is closed."""
+    """A single `RunSessions` stream. It is open from its construction until it breaks or is
+    closed.
+    """
 
     def __init__(self, replica: Replica) -> None:
         self.is_over = False
@@ -85,7 +89,7 @@ class StandingStream:
         return LineReader(self._lines.connect(requests, arrived.set), arrived)
 
     async def close(self) -> None:
-        """End the stream, and all lines with it."""
+        """End the stream and all of its lines."""
         self._rpc.cancel()
         await asyncio.wait((self.reading,))
 
@@ -106,7 +110,8 @@ class StandingStream:
             failure = Internal(f"the stage {self._role}: {what}", stage=self._role)
         finally:
             self.is_over = True
-            # The request iterator ends, which an RPC that is over leaves waiting.
+            # If the RPC has already ended, gRPC leaves the request iterator waiting, so end it
+            # here.
             self._changed.set()
             self._lines.end(failure)
             self._rpc.cancel()
@@ -120,22 +125,22 @@ class StandingStream:
 
 
 class LineReader:
-    """A `Connection` that is a line of a standing stream."""
+    """Implements `Connection` as a line of a standing stream."""
 
     def __init__(self, line: StandingLine, arrived: asyncio.Event) -> None:
         self._line = line
         self._arrived = arrived
 
     def changed(self) -> None:
-        """Send what is new."""
+        """Send the new requests."""
         self._line.changed()
 
     def cancel(self) -> None:
-        """End the line; what the stage has sent of it is dropped."""
+        """End the line, and discard the responses that have not been read."""
         self._line.cancel()
 
     async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
-        """What the stage sends on the line."""
+        """Yield the stage's responses on this line."""
         line = self._line
         while True:
             while (read := line.read()) is not None:
