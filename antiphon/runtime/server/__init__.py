@@ -1,1 +1,3 @@
-"""A stage's server: its process, its ports and the shell around the session table."""
+"""The server of a stage: its process, its ports, and everything that surrounds the session
+table.
+"""

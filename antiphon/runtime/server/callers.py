@@ -1,4 +1,4 @@
-"""Authorization of a stage's callers, by the names in their certificates."""
+"""Authorizes the callers of a stage by the names in their certificates."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from antiphon.wire.status import abort
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """The gateway may open sessions, upstream stages may send chunks. Without TLS all may."""
+    """Decides who may call a stage. The gateway may open sessions, and upstream stages may send
+    chunks. Without TLS, every caller is allowed.
+    """
 
     tls: ServiceTls | None = None
     producers: Collection[str] = ()
 
     async def check_session(self, context: Any) -> None:
-        """Abort the call unless the caller may open and inspect sessions."""
+        """Abort the call unless the caller is allowed to open and inspect sessions."""
         await self._check(context, {GATEWAY})
 
     async def check_link(self, context: Any) -> None:
-        """Abort the call unless the caller may send chunks."""
+        """Abort the call unless the caller is allowed to send chunks."""
         await self._check(context, self.producers)
 
     async def _check(self, context: Any, roles: Collection[str]) -> None:
@@ -37,6 +39,6 @@ class Callers:
 
 
 def callers_of(tls: ServiceTls | None, pipeline: Pipeline, role: str) -> Callers:
-    """Return the callers of one role of a pipeline."""
+    """Return the callers that are allowed for one role of a pipeline."""
     producers = {edge.producer for edge in pipeline.inputs(role) if edge.producer != CLIENT}
     return Callers(tls, producers)

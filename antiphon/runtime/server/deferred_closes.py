@@ -1,8 +1,9 @@
 """Defers the end of a session until downstream stages have acknowledged its last chunks.
 
-A client that has closed its side receives nothing about a session after its end. If the link with
-the last chunks failed after that, the loss would go unnoticed. So the end waits for the
-acknowledgement, and becomes an error if the chunks are lost or not acknowledged in time.
+Once a client has closed its side, it receives nothing about a session after the session's end. If a
+link then lost the last chunks, the client would not notice. The end is therefore held back until
+the chunks are acknowledged. If they are lost or are not acknowledged in time, the session ends with
+an error.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from antiphon.runtime.session.instructions import End
 
 
 class DeferredCloses:
-    """Passes each end to `release` once; after `timeout_s` without acknowledgement as an error."""
+    """Passes the end of each session to `release` exactly once. If the acknowledgement does not
+    arrive within `timeout_s`, the end contains an error.
+    """
 
     def __init__(self, release: Callable[[End], None], timeout_s: float) -> None:
         self._release = release
@@ -23,21 +26,22 @@ class DeferredCloses:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def hold(self, session_id: str) -> None:
-        """Defer the end of a session that has finished without error on this stage."""
+        """Hold back the end of a session that has completed without an error on this stage."""
         if session_id not in self._timers:
             loop = asyncio.get_running_loop()
             self._timers[session_id] = loop.call_later(self._timeout_s, self._late, session_id)
 
     def let_go(self, session_id: str, error: AntiphonError | None = None) -> None:
-        """Release a session's end, with `error` if its chunks are lost. Ignores unknown
-        sessions."""
+        """Release the end of a session. Pass an `error` if its chunks were lost. Unknown sessions
+        are ignored.
+        """
         timer = self._timers.pop(session_id, None)
         if timer is not None:
             timer.cancel()
             self._release(End(session_id, error))
 
     def close(self) -> None:
-        """Discard all deferred ends."""
+        """Discard all ends that are held back."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

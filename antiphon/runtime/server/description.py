@@ -1,4 +1,4 @@
-"""The identity of a stage process, and the answer to `Describe`."""
+"""The identity of a stage process, and its response to `Describe`."""
 
 from __future__ import annotations
 
@@ -19,28 +19,31 @@ from antiphon.wire.convert import delivery_to_proto
 from antiphon.wire.options import option_to_proto
 
 MAX_COUNT = (1 << 64) - 1
-"""The largest count that fits a message."""
+"""The maximum value of a count in a message."""
 
 _HOST_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def host_id() -> str:
-    """Return an id of the host and its boot. Processes with equal ids can share memory, if
-    allowed."""
+    """Return an ID for this host and its current boot. Processes with equal IDs can share memory,
+    if it is enabled.
+    """
     boot = _HOST_BOOT.read_text().strip() if _HOST_BOOT.exists() else ""
     return f"{socket.gethostname()}/{boot}"
 
 
 @dataclass(frozen=True, slots=True)
 class StageIdentity:
-    """The static content of `Describe`. `pipeline` has the options of the loaded model."""
+    """The part of the `Describe` response that does not change. `pipeline` contains the options of
+    the loaded model.
+    """
 
     pipeline: Pipeline
     role: str
     facts: StageFacts
     slots: int
     model_name: str = ""
-    # Transports that this process supports on a link, in order of preference.
+    # The transports that this process supports on a link, in order of preference.
     transports: tuple[str, ...] = ()
     resume_window_s: float = 0.0
     host_id: str = field(default_factory=host_id)
@@ -56,7 +59,7 @@ def describe(
     output_positions: Mapping[str, int],
     links: Iterable[LinkState] = (),
 ) -> stage_pb2.DescribeResponse:
-    """Build the answer to `Describe`."""
+    """Build the response to `Describe`."""
     facts, pipeline, role = identity.facts, identity.pipeline, identity.role
     return stage_pb2.DescribeResponse(
         model=identity.model_name or facts.model,
@@ -113,7 +116,7 @@ def describe(
 
 
 def load_to_proto(load: LoadCounts, identity: StageIdentity) -> stage_pb2.StageLoad:
-    """Build a message of `WatchLoad`."""
+    """Build a `WatchLoad` message."""
     return stage_pb2.StageLoad(
         boot_id=identity.boot_id,
         draining=load.draining,

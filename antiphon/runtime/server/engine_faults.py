@@ -1,8 +1,10 @@
-"""Faults of a stage's engine: late in a step, failing repeatedly, or given up.
+"""Tracks the faults of a stage's engine. A step may take too long or fail repeatedly, or the engine
+may give up.
 
-A step that raises fails its segments but does not predict the next one. After two consecutive
-failures the stage accepts no sessions for `pause_s`, then tries again. `EngineRounds` gives up
-after the third. A late engine may recover; after another `hung_s` the stage counts as dead.
+A failed step only fails its own segments, because the next step may succeed. After two consecutive
+failures, the stage accepts no sessions for `pause_s` seconds, and then tries again. After the
+third, `EngineRounds` gives up. An engine that is late may recover. If it has not done so after
+another `hung_s` seconds, the stage counts as dead.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from antiphon.runtime.session.facts import EngineStepped
 FAILURES_TO_PAUSE = 2
 
 Told = Callable[[AntiphonError | None, bool], None]
-"""Called with the current fault, None if there is none, and whether it may be temporary."""
+"""A function that is called with the current fault, or None, and with whether the fault may be
+temporary.
+"""
 
 
 class EngineFaults:
-    """Combines the faults into one. For use on the event loop."""
+    """Combines all faults of the engine. Use it on the event loop."""
 
     def __init__(self, told: Told, *, pause_s: float, hung_s: float) -> None:
         self._told = told
@@ -37,7 +41,7 @@ class EngineFaults:
 
     @property
     def fault(self) -> AntiphonError | None:
-        """The reason why the stage accepts no sessions, None if there is none."""
+        """The reason why the stage accepts no sessions, or None."""
         return self._ended or self._late or self._failing
 
     @property
@@ -46,7 +50,7 @@ class EngineFaults:
         return self._ended is None and not self._hung
 
     def stepped(self, stepped: EngineStepped) -> None:
-        """Record the result of a round."""
+        """Record the result of an engine round."""
         if stepped.error is None:
             if stepped.step_segments and self._failures:
                 self._failures = 0
@@ -60,7 +64,7 @@ class EngineFaults:
                 self._begin_pause(stepped.error)
 
     def late(self, fault: AntiphonError | None) -> None:
-        """Record that the engine is late in a step, or with None that it is back."""
+        """Record that a step of the engine is late. Pass None once the engine has recovered."""
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None

@@ -1,9 +1,10 @@
 """Readiness and liveness of a stage.
 
-A stage is ready when it was set serving and no source reports a fault. Sources are the processes of
-a detached engine and the engine's steps. It is alive as long as every fault may be temporary. The
-health service on the stage's port reports readiness to peers. The one on the health port answers an
-orchestrator's probes by name: see `READY` and `ALIVE`.
+A stage is ready if it has been set to serving and no source reports a fault. The sources are the
+processes of a detached engine and the steps of the engine. A stage is alive as long as all of its
+faults may be temporary. The health service on the stage's port reports readiness to other
+processes. The one on the health port answers the probes of an orchestrator, under the service names
+`READY` and `ALIVE`.
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ from antiphon.v1 import stage_pb2
 SERVICE_NAME = stage_pb2.DESCRIPTOR.services_by_name["StageService"].full_name
 
 READY = "ready"
-"""Readiness probe on the health port: whether the stage accepts sessions."""
+"""The readiness probe on the health port. It succeeds if the stage accepts sessions."""
 
 ALIVE = "alive"
-"""Liveness probe on the health port: fails only if the process must be restarted.
+"""The liveness probe on the health port. It only fails if the process has to be restarted.
 
-It succeeds while the model loads, while vLLM restarts and while the stage drains."""
+It succeeds while the model is loading, while vLLM is restarting, and while the stage is draining.
+"""
 
 Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """Alive, and not ready until `tell`. For use on the event loop."""
+    """The health of a stage. It is alive from the start, and ready after a call to `tell`. Use it
+    on the event loop.
+    """
 
     def __init__(self) -> None:
         self.servicer = health.aio.HealthServicer()
@@ -43,7 +47,9 @@ class Health:
         self._telling: set[asyncio.Task[None]] = set()
 
     async def tell(self, *, serving: bool) -> None:
-        """Set whether the stage serves, as long as no source has a fault."""
+        """Set whether the stage is serving. It is only reported as ready if no source has a
+        fault.
+        """
         self._told = serving
         await self._update()
 
@@ -57,11 +63,13 @@ class Health:
         await self.probes.set(ALIVE, _status(alive))
 
     async def close(self) -> None:
-        """Stop serving for good: the stage shuts down."""
+        """Report that the stage is no longer serving, because it is shutting down."""
         await self.tell(serving=False)
 
     def note(self, source: str, fault: AntiphonError | None, *, passes: bool = True) -> None:
-        """Set or clear the fault of a source. One that never `passes` ends liveness."""
+        """Set or clear the fault of a source. Set `passes` to false if the fault is permanent,
+        which makes the liveness probe fail.
+        """
         self._faults.pop(source, None)
         self._for_good.discard(source)
         if fault is not None:
@@ -73,9 +81,9 @@ class Health:
         task.add_done_callback(self._telling.discard)
 
     def follow(self, engine: Engine) -> None:
-        """Report a detached engine's downtime as a fault.
+        """Report a fault while a detached engine is down.
 
-        The engine recovers by itself, unless it went down with an error that is not retryable.
+        The engine recovers on its own, unless it went down with an error that is not retryable.
         """
         if not isinstance(engine, DetachedEngine):
             return

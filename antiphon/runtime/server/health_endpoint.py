@@ -1,7 +1,7 @@
-"""The health port for an orchestrator's probes.
+"""The health port, which answers the probes of an orchestrator.
 
-It is separate and unencrypted, since Kubernetes' gRPC probes do not support TLS. The process's
-event loop answers it, so a hung loop fails the probe.
+It is a separate port without encryption, because Kubernetes' gRPC probes do not support TLS. The
+process's event loop answers the probes, so a blocked event loop makes them fail.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from antiphon.transport.listening import listen_at
 async def health_endpoint(
     listen: str, probes: health_pb2_grpc.HealthServicer
 ) -> AsyncIterator[str]:
-    """Serve `grpc.health.v1` until the block ends. Yields "host:port", empty if `listen` is.
+    """Serve `grpc.health.v1` inside the context. Yields the address as "host:port", or an empty
+    string if `listen` is empty.
 
-    Raises `InvalidArgument` for an invalid address, `Unavailable` if it cannot be bound.
+    Raises `InvalidArgument` if the address is invalid, and `Unavailable` if it cannot be bound.
     """
     if not listen:
         yield ""

@@ -1,15 +1,18 @@
-"""The lines of one `RunSessions` stream at the stage, without the stream. Pure.
+"""The lines of one `RunSessions` stream on the stage's side, without the stream itself. This module
+performs no I/O.
 
-Each session is a line with a number. Requests are handled as they come, so there is nothing that
-waits to be handled, and no task for each session. Replies wait in the outbox of their session, and
-`take` moves what all lines have into one batch:
+Each session on the stream is a numbered line. Requests are handled as soon as they arrive, so no
+requests are queued, and a session needs no task of its own. Replies wait in the outbox of their
+session. `take` collects the replies of all lines into one batch:
 
     table → outbox of a session → ready line → batch → one message to the gateway
 
-Requests come in batches, too, which the gateway makes of what is ready when it writes.
+Requests also arrive in batches, which contain everything that the gateway had ready when it wrote
+to the stream.
 
-A line is taken at most a window ahead of what its reader has processed. The rest stays in the
-line's outbox, which has its own bound, so a slow reader delays and fails its own session only.
+A line is only sent up to a window ahead of what its reader has processed. All further replies
+remain in the outbox, which is also limited. As a result, a slow reader can only delay and fail its
+own session.
 """
 
 from __future__ import annotations
@@ -27,46 +30,50 @@ from antiphon.runtime.server.stage import Reply
 from antiphon.v1 import session_pb2, stage_pb2
 
 BATCH_BYTES = 256 << 10
-"""A response is sent when it has so many bytes, though more is ready."""
+"""A response is sent once it has reached this many bytes, even if more replies are ready."""
 BATCH_REQUESTS = 64
-"""Most requests of a batch, which are handled in one go. The first response states it."""
+"""The maximum number of requests in a batch, because a batch is handled in one go. The first
+response states this number to the gateway.
+"""
 
 
 class LineSession(Protocol):
-    """A session as its line needs it; see `ServedSession`."""
+    """The interface of a session that a line uses. It is implemented by `ServedSession`."""
 
     @property
     def replies(self) -> Outbox[Reply]:
-        """What waits to be sent."""
+        """The replies that are waiting to be sent."""
 
     def begin(self, opening: session_pb2.SessionOpen) -> None:
         """Open the first segment."""
 
     def handle(self, request: session_pb2.SessionRequest) -> None:
-        """Act on a request."""
+        """Handle a request."""
 
     def done(self) -> None:
-        """The client sends no more."""
+        """Record that the client sends no more requests."""
 
     def response(self, reply: Reply) -> session_pb2.SessionResponse | None:
-        """A reply as it is sent; None if nothing is."""
+        """Convert a reply to a response. Returns None if nothing is to be sent."""
 
     def close(self) -> None:
-        """Free everything that the session still holds."""
+        """Free all resources of the session."""
 
 
 Serve = Callable[[session_pb2.SessionOpen, Callable[[], None]], LineSession]
-"""Registers a session, whose replies are announced by the callback. Raises as `ServedSession`."""
+"""A function that registers a session and raises the same errors as `ServedSession`. It is given a
+callback that announces replies.
+"""
 
 
 class LineEvents(Protocol):
-    """What a table reports of its windows while it handles something."""
+    """Callbacks about the windows of the lines."""
 
     def stalled(self, number: int) -> None:
-        """A line waits for its reader: its window is full."""
+        """The window of a line is full, so the line is waiting for its reader."""
 
     def moved(self, number: int) -> None:
-        """A line that was stalled waits no more, or has ended."""
+        """A stalled line can continue, or has ended."""
 
 
 @dataclass(slots=True)
@@ -78,9 +85,9 @@ class _ServedLine:
 
 
 class LineTable:
-    """The lines of one stream; `close` it when the stream has ended.
+    """The lines of a single stream. Call `close` when the stream has ended.
 
-    `on_ready` is called when there is something to `take`, or the last line is gone.
+    `on_ready` is called when `take` has something to return, and when the last line has ended.
     """
 
     def __init__(
@@ -99,23 +106,24 @@ class LineTable:
         self._lines: dict[int, _ServedLine] = {}
         self._newest = 0
         self._ready: dict[int, None] = {}
-        """Lines with replies, in the order in which they are served."""
+        """The lines that have replies, in the order in which they are served."""
         self._urgent: list[stage_pb2.LineMessage] = []
-        """Messages of lines that have no outbox."""
+        """Messages for lines that have no outbox."""
 
     @property
     def open(self) -> int:
-        """Sessions that have not ended."""
+        """The number of sessions that have not ended."""
         return len(self._lines)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no line is left, and nothing has to be sent."""
+        """Whether no line is open and no message is waiting."""
         return not self._lines and not self._urgent
 
     def handle(self, request: stage_pb2.LineRequest) -> None:
-        """Act on a request or a batch. Raises `InvalidArgument`, and handles none of a batch, if it
-        has more than `BATCH_REQUESTS`."""
+        """Handle a request or a batch of requests. Raises `InvalidArgument` if a batch has more
+        than `BATCH_REQUESTS` requests, in which case none of them is handled.
+        """
         if not request.HasField("batch"):
             self._handle(request)
             return
@@ -129,7 +137,9 @@ class LineTable:
             self._handle(each)
 
     def _handle(self, request: stage_pb2.LineRequest) -> None:
-        """Act on a request; a line that is unknown has ended, unless its number is new."""
+        """Handle a request. If the line is unknown and its number is new, the request opens it.
+        Otherwise, the line has already ended, and the request is ignored.
+        """
         number = request.line
         line = self._lines.get(number)
         if line is None:
@@ -149,22 +159,22 @@ class LineTable:
                 self._say_end(number)
 
     def done(self) -> None:
-        """The client sends nothing more on any line."""
+        """Record that the client sends nothing more on any line."""
         for line in list(self._lines.values()):
             line.session.done()
 
     def give_up(self, number: int, error: AntiphonError) -> None:
-        """End a line with an error, and its session."""
+        """End a line and its session with an error."""
         self._drop(number)
         self._refuse(number, error)
 
     def close(self) -> None:
-        """Free what all sessions still hold."""
+        """Free the resources of all sessions."""
         for number in list(self._lines):
             self._drop(number)
 
     def take(self) -> list[stage_pb2.LineMessage]:
-        """What is ready, up to a batch."""
+        """Remove and return the messages that are ready, up to the size of a batch."""
         messages, self._urgent = self._urgent, []
         size_bytes = 0
         while self._ready and size_bytes < BATCH_BYTES:
@@ -192,14 +202,14 @@ class LineTable:
             self._queue(number)
 
     def _queue(self, number: int) -> None:
-        """Serve a line: it has replies."""
+        """Mark a line as having replies."""
         self._ready[number] = None
         self._on_ready()
 
     def _take_from(
         self, number: int, line: _ServedLine, most_bytes: int, messages: list[stage_pb2.LineMessage]
     ) -> int:
-        """Move replies of a line to the messages; how many bytes they have."""
+        """Move replies of a line to `messages`, and return their total size in bytes."""
         replies, taken_bytes = line.session.replies, 0
         while not replies.is_empty:
             if line.sent_bytes - line.processed_bytes >= self._window_bytes:
@@ -222,7 +232,7 @@ class LineTable:
         return taken_bytes
 
     def _drop(self, number: int) -> None:
-        """Forget a line and free its session."""
+        """Remove a line and free its session."""
         line = self._lines.pop(number)
         self._ready.pop(number, None)
         if line.is_stalled:
@@ -232,7 +242,7 @@ class LineTable:
             self._on_ready()
 
     def _refuse(self, number: int, error: Exception) -> None:
-        """End a line that has no session with an error."""
+        """End a line that has no session, with an error."""
         response = refusal(error, self._role)
         self._urgent.append(stage_pb2.LineMessage(line=number, response=response))
         self._say_end(number)

@@ -1,7 +1,8 @@
-"""The consumer's end of a stage's links: chunks in, refusals and credit out.
+"""The receiving end of a stage's links. It delivers chunks to the stage, and sends refusals and
+credit back.
 
-A malformed chunk fails its own session, and a refused chunk is answered. The link continues for
-other sessions. Answers on a link survive a reconnect.
+A malformed chunk only fails its own session, and a refused chunk is answered. In both cases, the
+link remains open for other sessions. Answers that were sent on a link survive a reconnect.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class LinkPort:
         self._answering: dict[str, asyncio.Task[None]] = {}
 
     async def serve(self, requests: AsyncIterable[CameOnLink], context: LinkContext) -> None:
-        """Serve one `Link` stream."""
+        """Serve a `Link` stream."""
         await self._links.serve(requests, context)
 
     def states(self) -> list[LinkState]:
@@ -63,8 +64,8 @@ class LinkPort:
         self._stage.handle(SessionFaulted(session_id, error))
 
     def _failed(self, link: IncomingLink, message: chunk_pb2.Chunk, fault: AntiphonError) -> None:
-        # Notify the producer too: the session may not be open here yet, so no client would be
-        # notified.
+        # Notify the producer as well, because the session may not be open here yet. In that case,
+        # its client would not be notified.
         session_id, edge = message.session_id, message.edge
         fault.edge = fault.edge or edge
         refusal = Refuse(link.link_id, session_id, edge, fault)
@@ -82,13 +83,14 @@ class LinkPort:
 async def answer_on(
     link: IncomingLink, outbox: Outbox[Answer], fail: Callable[[str, AntiphonError], None]
 ) -> None:
-    """Send a stage's answers on the link. `fail` is called with the session of an unsendable
-    one."""
+    """Send a stage's answers on the link. If an answer cannot be sent, `fail` is called with its
+    session.
+    """
     async for answer in outbox:
         try:
             response = _response(answer)
         except (TypeError, ValueError) as error:
-            # A value exceeds the message's range. Only its session fails; the others continue.
+            # A value exceeds the range of its message field. Only the session of this answer fails.
             key = answer.session_id if isinstance(answer, Refuse) else answer.key.session_id
             fail(key, Internal(f"link: an answer cannot be sent: {error}"))
         else:

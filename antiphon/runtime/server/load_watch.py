@@ -7,9 +7,10 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-# Shortest and longest interval between two reports to one watcher. They are signs of life: the
-# longest is less than the gateway's default `probe_interval_s`. A stage without sessions reports
-# less often, because no session depends on it, and reports cause most of an idle fleet's CPU time.
+# The minimum and maximum interval between two reports to the same watcher. Reports also serve as
+# signs of life, so the maximum is lower than the gateway's default `probe_interval_s`. A stage
+# without sessions reports less often, because no session depends on it, and because reports account
+# for most of the CPU time of an idle fleet.
 SHORTEST_S = 0.1
 LONGEST_S = 0.45
 IDLE_LONGEST_S = 1.0
@@ -17,7 +18,7 @@ IDLE_LONGEST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LoadCounts:
-    """The current load. `refused` is a total since the start."""
+    """The current load. `refused` is the total since the start of the process."""
 
     draining: bool
     open_sessions: int
@@ -27,7 +28,9 @@ class LoadCounts:
 
 
 class LoadWatch:
-    """Reports load to watchers. `read` counts sessions, so it is called only for a due report."""
+    """Reports the load to watchers. `read` counts the sessions, so it is only called if a report is
+    due.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class LoadWatch:
         self._watchers: set[asyncio.Event] = set()
 
     def touch(self) -> None:
-        """Mark the load as changed. Cheap: called with every fact."""
+        """Mark the load as changed. This is called for every fact, and must therefore be cheap."""
         for touched in self._watchers:
             touched.set()
 
@@ -54,7 +57,7 @@ class LoadWatch:
         self.touch()
 
     async def follow(self) -> AsyncGenerator[LoadCounts, None]:
-        """Yield the load now and after changes, at intervals between the two bounds."""
+        """Yield the load immediately and after each change, at intervals within the two limits."""
         loop, touched = asyncio.get_running_loop(), asyncio.Event()
         reported: LoadCounts | None = None
         reported_at = 0.0
@@ -75,7 +78,7 @@ class LoadWatch:
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait until the event is set, for at most `seconds`."""
+    """Wait until the event is set or the time is up."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

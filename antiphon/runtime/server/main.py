@@ -1,7 +1,7 @@
-"""A stage process, from its command line to its exit status.
+"""The entry point of a stage process, which parses the command line and runs the stage.
 
-The port is bound and announced before the model (and torch) is loaded, so that a launcher can start
-the gateway in parallel. Health reports SERVING when sessions can run.
+The port is bound and announced before the model and torch are loaded, so that a launcher can start
+the gateway in the meantime. The health service reports SERVING once sessions can run.
 """
 
 from __future__ import annotations
@@ -62,12 +62,15 @@ from antiphon.values.segment import Delivery
 from antiphon.wire.frames import add_stage_service
 
 Load = Callable[[Pipeline, str, Path, StageConfig], LoadedStage]
-"""Loads the model of a role. Runs on its own thread and may take minutes."""
+"""A function that loads the model for a role. It runs on a separate thread and may take several
+minutes.
+"""
 
-# Exit status after the engine has given up, and the longest that exiting may take.
+# The exit status after the engine has given up, and the maximum time in seconds that exiting may
+# take.
 FAILED_STATUS = 1
 FAILED_EXIT_S = 10.0
-# Step timeouts without a setting in the deployment.
+# The step timeouts in seconds that apply if the deployment does not configure one.
 STEP_TIMEOUT_CPU_S = 30.0
 STEP_TIMEOUT_ACCELERATOR_S = 5.0
 STOP_GRACE_S = 2.0
@@ -77,7 +80,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StageOptions:
-    """The checked command line of a stage process."""
+    """The command line of a stage process, after validation."""
 
     role: str
     deployment: Deployment
@@ -89,7 +92,7 @@ class StageOptions:
 
 
 def main(load: Load, argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
-    """Run a stage until a signal stops it. Returns the process's exit status."""
+    """Run a stage until a signal stops it. Returns the exit status of the process."""
     arguments = _parser(prog).parse_args(argv)
     role = arguments.role
     configure_logging(
@@ -125,7 +128,7 @@ def _parser(prog: str | None) -> argparse.ArgumentParser:
 
 
 def _options(arguments: argparse.Namespace) -> StageOptions:
-    """Check the command line and the deployment. All configuration errors are found here."""
+    """Validate the command line and the deployment. All configuration errors are detected here."""
     role = arguments.role
     deployment = load_deployment(arguments.config) if arguments.config else Deployment()
     model = arguments.model or (Path(deployment.model) if deployment.model else None)
@@ -157,7 +160,9 @@ def _options(arguments: argparse.Namespace) -> StageOptions:
 
 
 async def _serve(options: StageOptions, load: Load) -> int:
-    """Bind, announce, load, serve until a signal, drain, stop."""
+    """Run the stage: bind the port, announce it, load the model, serve until a signal arrives, and
+    drain.
+    """
     started = time.perf_counter()
     healthiness = Health()
     await healthiness.tell(serving=False)
@@ -218,7 +223,7 @@ async def _serve(options: StageOptions, load: Load) -> int:
 
 
 async def _drain(stage: Stage, drain_s: float, at_once: asyncio.Event) -> None:
-    """Let running sessions finish, for at most `drain_s`."""
+    """Wait until all sessions have ended, for up to `drain_s` seconds."""
     running = stage.table.session_count
     if running:
         log.info("finishing %d sessions, for at most %g s", running, drain_s)
@@ -228,7 +233,7 @@ async def _drain(stage: Stage, drain_s: float, at_once: asyncio.Event) -> None:
 
 
 async def _either(*waits: Coroutine[Any, Any, object]) -> None:
-    """Return when the first of the coroutines returns; cancel the others."""
+    """Wait until one of the coroutines returns, and then cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -236,7 +241,9 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 def _end_within(seconds: float) -> None:
-    """Exit the process after `seconds`, even if a lost device blocks a thread or a destructor."""
+    """Ensure that the process exits within the given time, even if a lost device blocks a thread or
+    a destructor.
+    """
     timer = threading.Timer(seconds, os._exit, (FAILED_STATUS,))
     timer.daemon = True
     timer.start()
@@ -245,7 +252,7 @@ def _end_within(seconds: float) -> None:
 async def _start_server(
     listen: str, servicer: StageServicer, healthiness: Health, tls: ServiceTls | None
 ) -> tuple[grpc.aio.Server, str]:
-    """Start the gRPC server. Return it and its address."""
+    """Start the gRPC server, and return it along with its address."""
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_stage_service(servicer, server)
     health_pb2_grpc.add_HealthServicer_to_server(healthiness.servicer, server)
@@ -260,7 +267,7 @@ async def _start_server(
 async def _load_or_stop(
     options: StageOptions, load: Load, stop: asyncio.Event
 ) -> LoadedStage | None:
-    """Return the loaded model, None if `stop` was set first."""
+    """Return the loaded model, or None if `stop` was set before it was loaded."""
     loading = asyncio.create_task(
         asyncio.to_thread(load, options.pipeline, options.role, options.model_dir, options.config)
     )
@@ -279,7 +286,7 @@ def _start_stage(
     healthiness: Health,
     tls: ServiceTls | None,
 ) -> Stage:
-    """Build the stage from the loaded model and start serving it."""
+    """Create the stage from the loaded model, and start serving it."""
     config = options.config
     name = options.deployment.model_name
     facts = replace(loaded.facts, model=name) if name else loaded.facts
@@ -337,14 +344,16 @@ def _link_settings(deployment: Deployment, config: StageConfig) -> LinkSettings:
 
 
 def _step_timeout_s(config: StageConfig) -> float:
-    """Return the configured step timeout, or the device's default."""
+    """Return the configured step timeout, or the default for the device."""
     if config.step_timeout_s is not None:
         return config.step_timeout_s
     return STEP_TIMEOUT_CPU_S if config.device == "cpu" else STEP_TIMEOUT_ACCELERATOR_S
 
 
 class _Signals:
-    """SIGTERM and SIGINT: the first sets `stop`, the second `at_once`."""
+    """Handles SIGTERM and SIGINT. The first signal sets `stop`, and the second one sets
+    `at_once`.
+    """
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Exports a stage's counters as Prometheus series on scrape."""
+"""Exports the counters of a stage as Prometheus metrics, which are computed at each scrape."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ from antiphon.version import VERSION
 
 PREFIX = "antiphon_stage_"
 READ_TIMEOUT_S = 10.0
-"""Longest wait for the event loop, which owns the counters."""
+"""The maximum time in seconds to wait for the event loop, which owns the counters."""
 
 _FROM_THE_START = ((Outcome.FINISHED, ""), (Outcome.CANCELLED, ""))
-"""Exported as 0 from the start. The codes of failures are not known in advance."""
+"""The outcomes that are exported as 0 from the start. The codes of failures cannot be listed in
+advance.
+"""
 
 
 class StageMetrics(Collector):
-    """All series of one stage. Construct it on the event loop, collect on another thread.
+    """All metrics of a stage. Create it on the event loop, and call `collect` on another thread.
 
-    Until `serve` it exports only that the stage is not ready.
+    Until `serve` is called, the only metric is that the stage is not ready.
     """
 
     def __init__(self, role: str, device: str, ready: Callable[[], bool]) -> None:
@@ -44,11 +46,11 @@ class StageMetrics(Collector):
         self._served: tuple[Stage, StageIdentity, LinkMetrics] | None = None
 
     def serve(self, stage: Stage, identity: StageIdentity) -> None:
-        """Export all series: the model is loaded."""
+        """Export all metrics from now on, because the model has been loaded."""
         self._served = stage, identity, LinkMetrics(self._role, stage.outgoing_links)
 
     def collect(self) -> list[Metric]:
-        """Return the current series. Raises `TimeoutError` if the event loop does not answer."""
+        """Return the current metrics. Raises `TimeoutError` if the event loop does not respond."""
         reading = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
         return reading.result(READ_TIMEOUT_S)
 
@@ -91,7 +93,7 @@ class StageMetrics(Collector):
 
 
 def tally_families(plan: StagePlan, tally: Tally, now: float) -> Iterator[Metric]:
-    """Yield the series of a stage's tally."""
+    """Yield the metrics for a stage's tally."""
     role = plan.role
     segments = _counter("segments", "Segments that ended or were refused", "outcome", "code")
     for outcome, code in dict.fromkeys([*_FROM_THE_START, *tally.segments]):

@@ -1,7 +1,7 @@
-"""The HTTP endpoint for a stage's metrics, on its own threads.
+"""The HTTP endpoint for a stage's metrics, which runs on threads of its own.
 
-It serves the stage's series and the process's default registry: CPU time, memory, open files and
-the series of libraries in this process, such as vLLM.
+It exports the stage's metrics and the default registry of the process. That registry contains CPU
+time, memory, open files, and the metrics of libraries in this process, such as vLLM.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ FIELD = "metrics_listen"
 
 @asynccontextmanager
 async def metrics_endpoint(listen: str, series: Collector) -> AsyncIterator[str]:
-    """Serve `GET /metrics` until the block ends. Yields "host:port", empty if `listen` is.
+    """Serve `GET /metrics` inside the context. Yields the address as "host:port", or an empty
+    string if `listen` is empty.
 
-    Raises `InvalidArgument` for an invalid address, `Unavailable` if it cannot be bound.
+    Raises `InvalidArgument` if the address is invalid, and `Unavailable` if it cannot be bound.
     """
     if not listen:
         yield ""
@@ -35,7 +36,7 @@ async def metrics_endpoint(listen: str, series: Collector) -> AsyncIterator[str]
     registry.register(series)
     registry.register(REGISTRY)
     try:
-        # Resolves the host name, which may block.
+        # This resolves the host name, which may block.
         server, thread = await asyncio.to_thread(start_http_server, port, host, registry)
     except OSError as error:
         raise Unavailable(f"{FIELD}: {listen}: {error.strerror}", field=FIELD) from error

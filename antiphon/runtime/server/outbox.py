@@ -1,4 +1,6 @@
-"""Messages waiting to be written to one stream, bounded in bytes and number."""
+"""A queue of messages that are waiting to be written to a stream. It is limited in size and
+number.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,15 @@ MAX_ITEMS = 16384
 
 
 class Outbox(Generic[Item]):
-    """A queue with a writer that never blocks and a reader that does.
+    """A queue whose writer never blocks and whose reader waits for items.
 
-    `put_nowait` raises `ResourceExhausted` when the reader is too far behind. `end` always
-    succeeds, and the reader first receives what was put before it. Items without bytes are bounded
-    by number alone. An item larger than the bound is accepted if no other bytes wait; otherwise it
-    could never be sent. Cancelling the reader loses no item.
+    `put_nowait` raises `ResourceExhausted` if the reader is too far behind. `end` always succeeds,
+    and the reader still receives all earlier items first. Only the number of items without a size
+    is limited. An item that exceeds the size limit is accepted if no other bytes are waiting,
+    because it could never be sent otherwise. Cancelling the reader loses no items.
 
-    A reader of many outboxes takes items with `take_nowait` after `on_item` was called.
+    To read from many outboxes, pass an `on_item` callback to each, and call `take_nowait` after it
+    was called.
     """
 
     def __init__(self, limit_bytes: int, on_item: Callable[[], None] | None = None) -> None:
@@ -35,11 +38,11 @@ class Outbox(Generic[Item]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the reader has received everything."""
+        """Whether the reader has received all items."""
         return not self._items
 
     def put_nowait(self, item: Item, size_bytes: int = 0) -> None:
-        """Append an item. After `end` it is dropped."""
+        """Append an item. It is discarded if `end` has been called."""
         if self._ended:
             return
         if size_bytes and self._bytes and self._bytes + size_bytes > self._limit_bytes:
@@ -52,7 +55,7 @@ class Outbox(Generic[Item]):
         self._append(item, size_bytes)
 
     def put_latest(self, item: Item) -> None:
-        """Append an item without bytes, or replace the newest one if it is of the same type."""
+        """Append an item without a size. If the newest item has the same type, it is replaced."""
         if not self._ended and self._items and type(self._items[-1][0]) is type(item):
             self._items[-1] = (item, 0)
         else:
@@ -89,7 +92,7 @@ class Outbox(Generic[Item]):
         return self._ended and not self._items
 
     def take_nowait(self) -> Item:
-        """The next item. Raises `IndexError` if there is none."""
+        """Remove and return the next item. Raises `IndexError` if there is none."""
         item, size_bytes = self._items.popleft()
         self._bytes -= size_bytes
         return item

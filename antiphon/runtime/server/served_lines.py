@@ -1,6 +1,7 @@
-"""Many sessions on one stream: `RunSessions`.
+"""Serves many sessions on a single `RunSessions` stream.
 
-`line_table.py` has the lines. Here one task reads the stream, and one writes what the lines have.
+The lines are implemented in `line_table.py`. In this module, one task reads from the stream, and
+another one writes the replies of all lines.
 """
 
 from __future__ import annotations
@@ -17,29 +18,31 @@ from antiphon.v1 import stage_pb2
 log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 1 << 20
-"""How far a line may be sent ahead of its reader. The first response states it."""
+"""How many bytes may be sent on a line before its reader has processed them. The first response
+states this number to the gateway.
+"""
 
 Write = Callable[[stage_pb2.LineResponse], Awaitable[None]]
 
 
 class ServedLines:
-    """The sessions of one stream; `close` it when the stream has ended.
+    """The sessions of one stream. Call `close` when the stream has ended.
 
-    A session ends if its client processes nothing of it for `patience_s`.
+    A session ends if its client processes nothing for `patience_s` seconds.
     """
 
     def __init__(self, serve: Serve, role: str, patience_s: float) -> None:
         self._window_bytes = WINDOW_BYTES
         self._patience_s = patience_s
         self._stalled: dict[int, asyncio.TimerHandle] = {}
-        """Each runs while the window of its line is full."""
+        """The timers of the lines whose window is full."""
         self._changed = asyncio.Event()
         self._table = LineTable(serve, role, self._window_bytes, self, self._changed.set)
         self._ending = False
 
     @property
     def open(self) -> int:
-        """Sessions that have not ended."""
+        """The number of sessions that have not ended."""
         return self._table.open
 
     async def run(
@@ -48,10 +51,11 @@ class ServedLines:
         write: Write,
         closed: asyncio.Event,
     ) -> None:
-        """Serve until the client sends no more, or the stage is `closed`, and no line is left.
+        """Serve until all lines have ended, and either the client sends nothing more or the stage
+        is `closed`.
 
-        Raises what `requests`, `write` and `LineTable.handle` raise, and `TimeoutError` if one
-        write takes too long.
+        Raises the errors of `requests`, `write` and `LineTable.handle`, and `TimeoutError` if a
+        single write takes too long.
         """
         reading = asyncio.create_task(self._read(requests))
         closing = asyncio.create_task(self._end_with(closed))
@@ -60,7 +64,7 @@ class ServedLines:
         try:
             await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
             if reading.done() and (failure := reading.exception()) is not None:
-                # gRPC rejects the status of a call while a message is being written.
+                # gRPC does not accept the status of a call while a message is being written.
                 self._table.close()
                 self._end()
                 await asyncio.wait((writing,))
@@ -72,16 +76,16 @@ class ServedLines:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """Free what all sessions still hold."""
+        """Free the resources of all sessions."""
         self._table.close()
 
     def stalled(self, number: int) -> None:
-        """Give a line's reader `patience_s`."""
+        """Start the timer for a line's reader."""
         loop = asyncio.get_running_loop()
         self._stalled[number] = loop.call_later(self._patience_s, self._give_up, number)
 
     def moved(self, number: int) -> None:
-        """A line's reader has gone on, or its line has ended."""
+        """Stop the timer, because the line's reader has continued or the line has ended."""
         self._stalled.pop(number).cancel()
 
     async def _read(self, requests: AsyncIterator[stage_pb2.LineRequest]) -> None:

@@ -1,4 +1,6 @@
-"""One session of a stage, whichever call carries it: requests become facts, replies responses."""
+"""A single session of a stage, on any type of stream. It converts requests to facts, and replies to
+responses.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ log = logging.getLogger(__name__)
 
 
 class SessionRegistry(Protocol):
-    """The stage, as its sessions need it; see `Stage`."""
+    """The interface of the stage that its sessions use. It is implemented by `Stage`."""
 
     def open(
         self, request: SessionRequest, on_reply: Callable[[], None] | None = None
@@ -70,17 +72,18 @@ class SessionRegistry(Protocol):
         """Register a session."""
 
     def handle(self, *facts: Fact) -> None:
-        """Handle facts."""
+        """Process facts."""
 
     def stream_lost(self, session_id: str) -> None:
         """End a session whose stream is gone."""
 
 
 class ServedSession:
-    """A session that the stage has registered; `close` it, however its stream ends.
+    """A session that is registered with the stage. Call `close` when its stream ends, whatever the
+    reason.
 
-    Construct it with the `open` of a stream. Raises `AntiphonError` or `DecodeError` if the stage
-    rejects the session; `refusal` turns these into a response.
+    Create it with the `open` message of a stream. Raises `AntiphonError` or `DecodeError` if the
+    stage rejects the session. Use `refusal` to convert these to a response.
     """
 
     def __init__(
@@ -101,8 +104,9 @@ class ServedSession:
         self._failed = False
 
     def begin(self, opening: session_pb2.SessionOpen) -> None:
-        """Open the first segment, if the opening has it, with its input. An error ends the
-        session."""
+        """Open the first segment and read its input, if the opening contains them. An error ends
+        the session.
+        """
         try:
             if self._one_answer:
                 self._trace.opened(opening.first_segment)
@@ -114,7 +118,7 @@ class ServedSession:
             self.fail(error)
 
     def handle(self, request: session_pb2.SessionRequest) -> None:
-        """Act on a request. An error ends the session, and further requests are ignored."""
+        """Handle a request. An error ends the session, after which further requests are ignored."""
         if self._failed:
             return
         try:
@@ -123,17 +127,19 @@ class ServedSession:
             self.fail(error)
 
     def done(self) -> None:
-        """The client sends no more."""
+        """Record that the client sends no more requests."""
         if not self._failed:
             self._stage.handle(ClientDone(self.session_id))
 
     def fail(self, error: Exception) -> None:
-        """End the session with an error; its end follows in `replies`."""
+        """End the session with an error. The end then arrives in `replies`."""
         self._failed = True
         self._stage.handle(SessionFaulted(self.session_id, _fault(error)))
 
     def response(self, reply: Reply) -> session_pb2.SessionResponse | None:
-        """A reply as it is sent; None if nothing is. An error ends the session."""
+        """Convert a reply to a response. Returns None if nothing is to be sent. An error ends the
+        session.
+        """
         self._trace.told(reply)
         try:
             return _response(reply, self._identity, one_answer=self._one_answer)
@@ -142,7 +148,7 @@ class ServedSession:
             return None
 
     def close(self) -> None:
-        """Free everything that the session still holds."""
+        """Free all resources of the session."""
         self._trace.end(Cancelled("the session's stream ended"))
         self._stage.stream_lost(self.session_id)
 
@@ -183,21 +189,23 @@ class ServedSession:
 
 
 def refusal(error: Exception, role: str) -> session_pb2.SessionResponse:
-    """The only response of a session that was not opened."""
+    """Return the response to a session that could not be opened."""
     fault = _fault(error)
     fault.stage = fault.stage or role
     return session_pb2.SessionResponse(error=error_to_proto(fault))
 
 
 def check_opening(first: session_pb2.SessionRequest | None) -> session_pb2.SessionOpen:
-    """What a session begins with. Raises `InvalidArgument` for anything else."""
+    """Return the `open` message of a session. Raises `InvalidArgument` if the first message is a
+    different one.
+    """
     if first is None or not first.HasField("open"):
         raise InvalidArgument("the first message of a session must be `open`", field="open")
     return first.open
 
 
 def _fault(error: Exception) -> AntiphonError:
-    """Convert an exception to the error that a session reports."""
+    """Convert an exception to the error that the session reports."""
     if isinstance(error, AntiphonError):
         return error
     if isinstance(error, DecodeError):
@@ -207,7 +215,7 @@ def _fault(error: Exception) -> AntiphonError:
 
 
 def _session_request(request: session_pb2.SessionOpen, identity: StageIdentity) -> SessionRequest:
-    """Return the checked `open` of a stream."""
+    """Validate and convert the `open` message of a stream."""
     expected = {
         "pipeline": identity.pipeline.name,
         "checkpoint_fingerprint": identity.facts.checkpoint_fingerprint,
@@ -232,7 +240,7 @@ def _session_request(request: session_pb2.SessionOpen, identity: StageIdentity) 
 
 
 def segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequest:
-    """Return the part of a `segment_open` that concerns this stage, checked."""
+    """Validate and convert the part of a `segment_open` message that concerns this stage."""
     delivery: dict[str, Delivery] = {
         edge: value
         for edge, proto in request.delivery.items()
@@ -290,7 +298,9 @@ def _response(
 
 
 def _one_answer(reply: Reply) -> Reply | None:
-    """Merge the two answers to an `open` with a segment: it is opened when its segment is."""
+    """Merge the two replies to an `open` message that contains a segment. The session counts as
+    opened once its segment is open.
+    """
     match reply:
         case Opened():
             return None

@@ -1,4 +1,4 @@
-"""The gRPC `StageService` of a `Stage`: converts messages to values and back."""
+"""The gRPC service of a stage, which converts between messages and values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ANYBODY = Callers()
 
 
 class StageServicer(stage_pb2_grpc.StageServiceServicer):
-    """Serves a stage over gRPC. Until `serve` it answers that the model is loading."""
+    """Serves a stage over gRPC. Until `serve` is called, it responds that the model is loading."""
 
     def __init__(self, tracing: Tracing | None = None, callers: Callers = ANYBODY) -> None:
         self._tracing = tracing or Tracing()
@@ -46,7 +46,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         self._link_port: LinkPort | None = None
 
     def serve(self, stage: Stage, identity: StageIdentity, link_port: LinkPort) -> None:
-        """Accept sessions: the model is loaded."""
+        """Accept sessions from now on, because the model has been loaded."""
         self._stage, self._identity, self._link_port = stage, identity, link_port
 
     async def Describe(
@@ -54,7 +54,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         request: stage_pb2.DescribeRequest,
         context: grpc.aio.ServicerContext[stage_pb2.DescribeRequest, stage_pb2.DescribeResponse],
     ) -> stage_pb2.DescribeResponse:
-        """Describe this stage and its current load."""
+        """Return the stage's description and its current load."""
         await self._callers.check_session(context)
         if self._stage is None or self._identity is None or self._link_port is None:
             await abort(context, _LOADING)
@@ -68,14 +68,15 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             links=[*self._stage.outgoing_links(), *self._link_port.states()],
         )
 
-    # Handlers write through the context, so that cancelling a call cancels this coroutine. An
-    # abandoned generator would free its session only when it is collected.
+    # The handlers write through the context instead of being generators. Cancelling a call then
+    # cancels the coroutine, whereas an abandoned generator would only free its session when it is
+    # collected.
     async def RunSession(  # type: ignore[override]
         self,
         requests: AsyncIterable[session_pb2.SessionRequest | CorruptMessage],
         context: SessionContext,
     ) -> None:
-        """Run one session. Everything is freed when this returns or raises."""
+        """Run a single session. All of its resources are freed when this returns or raises."""
         await self._callers.check_session(context)
         if self._stage is None or self._identity is None:
             await abort(context, _LOADING)
@@ -110,7 +111,9 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         requests: AsyncIterable[stage_pb2.LineRequest | CorruptMessage],
         context: LineContext,
     ) -> None:
-        """Sessions of one gateway; those that are open are freed when this ends."""
+        """Run the sessions of one gateway. Sessions that are still open are freed when this returns
+        or raises.
+        """
         await self._callers.check_session(context)
         if self._stage is None or self._identity is None:
             await abort(context, _LOADING)
@@ -136,7 +139,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
     async def Link(  # type: ignore[override]
         self, requests: AsyncIterable[CameOnLink], context: LinkContext
     ) -> None:
-        """Receive chunks of many sessions from an upstream process."""
+        """Receive chunks from an upstream process, for any number of sessions."""
         await self._callers.check_link(context)
         if self._link_port is None:
             await abort(context, _LOADING)
@@ -147,7 +150,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         request: stage_pb2.WatchLoadRequest,
         context: grpc.aio.ServicerContext[stage_pb2.WatchLoadRequest, stage_pb2.StageLoad],
     ) -> None:
-        """Stream this stage's load until it stops."""
+        """Stream the stage's load until the stage stops."""
         await self._callers.check_session(context)
         if self._stage is None or self._identity is None:
             await abort(context, _LOADING)
@@ -161,14 +164,14 @@ async def _read(
     opening: session_pb2.SessionOpen,
     incoming: AsyncIterator[session_pb2.SessionRequest],
 ) -> None:
-    """Handle a session's requests until its client closes its side."""
+    """Handle the requests of a session until the client closes its side."""
     session.begin(opening)
     del opening
     try:
         async for request in incoming:
             session.handle(request)
     except Exception as error:
-        # Report every exception. Otherwise the session would wait for its reader forever.
+        # Report every exception, because the session would otherwise wait for its reader forever.
         session.fail(error)
     else:
         session.done()
@@ -177,7 +180,9 @@ async def _read(
 async def _opening(
     incoming: AsyncIterator[session_pb2.SessionRequest], timeout_s: float
 ) -> session_pb2.SessionOpen:
-    """Return the first message of a stream, which must be `open`, within `timeout_s`."""
+    """Return the first message of a stream. It must be an `open` message, and must arrive within
+    `timeout_s`.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             first = await anext(incoming, None)

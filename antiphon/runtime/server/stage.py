@@ -1,9 +1,10 @@
-"""A running stage: the shell around the session table.
+"""A running stage, which connects the session table with the engine and the network.
 
-A chunk's path: a link or stream brings it as a fact (`ChunkArrived`). The table orders it and
-returns `Feed`. The engine thread steps and posts `EngineStepped`. The table returns `Send`, and the
-chunk leaves on a link or on the session's stream. Everything in this class runs on the event loop;
-only the engine runs elsewhere. `antiphon.runtime.session` shows the whole loop.
+A chunk arrives on a link or a session stream, and is passed to the table as the fact
+`ChunkArrived`. The table puts the chunks in order and returns a `Feed` instruction. The engine
+thread runs a step and posts `EngineStepped`. The table then returns a `Send` instruction, and the
+output chunk is sent on a link or on the session's stream. Everything in this class runs on the
+event loop, except for the engine. The whole loop is described in `antiphon.runtime.session`.
 """
 
 from __future__ import annotations
@@ -61,30 +62,32 @@ from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, P
 from antiphon.values.chunk import Chunk
 
 Reply = Chunk | Told
-"""A message to a session's own stream; `End` is the last."""
+"""A message on a session's own stream. The last one is an `End`."""
 
 Answer = Refuse | Grant
-"""A message to a link's producer."""
+"""A message to the producer on a link."""
 
 Record = Callable[[Fact, float, Sequence[Instruction] | AntiphonError], None]
-"""Called with every fact, its time and the table's answer."""
+"""A function that is called with each fact, its time, and the table's instructions or error."""
 
 log = logging.getLogger(__name__)
 
 STEP_TIMEOUT_S = 30.0
-# Retry delay sent to clients that a stopping stage rejects.
+# The retry delay in seconds that is sent to clients whose sessions are rejected because the stage
+# is stopping.
 RETRY_AFTER_S = 1.0
 GRANT_BYTES = 64
-"""Approximate size of a grant, so that grants to a producer that does not read are bounded."""
+"""The approximate size of a grant in bytes. It limits the number of grants that can wait for a
+producer that does not read them.
+"""
 
 
 class Stage:
-    """Runs one engine for many sessions. Construct it on the event loop.
+    """Runs one engine for many sessions. Create it on the event loop.
 
-    `faults` receives the engine's results and decides whether they prevent sessions. `failed` is
-    set when the engine has given up; the process must then exit. `closed` is set by
-    `close`. `record` receives everything that
-    the table decides, for replay.
+    `faults` receives the results of the engine and decides whether they prevent new sessions.
+    `failed` is set once the engine has given up, and the process must then exit. `closed` is set by
+    `close`. `record` is called with every decision of the table, so that a run can be replayed.
     """
 
     def __init__(
@@ -145,27 +148,27 @@ class Stage:
 
     @property
     def table(self) -> SessionTable:
-        """The session table, for observation."""
+        """The session table. Only use it for observation."""
         return self._table
 
     @property
     def limits(self) -> StageLimits:
-        """The stage's bounds."""
+        """The limits of the stage."""
         return self.plan.limits
 
     def outgoing_links(self) -> list[LinkState]:
-        """Return the state of the links to downstream processes."""
+        """Return the state of all links to downstream processes."""
         return self._links.states()
 
     def start(self) -> None:
-        """Start the engine's thread."""
+        """Start the engine thread."""
         self._engine.start()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Reject new sessions and further segments, and wait until all sessions end.
+        """Reject new sessions and further segments, and wait until all sessions have ended.
 
-        A client that keeps a session between two segments learns from the rejection that it has to
-        move. Returns False after `timeout_s`.
+        A client that keeps a session open between segments moves to another stage when its next
+        segment is rejected. Returns False if sessions are still open after `timeout_s` seconds.
         """
         self._accepting = False
         self.handle(DrainBegun())
@@ -178,7 +181,7 @@ class Stage:
         return True
 
     async def close(self) -> None:
-        """End every session with an error, close the links and stop the engine."""
+        """End all sessions with an error, close the links, and stop the engine."""
         self.closed.set()
         self.load_watch.close()
         ended = Unavailable("the stage stops before this has finished", retry_after_s=RETRY_AFTER_S)
@@ -192,19 +195,21 @@ class Stage:
         self._engine.stop()
         await asyncio.to_thread(self._engine.join, 10.0)
 
-    # -- facts in --------------------------------------------------------------------------
+    # -- receiving facts -----------------------------------------------------------------------
 
     def handle(self, *facts: Fact) -> None:
-        """Handle facts and carry out the resulting instructions. For `SessionRequested` see
-        `open`."""
+        """Process facts and carry out the resulting instructions. To register a session, use `open`
+        instead.
+        """
         self._apply([each for fact in facts for each in self._decide(fact)])
 
     def open(
         self, request: SessionRequest, on_reply: Callable[[], None] | None = None
     ) -> Outbox[Reply]:
-        """Register a session and return the outbox of its stream, which calls `on_reply`.
+        """Register a session and return the outbox of its stream. `on_reply` is called for each
+        item in the outbox.
 
-        Raises `AntiphonError` when it is refused.
+        Raises `AntiphonError` if the session is refused.
         """
         if not self._accepting:
             raise Unavailable(
@@ -220,23 +225,27 @@ class Stage:
         return outbox
 
     def stream_lost(self, session_id: str) -> None:
-        """End a session whose stream is gone. No effect after the session's end."""
+        """End a session whose stream was lost. This does nothing if the session has already
+        ended.
+        """
         self.handle(StreamLost(session_id))
         self._held_ends.let_go(session_id)
 
     def link_opened(self, link_id: str) -> Outbox[Answer]:
-        """Register a link from an upstream process. Return the outbox of answers to it."""
+        """Register a link from an upstream process, and return the outbox for the answers to it."""
         outbox: Outbox[Answer] = Outbox(self._outbox_bytes)
         self._incoming[link_id] = outbox
         return outbox
 
     def link_lost(self, link_id: str) -> None:
-        """Fail the sessions that need the link."""
+        """Fail all sessions that need the link."""
         self._incoming.pop(link_id, None)
         self.handle(LinkLost(link_id))
 
     def _post(self, stepped: EngineStepped) -> None:
-        """Pass a round's result to the event loop. Called on another thread."""
+        """Pass the result of an engine round to the event loop. This is called on the engine
+        thread.
+        """
         self._loop.call_soon_threadsafe(self._take_step, stepped)
 
     def _destination_lost(
@@ -262,9 +271,10 @@ class Stage:
                 self.failed.set()
 
     def _engine_changed(self, fault: AntiphonError | None) -> None:
-        """Handle that the engine is late or back.
+        """Handle a report that the engine is late, or that it has recovered.
 
-        A late engine's segments fail now. The engine releases them when it is back.
+        If the engine is late, its segments fail immediately. The engine releases them once it has
+        recovered.
         """
         self._faults.late(fault)
         if fault is not None:
@@ -272,7 +282,9 @@ class Stage:
             self.handle(EngineLost(fault))
 
     def _decide(self, fact: Fact) -> list[Instruction]:
-        """Return the table's instructions for a fact. Raises the error that refuses a session."""
+        """Return the table's instructions for a fact. Raises the error if the table refuses a
+        session.
+        """
         now = self._loop.time()
         if self._record is None:
             return self._table.handle(fact, now)
@@ -284,13 +296,13 @@ class Stage:
         self._record(fact, now, instructions)
         return instructions
 
-    # -- carrying out ------------------------------------------------------------------------
+    # -- carrying out instructions -------------------------------------------------------------
 
     def _apply(self, instructions: Sequence[Instruction]) -> None:
-        """Carry out instructions. One that fails ends its session, whatever it raises.
+        """Carry out instructions. If one of them raises any exception, its session fails.
 
-        Engine commands are submitted last, as one batch. Further instructions of a failed session
-        are skipped, except those that free and end it.
+        Commands for the engine are submitted last, as a single batch. Once a session has failed,
+        its remaining instructions are skipped, except those that release and end it.
         """
         failed: dict[str, AntiphonError] = {}
         while instructions:
@@ -321,7 +333,7 @@ class Stage:
     def _submit(
         self, commands: Sequence[EngineCommand]
     ) -> list[tuple[EngineCommand, ResourceExhausted]]:
-        """Submit commands to the engine. Return those rejected by the mailbox."""
+        """Submit commands to the engine, and return those that did not fit into its mailbox."""
         if not commands:
             return []
         refused = self._engine.submit(commands)
@@ -329,7 +341,7 @@ class Stage:
         return refused
 
     def _tried(self, instruction: Send | Told | Refuse | Grant) -> AntiphonError | None:
-        """Carry out an instruction. Return the error if it fails."""
+        """Carry out a single instruction. Returns the error if it fails."""
         try:
             match instruction:
                 case Send(Destination("", ""), chunk):
@@ -356,7 +368,9 @@ class Stage:
             outbox.put_nowait(reply, size_bytes)
 
     def _tell_progress(self, session_id: str, progress: Progress) -> None:
-        """Send progress, unless an unread message already implies it. Steps replace unread ones."""
+        """Send a progress message, unless an unread message already implies progress. If the
+        message counts steps, it replaces an earlier one that is still unread.
+        """
         if (outbox := self._replies.get(session_id)) is None:
             return
         if progress.due:
@@ -382,16 +396,17 @@ class Stage:
             self._idle.set()
 
     def _set_timer(self) -> None:
-        """Schedule a wake-up at the table's next deadline.
+        """Set a timer for the next deadline of the table.
 
-        An earlier wake-up is kept, because most deadlines are postponed before they expire.
+        A timer that expires earlier is kept, because most deadlines are extended before they
+        expire.
         """
         deadline = self._table.next_deadline()
         if deadline is None or (self._timer is not None and self._wakes_at <= deadline):
             return
         if self._timer is not None:
             self._timer.cancel()
-        # Streams that end after `close` need no timer.
+        # After `close`, streams may still end, but no timer is needed.
         if not self.closed.is_set():
             self._timer = self._loop.call_at(deadline, self._tick)
             self._wakes_at = deadline
