@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 LOOKS_PER_RUN = 60
 LOOK_EVERY_S = (0.2, 2.0)
 DRIVER = "load driver"
+CHECKS = 3
+"""The maximum number of requests that are made before a load."""
 
 
 async def load_service(options: LoadOptions, target: Target, stream: TextIO) -> Result:
@@ -48,7 +50,7 @@ async def load_service(options: LoadOptions, target: Target, stream: TextIO) -> 
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     about = {**machine(), "load average at start": load_average()}
     async with connected(options, target) as driver:
-        await _check(driver)
+        await check_driver(driver)
         objectives = options.objectives or default_objectives(driver.outputs)
         options = replace(options, objectives=objectives)
         trials = Trials(options, target, driver, stream)
@@ -66,15 +68,21 @@ async def load_service(options: LoadOptions, target: Target, stream: TextIO) -> 
     )
 
 
-async def _check(driver: Driver) -> None:
-    """Make one request. Raises the error that would only be counted, request by request."""
-    now = asyncio.get_running_loop().time()
-    try:
-        await driver.ask(Trace(0, now, sent_at=now))
-    except (InvalidArgument, NotFound, FailedPrecondition):
-        raise
-    except AntiphonError as error:
-        log.info("the first request failed, others may not: %s", error)
+async def check_driver(driver: Driver) -> None:
+    """Make one request. Raises an error that each request would get.
+
+    The request is made again after an error that the next request may not get.
+    """
+    for number in range(CHECKS):
+        now = asyncio.get_running_loop().time()
+        try:
+            await driver.ask(Trace(number, now, sent_at=now))
+        except (InvalidArgument, NotFound, FailedPrecondition):
+            raise
+        except AntiphonError as error:
+            log.info("a first request failed, others may not: %s", error)
+        else:
+            return
 
 
 class Trials:

@@ -12,6 +12,7 @@ from antiphon_tools.load.live import progress_line
 from antiphon_tools.load.measured import NOT_SENT, UNFINISHED, Trace
 from antiphon_tools.load.objectives import Objective
 from antiphon_tools.load.run import Load, LoadRun, run_load
+from antiphon_tools.load.trials import CHECKS, check_driver
 
 Work = Callable[[Trace], Awaitable[None]]
 
@@ -69,6 +70,27 @@ async def test_open_loop_counts_requests_that_are_due_while_too_many_are_open() 
     assert names.count(UNFINISHED) == 3
     assert names.count(NOT_SENT) == len(names) - 3 > 0
     assert all(each.late_s is None for each in run.requests if each.error == NOT_SENT)
+
+
+async def test_an_error_that_passes_does_not_hide_one_that_each_request_gets() -> None:
+    async def refuse(trace: Trace) -> None:
+        if trace.number == 0:
+            raise Unavailable("not yet")
+        raise InvalidArgument("unknown")
+
+    driver = Driver(refuse)
+    with pytest.raises(InvalidArgument, match="unknown"):
+        await check_driver(driver)
+    assert [trace.number for trace in driver.asked] == [0, 1]
+
+
+async def test_a_load_is_begun_though_its_first_requests_fail() -> None:
+    async def fail(trace: Trace) -> None:
+        raise ResourceExhausted("busy")
+
+    driver = Driver(fail)
+    await check_driver(driver)
+    assert len(driver.asked) == CHECKS
 
 
 async def test_lateness_of_the_driver_is_part_of_the_times() -> None:
