@@ -1,1 +1,1 @@
-"""Stages of Covo-Audio."""
+"""The stages of Covo-Audio."""

@@ -1,1 +1,4 @@
-"""Dynin-Omni: a masked-diffusion thinker, and decoders of its speech units and image tokens."""
+"""Dynin-Omni, which consists of a masked-diffusion thinker and two decoders.
+
+The decoders convert speech units to audio and image tokens to images.
+"""

@@ -1,1 +1,1 @@
-"""EMOVA's speech tokenizer: recordings to speech units, and units to speech."""
+"""EMOVA's speech tokenizer, which converts recordings to speech units and units to speech."""

@@ -1,7 +1,7 @@
-"""Durations of speech units: VITS' stochastic duration predictor, from noise to durations.
+"""The stochastic duration predictor of VITS, which draws the durations of speech units from noise.
 
-Training also uses flows and convolutions that infer noise from known durations; they are not
-loaded. Inference leaves out the first coupling, as the reference does.
+The flows and convolutions that infer noise from known durations are only used in training and are
+not loaded. Like the reference implementation, inference skips the first coupling.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from antiphon_services.emova.unit_encoder import ChannelNorm
 LAYERS = 3
 BINS = 10
 TAIL = 5.0
-"""The spline bends values within this magnitude; others stay as they are."""
+"""The spline only changes values whose magnitude is at most `TAIL`."""
 LEAST = 1e-3
-"""Least width, height and slope of a bin."""
+"""The minimum width, height and slope of a bin."""
 
 
 class DurationPredictor(nn.Module):
-    """Logarithms of durations in frames."""
+    """Predicts the logarithms of durations, which are measured in frames."""
 
     def __init__(self, sizes: UnitDecoderSizes) -> None:
         super().__init__()
@@ -33,14 +33,17 @@ class DurationPredictor(nn.Module):
         self.cond = nn.Conv1d(sizes.style, width, 1)
         self.convs = _SeparableLayers(width, sizes.duration_kernel)
         self.proj = nn.Conv1d(width, width, 1)
-        # The couplings have odd numbers in the checkpoint; a reversal of the two channels, without
-        # weights, follows each.
+        # In the checkpoint, the couplings have odd numbers. Each one is followed by a reversal of
+        # the two channels, which has no weights.
         self.flows = nn.ModuleDict({"0": _Affine()})
         for index in range(1, sizes.duration_flows):
             self.flows[str(2 * index + 1)] = _SplineCoupling(width, sizes.duration_kernel)
 
     def forward(self, rows: Tensor, style: Tensor, noise: Tensor) -> Tensor:
-        """[n] of rows [hidden, n], style [width, 1] and noise [2, n]."""
+        """Return the log durations, as a tensor of shape [n].
+
+        `rows` has shape [hidden, n], `style` has shape [width, 1], and `noise` has shape [2, n].
+        """
         hidden = self.proj(self.convs(self.pre(rows) + self.cond(style)))
         affine, *couplings = self.flows.values()
         z = noise
@@ -51,7 +54,7 @@ class DurationPredictor(nn.Module):
 
 
 class _SeparableLayers(nn.Module):
-    """Depthwise convolutions with growing dilation, each followed by a pointwise one."""
+    """Depthwise convolutions with increasing dilation, each followed by a pointwise convolution."""
 
     def __init__(self, width: int, kernel: int) -> None:
         super().__init__()
@@ -82,7 +85,9 @@ class _Affine(nn.Module):
 
 
 class _SplineCoupling(nn.Module):
-    """Bends the second channel by a spline that the first channel and the rows determine."""
+    """Transforms the second channel with a spline that depends on the first channel and the
+    rows.
+    """
 
     def __init__(self, width: int, kernel: int) -> None:
         super().__init__()
@@ -99,11 +104,12 @@ class _SplineCoupling(nn.Module):
 
 
 def inverse_spline(y: Tensor, widths: Tensor, heights: Tensor, slopes: Tensor) -> Tensor:
-    """Return x [n] such that a monotonic rational-quadratic spline of x is y [n].
+    """Invert a monotonic rational-quadratic spline for values `y` of shape [n].
 
-    The spline of each value goes through `BINS` bins, whose logits of widths and heights are
-    [n, BINS] and of the slopes between them [n, BINS - 1] (Neural Spline Flows, arXiv 1906.04032).
-    It is the identity beyond `TAIL`.
+    Returns x, also of shape [n], such that the spline maps x to `y`. Each value has its own spline
+    with `BINS` bins. `widths` and `heights` contain the logits of the bin sizes and have shape [n,
+    BINS]. `slopes` contains the logits of the slopes between bins and has shape [n, BINS - 1]. The
+    spline is the identity outside of -`TAIL` to `TAIL`. See Neural Spline Flows (arXiv 1906.04032).
     """
     left, width = _bins(widths)
     bottom, height = _bins(heights)
@@ -127,7 +133,10 @@ def inverse_spline(y: Tensor, widths: Tensor, heights: Tensor, slopes: Tensor) -
 
 
 def _bins(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower ends and sizes of bins from -`TAIL` to `TAIL`, [n, BINS] each."""
+    """Return the lower edges and the sizes of the bins between -`TAIL` and `TAIL`.
+
+    Both tensors have shape [n, BINS].
+    """
     sizes = LEAST + (1 - LEAST * BINS) * logits.softmax(1)
     inner = 2 * TAIL * sizes.cumsum(1)[:, :-1] - TAIL
     end = inner.new_full((len(inner), 1), TAIL)

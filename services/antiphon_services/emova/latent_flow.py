@@ -1,4 +1,4 @@
-"""VITS' flow: latents of the text's distribution to latents of the speech's."""
+"""The normalizing flow of VITS, which maps latents of the text prior to latents of speech."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from antiphon_services.emova.unit_decoder_sizes import UnitDecoderSizes
 
 
 class LatentFlow(nn.Module):
-    """Couplings in reverse, before each of which the channels are reversed."""
+    """Applies the couplings in reverse order, and reverses the channels before each of them."""
 
     def __init__(self, sizes: UnitDecoderSizes) -> None:
         super().__init__()
-        # The reversals have odd numbers in the checkpoint, and no weights.
+        # In the checkpoint, the reversals have odd numbers. They have no weights.
         self.flows = nn.ModuleDict(
             {str(2 * index): _MeanCoupling(sizes) for index in range(sizes.couplings)}
         )
 
     def forward(self, latents: Tensor, style: Tensor) -> Tensor:
-        """[latent, n] of latents [latent, n] and style [width, 1]."""
+        """Transform latents of shape [latent, n], given a style of shape [width, 1]."""
         for coupling in reversed(list(self.flows.values())):
             latents = coupling(latents.flip(0), style)
         return latents
 
 
 class _MeanCoupling(nn.Module):
-    """Subtracts from half of the channels what the other half determines."""
+    """Subtracts a mean from one half of the channels. The mean is computed from the other half."""
 
     def __init__(self, sizes: UnitDecoderSizes) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class _MeanCoupling(nn.Module):
 
 
 class _GatedLayers(nn.Module):
-    """WaveNet's layers: gated convolutions with residual and skipped outputs."""
+    """The layers of WaveNet, which are gated convolutions with residual and skip connections."""
 
     def __init__(self, sizes: UnitDecoderSizes) -> None:
         super().__init__()

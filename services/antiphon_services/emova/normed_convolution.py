@@ -1,4 +1,4 @@
-"""Convolutions stored as directions and lengths (weight norm)."""
+"""Convolutions whose weights are stored as directions and lengths (weight normalization)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch.nn.functional import conv1d, conv_transpose1d
 
 
 class NormedConvolution(nn.Module):
-    """A convolution that keeps the number of rows; `fold` must be called after loading.
+    """A convolution that preserves the number of rows.
 
-    The weights `weight_v` have the lengths `weight_g` along the first axis.
+    `weight_v` contains the directions, and `weight_g` contains their lengths along the first axis.
+    Call `fold` after loading the weights.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, dilation: int = 1) -> None:
@@ -27,13 +28,13 @@ class NormedConvolution(nn.Module):
         self.weight: Tensor | None = None
 
     def fold(self) -> None:
-        """Compute the weights from directions and lengths, which are dropped."""
+        """Compute the weights from the directions and lengths, and then delete both."""
         lengths = self.weight_v.norm(2, (1, 2), keepdim=True)
         self.weight = self.weight_v * (self.weight_g / lengths)
         del self.weight_v, self.weight_g
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rows of [inputs, n]."""
+        """Apply the convolution to a tensor of shape [inputs, n]."""
         return conv1d(x, self._folded(), self.bias, padding=self.padding, dilation=self.dilation)
 
     def _folded(self) -> Tensor:
@@ -42,7 +43,10 @@ class NormedConvolution(nn.Module):
 
 
 class NormedUpsampling(NormedConvolution):
-    """A transposed convolution that makes `rate` rows of each; its kernel has twice as many."""
+    """A transposed convolution that multiplies the number of rows by `rate`.
+
+    The size of its kernel is twice the rate.
+    """
 
     def __init__(self, inputs: int, outputs: int, rate: int) -> None:
         super().__init__(inputs, outputs)
@@ -50,14 +54,14 @@ class NormedUpsampling(NormedConvolution):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """[outputs, rate * n] of [inputs, n]."""
+        """Upsample a tensor of shape [inputs, n] to [outputs, rate * n]."""
         padding = self.rate // 2
         weight = self._folded()
         return conv_transpose1d(x, weight, self.bias, stride=self.rate, padding=padding)
 
 
 def fold_all(module: nn.Module) -> None:
-    """Fold every convolution of a module."""
+    """Call `fold` on every convolution in the module."""
     for each in module.modules():
         if isinstance(each, NormedConvolution):
             each.fold()

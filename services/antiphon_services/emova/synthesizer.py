@@ -1,9 +1,10 @@
-"""Speech units to samples, in two parts.
+"""Converts speech units to samples, in two steps.
 
-The latents of an utterance are computed at once: attention and flow see all of it. Samples depend
-on few latents, so they can be generated in windows, which bounds memory and the time of a call. A
-window is computed with `UnitDecoderSizes.reach` more latents on each side, so that its samples
-equal those of a whole pass.
+The first step computes all latents of an utterance at once, because the attention layers and the
+flow process the entire utterance. The second step generates the samples. Each sample depends only
+on nearby latents, so the samples can be generated in windows. This limits the memory usage and the
+duration of each call. A window is computed with `UnitDecoderSizes.reach` additional latents on each
+side, so that its samples are identical to those of a single pass.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from antiphon_services.flow.normal_draws import normal_draws
 STYLES = "style_embedding.weight"
 SAMPLE_RATE_HZ = 22_050
 MOST_UNITS = 1000
-"""Longest utterance that the decoder was trained on."""
+"""The maximum number of units in an utterance. The decoder was not trained on longer ones."""
 MOST_SPEECH_S = 120
-"""Longest speech. Durations have no bound of their own."""
+"""The maximum duration of speech in seconds. The predicted durations are otherwise unbounded."""
 
 DURATION_STEP, LATENT_STEP = 0, 1
-"""Steps of the keyed draws."""
+"""The steps that are used to derive random numbers from a key."""
 DURATION_NOISE, LATENT_NOISE = 0.8, 0.667
-"""The deviations that EMOVA's own code speaks with."""
+"""The noise scales that EMOVA's code uses for synthesis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,15 @@ class SpeechLatents:
 
     @property
     def frames(self) -> int:
-        """Number of latents."""
+        """The number of latents."""
         return self.values.shape[1]
 
 
 class UnitSynthesizer:
-    """Speaks units in a style. `styles` are the rows [styles, width] of the checkpoint."""
+    """Synthesizes speech from units in a given style.
+
+    `styles` is the style embedding table of the checkpoint, of shape [styles, width].
+    """
 
     def __init__(self, module: UnitDecoderModule, sizes: UnitDecoderSizes, styles: Tensor) -> None:
         self._module, self._styles = module, styles
@@ -61,14 +65,15 @@ class UnitSynthesizer:
         self._reach = sizes.reach
         self._most_frames = MOST_SPEECH_S * SAMPLE_RATE_HZ // sizes.hop
         self.hop = sizes.hop
-        """Samples of a latent."""
+        """The number of samples per latent."""
 
     @torch.inference_mode()
     def latents(self, units: Array, style: int, key: int) -> SpeechLatents:
-        """Latents of units uint16 [n], which are below `UNIT_ENTRIES`; n must be above 0.
+        """Compute the latents of an utterance.
 
-        Noise depends only on the 128-bit `key` and on the number of the unit or latent. Raises
-        `InvalidArgument` if the speech is longer than `MOST_SPEECH_S`.
+        `units` is a non-empty uint16 array of shape [n], with values below `UNIT_ENTRIES`. The
+        noise depends only on the 128-bit `key` and on the index of the unit or latent. Raises
+        `InvalidArgument` if the speech would be longer than `MOST_SPEECH_S`.
         """
         module, device = self._module, self._styles.device
         symbols = on_device(units.astype("int64") + self._first_symbol, device)
@@ -85,7 +90,7 @@ class UnitSynthesizer:
             counts = frames.long()
             means, logs = (each.repeat_interleave(counts, 1) for each in (means, logs))
         else:
-            # The reference makes one frame of an utterance without duration.
+            # If all durations are zero, the reference implementation generates a single frame.
             means, logs = means.new_zeros(len(means), 1), logs.new_zeros(len(logs), 1)
         drawn = self._noise(key, LATENT_STEP, means.shape[1], len(means))
         latents = means + drawn * logs.exp() * LATENT_NOISE
@@ -99,7 +104,9 @@ class UnitSynthesizer:
         return host_array(made[self.hop * (first - left) : self.hop * (stop - left)].float())
 
     def _noise(self, key: int, step: int, count: int, channels: int) -> Tensor:
-        """[channels, count] in which a column's numbers depend on its index only."""
+        """Return noise of shape [channels, count]. The values in a column depend only on its
+        index.
+        """
         drawn = normal_draws(key, step, count * channels).reshape(count, channels)
         return torch.from_numpy(drawn.T.copy()).to(self._styles)
 
@@ -108,10 +115,10 @@ class UnitSynthesizer:
 def load_synthesizer(
     weights: Weights, *, dtype: torch.dtype, device: torch.device
 ) -> tuple[UnitSynthesizer, int]:
-    """Return the synthesizer of the directory of EMOVA's speech tokenizer, and how many styles it
-    has.
+    """Load the synthesizer from the directory of EMOVA's speech tokenizer.
 
-    Raises `FailedPrecondition` if the checkpoint does not fit together.
+    Returns the synthesizer and the number of styles. Raises `FailedPrecondition` if the parts of
+    the checkpoint do not match.
     """
     with reading(weights.folder / CONFIG_FILE):
         sizes = UnitDecoderSizes.read(weights)
@@ -131,9 +138,9 @@ def load_synthesizer(
 
 
 def read_styles(weights: Weights, config: Mapping[str, Any], count: int) -> dict[str, int]:
-    """Return the numbers of the styles by name, as `config.json` of the directory has them.
+    """Read the style names from `config.json` and map them to their indices.
 
-    Raises `FailedPrecondition` if it names none or one beyond `count`.
+    Raises `FailedPrecondition` if there are no styles, or if an index is not below `count`.
     """
     path = weights.folder / CONFIG_FILE
     with reading(path):

@@ -1,4 +1,4 @@
-"""The weights of EMOVA's unit decoder, under the names of its checkpoint."""
+"""The weights of EMOVA's unit decoder, with the tensor names of its checkpoint."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from antiphon_services.emova.unit_encoder import UnitEncoder
 from antiphon_services.emova.waveform import WaveformGenerator
 
 TRAINED_WITH = ("enc_q.", "enc_r.", "emb_g.", "dp.post_", "dp.flows.1.")
-"""Tensors that only training uses: encoders of recordings, speakers, and the duration predictor's
-other direction."""
+"""The tensors that are only used in training.
+
+They belong to the encoders of recordings, the speaker embeddings, and the inverse direction of the
+duration predictor.
+"""
 
 
 class UnitDecoderModule(nn.Module):
-    """The tensors below `decoder.` that inference uses."""
+    """The tensors below `decoder.` that are used for inference."""
 
     def __init__(self, sizes: UnitDecoderSizes) -> None:
         super().__init__()

@@ -1,8 +1,9 @@
-"""Sizes of EMOVA's unit decoder, read from its tensors.
+"""Determines the sizes of EMOVA's unit decoder from its tensors.
 
-The released directory states the names of the styles and no sizes. EMOVA's package has them in a
-file of its own. Everything that this file may vary follows from the shapes of tensors; the rest is
-the same in every VITS: dilations, the window of relative positions, the kernels of the ends.
+The configuration in the released directory contains the names of the styles but no sizes. EMOVA's
+package stores the sizes in a separate file. All sizes that this file can change are derived from
+tensor shapes. Other sizes are the same for every VITS model: the dilations, the window of relative
+positions, and the kernel sizes of the first and last convolutions.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ PREFIX = "decoder."
 UNIT_ENTRIES = 4096
 
 ATTENTION_WINDOW = 4
-"""Distances with a learned embedding, on each side."""
+"""The maximum relative position, in each direction, that has a learned embedding."""
 DILATIONS = 1, 3, 5
-"""Of the pairs of convolutions in a block of the waveform generator."""
+"""The dilations of the convolution pairs in a block of the waveform generator."""
 END_KERNEL = 7
 
 
 @dataclass(frozen=True, slots=True)
 class UnitDecoderSizes:
-    """Channels, layers and kernels.
+    """The number of channels and layers, and the kernel sizes.
 
-    `symbols` are the rows of the embedding, whose last `UNIT_ENTRIES` are the units'. A level of
-    the waveform generator raises the rate by the half of its kernel.
+    `symbols` is the number of rows in the embedding table, whose last `UNIT_ENTRIES` rows belong to
+    speech units. Each level of the waveform generator increases the sample rate by a factor of half
+    its kernel size.
     """
 
     symbols: int
@@ -49,7 +51,10 @@ class UnitDecoderSizes:
 
     @classmethod
     def read(cls, weights: Weights) -> UnitDecoderSizes:
-        """Read them from the tensors below `PREFIX`. Raises `FailedPrecondition`."""
+        """Derive the sizes from the tensors below `PREFIX`.
+
+        Raises `FailedPrecondition` if they cannot be read.
+        """
         with weights.open() as reader:
 
             def shape(name: str) -> tuple[int, ...]:
@@ -100,7 +105,7 @@ class UnitDecoderSizes:
 
     @property
     def hop(self) -> int:
-        """Samples of a frame."""
+        """The number of samples per frame."""
         product = 1
         for rate in self.upsampling:
             product *= rate
@@ -108,7 +113,7 @@ class UnitDecoderSizes:
 
     @property
     def reach(self) -> int:
-        """Frames before and after a frame that its samples depend on."""
+        """The number of frames before and after a frame that its samples depend on."""
         rows, rate = float(END_KERNEL // 2), 1
         for each in self.upsampling:
             rows += 1 / rate

@@ -1,7 +1,7 @@
-"""Speech units to rows: a transformer with relative positions (VITS, arXiv 2106.06103).
+"""Encodes speech units with a transformer that uses relative positions (VITS, arXiv 2106.06103).
 
-Everything is [channels, n] of one utterance, without a batch: no value depends on what else is
-served.
+All tensors have the shape [channels, n] and contain a single utterance. Utterances are not batched,
+so the result does not depend on other requests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from antiphon_services.emova.unit_decoder_sizes import ATTENTION_WINDOW, UnitDec
 
 
 class ChannelNorm(nn.Module):
-    """Layer norm over the channels of [channels, n]."""
+    """Layer normalization over the channels of a [channels, n] tensor."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -29,7 +29,9 @@ class ChannelNorm(nn.Module):
 
 
 class UnitEncoder(nn.Module):
-    """Means and deviations of the latents of each unit, and the rows that durations are made of."""
+    """Computes the latent distribution of each unit, and the rows from which durations are
+    predicted.
+    """
 
     def __init__(self, sizes: UnitDecoderSizes) -> None:
         super().__init__()
@@ -38,7 +40,11 @@ class UnitEncoder(nn.Module):
         self.proj = nn.Conv1d(sizes.hidden, 2 * sizes.latent, 1)
 
     def forward(self, symbols: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows [hidden, n], means and logarithms of deviations [latent, n] of symbols [n]."""
+        """Encode symbols of shape [n].
+
+        Returns rows of shape [hidden, n], followed by means and log deviations, both of shape
+        [latent, n].
+        """
         rows = self.encoder((self.emb(symbols) * math.sqrt(self.emb.embedding_dim)).T)
         means, logs = self.proj(rows).chunk(2)
         return rows, means, logs
@@ -62,7 +68,10 @@ class _Layers(nn.Module):
 
 
 class _RelativeAttention(nn.Module):
-    """Attention whose heads share embeddings of the distances up to `ATTENTION_WINDOW`."""
+    """Attention with learned embeddings of relative positions up to `ATTENTION_WINDOW`.
+
+    The heads share these embeddings.
+    """
 
     def __init__(self, sizes: UnitDecoderSizes) -> None:
         super().__init__()
@@ -91,7 +100,7 @@ class _RelativeAttention(nn.Module):
 
 
 class _Near:
-    """Which of `count` rows are within the window of each row."""
+    """Maps between row indices and relative positions within the attention window."""
 
     def __init__(self, count: int, device: torch.device) -> None:
         rows = torch.arange(count, device=device)
@@ -100,12 +109,15 @@ class _Near:
         self._column = rows[:, None] + torch.arange(2 * ATTENTION_WINDOW + 1, device=device)
 
     def spread(self, by_distance: Tensor) -> Tensor:
-        """[heads, n, n] of [heads, n, distances]: zero outside of the window."""
+        """Convert [heads, n, distances] to [heads, n, n]. Positions outside the window become 0."""
         index = self._distance.clamp(0, 2 * ATTENTION_WINDOW).expand(len(by_distance), -1, -1)
         return by_distance.gather(2, index).masked_fill(self._outside, 0.0)
 
     def gathered(self, by_row: Tensor) -> Tensor:
-        """[heads, n, distances] of [heads, n, n]: zero before the first and after the last row."""
+        """Convert [heads, n, n] to [heads, n, distances].
+
+        Positions before the first row or after the last row become 0.
+        """
         padded = pad(by_row, (ATTENTION_WINDOW, ATTENTION_WINDOW))
         return padded.gather(2, self._column.expand(len(by_row), -1, -1))
 

@@ -1,7 +1,7 @@
-"""The engine of a stage that speaks units: speech of many segments.
+"""The engine of a stage that synthesizes speech from units for many segments.
 
-A segment is spoken once all its units have come. Its first part is all of its latents, each later
-one decodes a window of them.
+Synthesis starts after all units of a segment have arrived. The first step computes all latents, and
+each subsequent step decodes a window of them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,26 @@ from antiphon_services.vocoder.least_served import LeastServedEngine, ServedSegm
 from antiphon_services.vocoder.received_codes import ReceivedCodes
 
 WINDOW_FRAMES = 256
-"""Latents that are decoded at a time: three seconds."""
+"""The number of latents to decode at a time, which corresponds to three seconds."""
 FRAMES_A_STEP = 2 * WINDOW_FRAMES
 
 
 @dataclass(frozen=True, slots=True)
 class UnitStyles:
-    """Numbers of the styles by name; `option` is the request's, `default` the one without it."""
+    """The indices of the styles by name.
+
+    `option` is the name of the request option that selects a style. `default` is the style that is
+    used if this option is not set.
+    """
 
     numbers: Mapping[str, int]
     option: str
     default: str
 
     def number(self, settings: SegmentSettings) -> int:
-        """Return the number of a request's style, whose name has any case.
+        """Return the index of the requested style. Style names are not case-sensitive.
 
-        Raises `InvalidArgument` for a name that the checkpoint lacks.
+        Raises `InvalidArgument` if the checkpoint does not contain the style.
         """
         asked = str(settings.options.get(self.option, self.default))
         for name, number in self.numbers.items():
@@ -48,10 +52,11 @@ class UnitStyles:
 
 @dataclass(slots=True, kw_only=True)
 class UnitSegment(ServedSegment):
-    """An admitted segment that speaks its units in `style` with noise of `seed`.
+    """An admitted segment.
 
-    Samples of the first `sent` of its latents have left. A unit of work is a latent that is
-    computed or decoded.
+    `style` is the index of its style, and `seed` determines its noise. The samples of the first
+    `sent` latents have already been emitted. A unit of work is one latent that is computed or
+    decoded.
     """
 
     received: ReceivedCodes
@@ -63,12 +68,12 @@ class UnitSegment(ServedSegment):
 
     @property
     def all_sent(self) -> bool:
-        """See `ServedSegment`."""
+        """Implements `ServedSegment.all_sent`."""
         spoken = self.latents is not None and self.sent == self.latents.frames
         return spoken or not self.received.count
 
     def advance(self) -> list[EngineEvent]:
-        """Compute the latents, or decode a window of them."""
+        """Compute the latents, or decode the next window of them."""
         if self.latents is None:
             self.latents = self._speech_latents()
             self.served += self.latents.frames
@@ -79,7 +84,7 @@ class UnitSegment(ServedSegment):
         return self.emit(samples)
 
     def _speech_latents(self) -> SpeechLatents:
-        """Compute them. An error about their length names the edge."""
+        """Compute the latents. If the speech is too long, the error names the edge."""
         edge = self.received.edge
         try:
             return self.synthesizer.latents(self.received.codes, self.style, self.seed)
@@ -88,7 +93,10 @@ class UnitSegment(ServedSegment):
 
 
 class UnitEngine(LeastServedEngine):
-    """Units in, samples out. `context_limit` is the most units of a segment."""
+    """An engine that receives units and emits samples.
+
+    `context_limit` is the maximum number of units in a segment.
+    """
 
     def __init__(
         self,
@@ -105,7 +113,7 @@ class UnitEngine(LeastServedEngine):
         self._edges, self._context_limit = edges, context_limit
 
     def open(self, key: SegmentKey, settings: SegmentSettings) -> UnitSegment:
-        """Return a new segment. Raises `InvalidArgument` for an unknown style."""
+        """Create a segment. Raises `InvalidArgument` if the style is unknown."""
         return UnitSegment(
             key=key,
             audio=self._edges.audio,

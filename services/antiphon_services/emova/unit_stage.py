@@ -1,4 +1,4 @@
-"""Builds a stage that speaks the units of EMOVA's speech tokenizer."""
+"""Builds a stage that synthesizes speech from the units of EMOVA's speech tokenizer."""
 
 from __future__ import annotations
 
@@ -34,13 +34,16 @@ UNIT_DECODER_CONFIG = ConfigPart(
     "",
     computed=names("u2s_style2idx"),
     only={"u2s_unit_type": (None, UNIT_TYPE)},
-    # Tensors state the sizes of the table of styles; the encoder reads recordings.
+    # The size of the style table is derived from its tensor. The other fields only concern the
+    # encoder.
     idle=names("u2s_num_styles u2s_dim_styles s2u_unit_type"),
 )
-"""What the stage does with the fields of the speech tokenizer's `config.json`."""
+"""How the stage handles the fields of the speech tokenizer's `config.json`."""
 
 NEUTRAL = "gender-female_emotion-neutral_speed-normal_pitch-normal"
-"""The style of requests without one, if the checkpoint has it; else its first."""
+"""The style of requests that do not specify one. If the checkpoint does not contain it, the first
+style is used instead.
+"""
 WARM_UP_UNITS = 4
 
 
@@ -63,11 +66,11 @@ def unit_stage(
 ) -> LoadedStage:
     """Load the stage from the directory of the speech tokenizer.
 
-    All stages of a family have the fingerprint of the same directories: those of `checkpoint`, or
-    the speech tokenizer's alone.
+    All stages of a model family must have the same fingerprint, so it is computed from the
+    `checkpoint` directories. If there are none, it is computed from `tokenizer_dir`.
 
-    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
-    checkpoint does not fit together.
+    Raises `InvalidArgument` if a setting does not apply to this stage, and `FailedPrecondition` if
+    the parts of the checkpoint do not match.
     """
     require_plain_torch(terms.role, config)
     content, weights = read_config(tokenizer_dir), Weights(tokenizer_dir)

@@ -1,7 +1,8 @@
-"""Recordings to speech units: SPIRAL's encoder (arXiv 2201.10207) and a finite scalar quantiser.
+"""Converts recordings to speech units.
 
-A unit covers 40 ms. Repeated units are reduced to one, so their duration is lost; the decoder
-predicts it. Everything is [channels, n] of one recording, without a batch.
+The tokenizer consists of the SPIRAL encoder (arXiv 2201.10207) and a finite scalar quantizer. Each
+unit covers 40 ms. Consecutive repetitions of a unit are removed. The decoder predicts the durations
+that are lost by this step. All tensors have the shape [channels, n] and contain a single recording.
 """
 
 from __future__ import annotations
@@ -21,30 +22,38 @@ from antiphon.values.chunk import Tensor as Array
 PREFIX = "encoder."
 INPUT_RATE_HZ = 16_000
 LEAST_SAMPLES, MOST_S = 257, 60
-"""Shortest recording, whose spectrum can be reflected, and the longest, as EMOVA's code has it."""
+"""The minimum number of samples in a recording, and the maximum duration in seconds.
+
+Shorter recordings cannot be padded by reflection. The maximum is the same as in EMOVA's code.
+"""
 
 FFT, WINDOW, HOP = 512, 320, 160
 EMPHASIS = 0.97
 LEAST_POWER = 2**-24
 CONSTANT = 1e-5
-"""Added to the largest sample and to deviations, before a division."""
+"""Added to the maximum sample and to standard deviations before dividing by them."""
 
 LEVELS = 8
-"""Of each quantised number; the units are all combinations of four."""
+"""The number of levels of each quantized value.
+
+A unit is a combination of four such values.
+"""
 NUMBERS = 4
 ROUNDING = 1e-3
-"""Share by which numbers stay within the outer levels."""
+"""The margin that keeps values within the outer levels, relative to their range."""
 
 LAYOUT = ("halving", "halving", "pointwise", "layers", "same", "pointwise", "layers")
-"""What the encoder's blocks are."""
+"""The type of each block in the encoder."""
 HEAD_WIDTH = 64
 
 KEPT = ("encoder.wav2spec.featurizer.", "encoder.feature_encoder.", "pre_quant.")
-"""Tensors that inference uses; the others are targets and heads of training."""
+"""The tensors that are used for inference. The remaining tensors are targets and heads that are
+only used in training.
+"""
 
 
 class UnitEncoderSizes:
-    """Sizes of the encoder, read from its tensors: shapes by name, without `PREFIX`."""
+    """Tensor shapes of the encoder by name. The names do not include `PREFIX`."""
 
     def __init__(self, weights: Weights) -> None:
         names = [name for name in weights.files if name.startswith(PREFIX)]
@@ -56,20 +65,20 @@ class UnitEncoderSizes:
             }
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape. Raises `FailedPrecondition` if there is none."""
+        """Return the shape of a tensor. Raises `FailedPrecondition` if it does not exist."""
         if name not in self._shapes:
             raise FailedPrecondition(f"the checkpoint has no tensor {PREFIX}{name}")
         return self._shapes[name]
 
     def layers(self, stem: str) -> int:
-        """Return the number of layers below a stem."""
+        """Return the number of layers whose names start with `stem`."""
         stem = f"{stem}.layers."
         found = {name.removeprefix(stem).partition(".")[0] for name in self._shapes if stem in name}
         return len(found)
 
 
 class UnitTokenizerModule(nn.Module):
-    """The tensors below `encoder.` that inference uses."""
+    """The tensors below `encoder.` that are used for inference."""
 
     def __init__(self, sizes: UnitEncoderSizes) -> None:
         super().__init__()
@@ -78,7 +87,7 @@ class UnitTokenizerModule(nn.Module):
         self.pre_quant = nn.Linear(width, NUMBERS)
 
     def forward(self, samples: Tensor) -> Tensor:
-        """Numbers [n, 4] of samples [m]."""
+        """Compute values of shape [n, 4] from samples of shape [m]."""
         rows = self.encoder.wav2spec(samples)
         rows = self.encoder.feature_encoder(rows)
         numbers: Tensor = self.pre_quant(rows.T)
@@ -110,7 +119,7 @@ class _SpiralBlocks(nn.Module):
 
 
 class _LogMelSpectrum(nn.Module):
-    """Log mel magnitudes, normalised by bin over the recording."""
+    """Computes log-mel magnitudes, and normalizes each bin over the duration of the recording."""
 
     def __init__(self, sizes: UnitEncoderSizes) -> None:
         super().__init__()
@@ -139,7 +148,10 @@ class _SpiralFeaturizer(nn.Module):
 
 
 class _SpiralConvolution(nn.Module):
-    """A convolution and a norm; those over several rows have an activation."""
+    """A convolution followed by a normalization layer.
+
+    If the kernel covers more than one row, an activation is applied to the result.
+    """
 
     def __init__(self, sizes: UnitEncoderSizes, stem: str, *, halving: bool) -> None:
         super().__init__()
@@ -151,7 +163,7 @@ class _SpiralConvolution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         beside = self.kernel // 2
-        # A strided convolution begins one row later, and rounds an odd number of rows up.
+        # A strided convolution starts one row later. An odd number of rows is rounded up.
         if self.halving:
             x = pad(x, (beside - 1, beside + x.shape[1] % 2))
         else:
@@ -161,7 +173,9 @@ class _SpiralConvolution(nn.Module):
 
 
 class _SpiralTransformer(nn.Module):
-    """Layers over all rows, whose positions come from a wide convolution."""
+    """Transformer layers whose positional information comes from a convolution with a large
+    kernel.
+    """
 
     def __init__(self, sizes: UnitEncoderSizes, stem: str) -> None:
         super().__init__()
@@ -180,7 +194,7 @@ class _SpiralTransformer(nn.Module):
 
 
 class _SpiralPositions(nn.Module):
-    """A grouped convolution whose weights have a length for each place of the kernel."""
+    """A grouped convolution whose weights have one length per kernel position."""
 
     def __init__(self, width: int, by_group: int, kernel: int) -> None:
         super().__init__()
@@ -219,17 +233,19 @@ class _SpiralLayer(nn.Module):
 
 
 class UnitTokenizer:
-    """Hears recordings as units."""
+    """Converts recordings to units."""
 
     def __init__(self, module: UnitTokenizerModule) -> None:
         self._module = module
 
     @torch.inference_mode()
     def units(self, samples: Array, *, reduced: bool = True) -> Array:
-        """uint16 [m], below 4096, of samples float32 [n] at `INPUT_RATE_HZ`.
+        """Return the units of a recording, as a uint16 array of shape [m] with values below 4096.
 
-        Without `reduced`, there is a unit for every 40 ms. Raises `InvalidArgument` for a recording
-        below `LEAST_SAMPLES` or above `MOST_S`.
+        `samples` is a float32 array of shape [n] at `INPUT_RATE_HZ`. By default, consecutive
+        repetitions of a unit are removed. If `reduced` is false, the result contains one unit for
+        every 40 ms. Raises `InvalidArgument` if the recording has fewer than `LEAST_SAMPLES`
+        samples or is longer than `MOST_S` seconds.
         """
         if not LEAST_SAMPLES <= len(samples) <= MOST_S * INPUT_RATE_HZ:
             raise InvalidArgument(
@@ -246,9 +262,12 @@ class UnitTokenizer:
 
 
 def quantised(numbers: Tensor) -> Tensor:
-    """int64 [n] of numbers [n, 4]: each is one of `LEVELS`, the first counts least."""
+    """Quantize values of shape [n, 4] to int64 units of shape [n].
+
+    Each value is rounded to one of `LEVELS` levels. The first value is the least significant digit.
+    """
     half = (LEVELS - 1) * (1 - ROUNDING) / 2
-    # An even number of levels has no middle one, so that zero lies between two.
+    # Because the number of levels is even, zero lies between two levels.
     shift = torch.tan(torch.tensor(0.5 / half, device=numbers.device))
     levels = ((numbers + shift).tanh() * half - 0.5).round().long() + LEVELS // 2
     places = LEVELS ** torch.arange(NUMBERS, device=numbers.device)
@@ -256,7 +275,7 @@ def quantised(numbers: Tensor) -> Tensor:
 
 
 def unused_tensors(weights: Weights) -> list[str]:
-    """Return the names of encoder tensors that are not loaded, without `PREFIX`."""
+    """Return the names, without `PREFIX`, of the encoder tensors that are not loaded."""
     bare = (name.removeprefix(PREFIX) for name in weights.files if name.startswith(PREFIX))
     return [name for name in bare if not name.startswith(KEPT)]
 
@@ -264,7 +283,10 @@ def unused_tensors(weights: Weights) -> list[str]:
 def load_unit_tokenizer(
     weights: Weights, *, dtype: torch.dtype, device: torch.device
 ) -> UnitTokenizer:
-    """Load the encoder of EMOVA's speech tokenizer. Raises `FailedPrecondition`."""
+    """Load the encoder of EMOVA's speech tokenizer.
+
+    Raises `FailedPrecondition` if it cannot be loaded.
+    """
     with reading(weights.folder / CONFIG_FILE):
         sizes = UnitEncoderSizes(weights)
     module = load_submodule(

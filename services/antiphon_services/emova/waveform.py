@@ -1,4 +1,6 @@
-"""VITS' waveform generator (HiFi-GAN, arXiv 2010.05646): latents to samples."""
+"""The waveform generator of VITS (HiFi-GAN, arXiv 2010.05646), which converts latents to
+samples.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from antiphon_services.emova.unit_decoder_sizes import (
 )
 
 SLOPE = 0.1
-"""Of the activations before the last."""
+"""The negative slope of all activations except the last one."""
 
 
 class WaveformGenerator(nn.Module):
-    """`UnitDecoderSizes.hop` samples of each latent."""
+    """Generates `UnitDecoderSizes.hop` samples for each latent."""
 
     def __init__(self, sizes: UnitDecoderSizes) -> None:
         super().__init__()
@@ -40,7 +42,10 @@ class WaveformGenerator(nn.Module):
         self.conv_post = nn.Conv1d(widths[-1], 1, END_KERNEL, padding=END_KERNEL // 2, bias=False)
 
     def forward(self, latents: Tensor, style: Tensor) -> Tensor:
-        """Samples [hop * n] of latents [latent, n] and style [width, 1]."""
+        """Generate samples of shape [hop * n].
+
+        `latents` has shape [latent, n], and `style` has shape [width, 1].
+        """
         x = self.conv_pre(latents) + self.cond(style)
         for level, upsampling in enumerate(self.ups):
             x = upsampling(leaky_relu(x, SLOPE))

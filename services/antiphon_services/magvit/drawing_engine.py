@@ -1,8 +1,9 @@
-"""The engine of a stage that draws images: a PNG file of the image tokens of each segment.
+"""The engine of a stage that converts the image tokens of each segment to a PNG file.
 
-An image is drawn once all its tokens have come, one image a step, the longest waiting first. Every
-image is computed by itself. A fault fails its segment and no other. On a CPU, an image of 512
-pixels may take longer than the default `step_timeout_s`, which should be raised there.
+An image is generated after all of its tokens have arrived. Each step generates one image, starting
+with the one that has waited the longest. Images are computed separately, so an error affects only
+its own segment. On a CPU, an image of 512 x 512 pixels may take longer than the default
+`step_timeout_s`, so increase this setting.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Drawing:
 
     @property
     def can_step(self) -> bool:
-        """Whether all tokens have come, and the end has not left."""
+        """Whether all tokens have arrived and the image has not been generated yet."""
         return not self.ended and self.tokens.finish_reason is not None
 
     def fail(self) -> None:
@@ -51,9 +52,10 @@ class Drawing:
 
 
 class DrawingEngine:
-    """Implements `antiphon.runtime.engine.Engine`: image tokens in, images out.
+    """An implementation of `antiphon.runtime.engine.Engine` that receives tokens and emits images.
 
-    `context_limit` is the most tokens of a segment, `slots` the most segments.
+    `context_limit` is the maximum number of tokens in a segment. `slots` is the maximum number of
+    segments.
     """
 
     def __init__(
@@ -62,11 +64,11 @@ class DrawingEngine:
         self._decoder, self._terms = decoder, terms
         self._context_limit, self._slots = context_limit, slots
         self._drawings: dict[SegmentKey, Drawing] = {}
-        # Segments that can step, the longest waiting first.
+        # The segments that can step, ordered by how long they have waited.
         self._ready: dict[SegmentKey, None] = {}
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `ResourceExhausted` when all slots are taken."""
+        """Add a segment. Raises `ResourceExhausted` if all slots are in use."""
         terms = self._terms
         if len(self._drawings) == self._slots:
             raise ResourceExhausted(f"{terms.role} has {self._slots} slots, and all are taken")
@@ -74,23 +76,23 @@ class DrawingEngine:
         self._drawings[key] = Drawing(tokens, terms.image in settings.outputs)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Check and queue tokens. Raises `DataLoss` or `InvalidArgument`."""
+        """Validate and store tokens. Raises `DataLoss` or `InvalidArgument`."""
         drawing = self._drawings[key]
         drawing.tokens.accept(chunk)
         if drawing.can_step:
             self._ready[key] = None
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """The edge of tokens, or None once all have come."""
+        """Return the token edge, or None if all tokens have arrived."""
         return None if self._drawings[key].can_step else self._terms.tokens
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What the segment has cost until now."""
+        """Return the usage of the segment up to this point."""
         drawing = self._drawings[key]
         return Completed(key, FinishReason.CANCELLED, drawing.tokens.count, drawing.drawn)
 
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment."""
+        """Remove the segment."""
         del self._drawings[key]
         self._ready.pop(key, None)
 
@@ -123,8 +125,10 @@ class DrawingEngine:
         return [*events, Completed(key, tokens.finish_reason, tokens.count, drawing.drawn)]
 
     def _file(self, tokens: ReceivedCodes) -> bytes:
-        """A PNG file of the tokens' image. An error about their number names the edge."""
-        # Not at the top: without pillow, the stage refuses to load with a remedy.
+        """Return the image as a PNG file. If the number of tokens is invalid, the error names the
+        edge.
+        """
+        # Imported here so that the stage can report a missing Pillow when it loads.
         from antiphon_services.magvit.square_pixels import png_file
 
         try:

@@ -1,4 +1,4 @@
-"""Builds a stage that draws the image tokens of MAGVITv2."""
+"""Builds a stage that converts MAGVITv2's image tokens to images."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ def drawing_stage(
     config: StageConfig,
     checkpoint: Sequence[Path] = (),
 ) -> LoadedStage:
-    """Load the stage from the directory of MAGVITv2.
+    """Load the stage from the MAGVITv2 directory.
 
-    All stages of a family have the fingerprint of the same directories: those of `checkpoint`, or
-    MAGVITv2's alone.
+    All stages of a model family must have the same fingerprint, so it is computed from the
+    `checkpoint` directories. If there are none, it is computed from `tokenizer_dir`.
 
-    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
-    checkpoint does not fit together or pillow, which writes PNG files, is not installed.
+    Raises `InvalidArgument` if a setting does not apply to this stage. Raises `FailedPrecondition`
+    if the parts of the checkpoint do not match, or if Pillow, which is used to write PNG files, is
+    not installed.
     """
     require_plain_torch(terms.role, config)
     require_pillow(terms.role)
@@ -61,7 +62,7 @@ def drawing_stage(
 
 
 def require_pillow(role: str) -> None:
-    """Raise `FailedPrecondition` unless pillow is installed."""
+    """Raise `FailedPrecondition` if Pillow is not installed."""
     if importlib.util.find_spec("PIL") is None:
         raise FailedPrecondition(
             f"{role}: writes PNG files with pillow, which is not installed; "
@@ -70,7 +71,7 @@ def require_pillow(role: str) -> None:
 
 
 def _warm_up(engine: DrawingEngine, terms: DrawingTerms) -> None:
-    """Draw one token, so that no request pays for what happens once."""
+    """Generate an image from one token, so that no request pays for one-time initialization."""
     tokens = {terms.tokens: np.zeros(1, np.uint16)}
     run_segment(
         engine,

@@ -1,4 +1,6 @@
-"""Image tokens to pixels: MAGVITv2's decoder, with the names of its checkpoint."""
+"""The MAGVITv2 decoder, which converts image tokens to pixels, with the checkpoint's tensor
+names.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ CHANNELS = 3
 
 
 class ImageDecoderModule(nn.Module):
-    """The tensors below `decoder.`."""
+    """The tensors whose names start with `decoder.`."""
 
     def __init__(self, sizes: PixelSizes) -> None:
         super().__init__()
@@ -49,7 +51,10 @@ class ImageDecoderModule(nn.Module):
         self.conv_out = same_convolution(narrowest, CHANNELS)
 
     def forward(self, latents: Tensor) -> Tensor:
-        """Pixels [1, 3, scale * rows, scale * columns] of latents [1, bits, rows, columns]."""
+        """Decode latents of shape [1, bits, rows, columns].
+
+        Returns pixels of shape [1, 3, scale * rows, scale * columns].
+        """
         x = self.mid(self.conv_in(self.post_quant_conv(latents)))
         for level in reversed(self.up):
             x = level(x)
@@ -58,12 +63,12 @@ class ImageDecoderModule(nn.Module):
 
 
 class ImageDecoder:
-    """Draws square images."""
+    """Converts image tokens to square images."""
 
     def __init__(self, module: ImageDecoderModule, sizes: PixelSizes) -> None:
         self._module = module
         self.scale = sizes.scale
-        """Pixels of a token's side."""
+        """The side of the square that a token covers, in pixels."""
 
     @torch.inference_mode()
     def pixels(self, ids: Array) -> Array:
@@ -76,7 +81,10 @@ class ImageDecoder:
 
     @torch.inference_mode()
     def values(self, ids: Array) -> Tensor:
-        """float32 [3, side, side]: from -1, which is black, to 1, and somewhat beyond."""
+        """Return the unrounded pixel values, as a float32 tensor of shape [3, side, side].
+
+        The nominal range is from -1, which is black, to 1. Values may slightly exceed it.
+        """
         side = side_of(len(ids))
         weight = self._module.conv_in.weight
         rows = codebook_vectors(on_device(ids.astype("int64"), weight.device), IMAGE_BITS)
@@ -86,9 +94,10 @@ class ImageDecoder:
 
 
 def side_of(count: int) -> int:
-    """Return the tokens of a side of a square image with `count` tokens.
+    """Return the number of tokens per side of a square image with `count` tokens.
 
-    Raises `InvalidArgument` for another number, and above `MOST_SIDE_TOKENS`.
+    Raises `InvalidArgument` if `count` is not a square number, or if a side would exceed
+    `MOST_SIDE_TOKENS`.
     """
     side = math.isqrt(count)
     if not count or side * side != count or side > MOST_SIDE_TOKENS:
@@ -102,7 +111,10 @@ def side_of(count: int) -> int:
 def load_image_decoder(
     weights: Weights, *, dtype: torch.dtype, device: torch.device
 ) -> ImageDecoder:
-    """Load the decoder of the released directory. Raises `FailedPrecondition`."""
+    """Load the decoder from the released directory.
+
+    Raises `FailedPrecondition` if it cannot be loaded.
+    """
     with reading(weights.folder / CONFIG_FILE):
         sizes = PixelSizes.read(weights, f"{PREFIX}up.")
     module = load_submodule(ImageDecoderModule, sizes, PREFIX, weights, dtype=dtype, device=device)

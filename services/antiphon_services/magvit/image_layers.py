@@ -1,4 +1,7 @@
-"""What both networks of MAGVITv2 consist of; everything is [1, channels, rows, columns]."""
+"""Layers that the MAGVITv2 encoder and decoder share.
+
+All tensors have the shape [1, channels, rows, columns].
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,21 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad, silu
 
 GROUPS = 32
-"""Of each norm."""
+"""The number of groups in each normalization layer."""
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """Return a norm over groups of channels and the whole image."""
+    """Create a group normalization layer."""
     return nn.GroupNorm(GROUPS, channels, eps=1e-6)
 
 
 def same_convolution(inputs: int, outputs: int) -> nn.Conv2d:
-    """Return a convolution over nine neighbours that keeps rows and columns."""
+    """Create a 3x3 convolution that preserves the number of rows and columns."""
     return nn.Conv2d(inputs, outputs, 3, padding=1)
 
 
 class ResidualPixels(nn.Module):
-    """Two convolutions, each after a norm, added to the input."""
+    """A residual block of two convolutions, each preceded by a normalization layer."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -34,14 +37,14 @@ class ResidualPixels(nn.Module):
         self.nin_shortcut = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum, with as many channels as outputs."""
+        """Return the sum of the input and the output of the block."""
         made = self.conv2(silu(self.norm2(self.conv1(silu(self.norm1(x))))))
         sum_: Tensor = (x if self.nin_shortcut is None else self.nin_shortcut(x)) + made
         return sum_
 
 
 class PixelAttention(nn.Module):
-    """Attention of one head over all pixels, added to the input."""
+    """A residual block of single-head attention over all pixels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -52,7 +55,7 @@ class PixelAttention(nn.Module):
         self.proj_out = nn.Conv2d(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum."""
+        """Return the sum of the input and the output of the block."""
         normed = self.norm(x)
         query, key, value = (made(normed).flatten(2) for made in (self.q, self.k, self.v))
         scores = query.transpose(1, 2) @ key * x.shape[1] ** -0.5
@@ -71,39 +74,39 @@ class MiddlePixels(nn.Module):
         self.block_2 = ResidualPixels(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layers."""
+        """Apply the layers in order."""
         out: Tensor = self.block_2(self.attn_1(self.block_1(x)))
         return out
 
 
 class HalvedPixels(nn.Module):
-    """Halves rows and columns."""
+    """Halves the number of rows and columns."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(channels, channels, 3, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pad after the last row and column, and convolve."""
+        """Pad the input after the last row and the last column, and apply the convolution."""
         out: Tensor = self.conv(pad(x, (0, 1, 0, 1)))
         return out
 
 
 class DoubledPixels(nn.Module):
-    """Doubles rows and columns."""
+    """Doubles the number of rows and columns."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.conv = same_convolution(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Repeat rows and columns, and convolve."""
+        """Repeat each row and column, and apply the convolution."""
         out: Tensor = self.conv(interpolate(x, scale_factor=2.0, mode="nearest"))
         return out
 
 
 class PixelLevel(nn.Module):
-    """Blocks at one resolution, then a change of the resolution unless it is the last level."""
+    """The blocks at one resolution. All levels except the last one then change the resolution."""
 
     def __init__(self, widths: tuple[int, ...], change: type[nn.Module] | None, name: str) -> None:
         super().__init__()
@@ -115,7 +118,7 @@ class PixelLevel(nn.Module):
             setattr(self, name, change(widths[-1]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the blocks, and change the resolution."""
+        """Apply the blocks, and then change the resolution."""
         for block in self.block:
             x = block(x)
         if self._change:
@@ -124,12 +127,18 @@ class PixelLevel(nn.Module):
 
 
 def codebook_vectors(ids: Tensor, bits: int) -> Tensor:
-    """[n, bits] of ids int64 [n]: 1 for a set bit and -1 for another, the highest bit first."""
+    """Convert int64 tokens of shape [n] to vectors of shape [n, bits].
+
+    Each set bit becomes 1 and each cleared bit becomes -1, starting with the highest bit.
+    """
     return (ids[:, None] >> _shifts(bits, ids.device) & 1) * 2.0 - 1.0
 
 
 def codebook_ids(vectors: Tensor) -> Tensor:
-    """int64 [n] of vectors [n, bits]: a positive number sets its bit."""
+    """Convert vectors of shape [n, bits] to int64 tokens of shape [n].
+
+    A bit is set if the number is positive.
+    """
     bits = vectors.shape[1]
     return ((vectors > 0).long() << _shifts(bits, vectors.device)).sum(1)
 

@@ -1,6 +1,6 @@
-"""Sizes of MAGVITv2's networks, read from their tensors.
+"""Determines the sizes of MAGVITv2's networks from their tensors.
 
-The vendor's class has fixed sizes, and the released `config.json` states none.
+The vendor's class has hard-coded sizes, and the released `config.json` does not specify any.
 """
 
 from __future__ import annotations
@@ -14,35 +14,46 @@ from antiphon_services.magvit.image_layers import GROUPS
 
 IMAGE_BITS = 13
 IMAGE_ENTRIES = 1 << IMAGE_BITS
-"""An image token is one of so many: a bit for each channel of the latents."""
+"""The number of distinct image tokens. A token has one bit for each channel of the latents."""
 
 MOST_SIDE_TOKENS = 32
-"""Longest side of an image in tokens: 512 pixels, the largest that the vendor's settings have."""
+"""The maximum side of an image, in tokens.
+
+It corresponds to 512 pixels, which is the largest size in the vendor's settings.
+"""
 
 WEIGHT_FILES = ("pytorch_model.safetensors", "model.safetensors", "pytorch_model.bin")
-"""Names of the weights, in order of preference. The vendor's class reads the first or the last."""
+"""The possible names of the weights file, in order of preference.
+
+The vendor's class reads either the first or the last one.
+"""
 
 
 def image_weights(folder: Path) -> Weights:
-    """Return the weights in the released directory. Raises `FailedPrecondition` if it has none."""
+    """Return the weights in the released directory.
+
+    Raises `FailedPrecondition` if the directory does not contain any.
+    """
     there = (name for name in WEIGHT_FILES if (folder / name).is_file())
     return Weights(folder, next(there, ""))
 
 
 @dataclass(frozen=True, slots=True)
 class PixelSizes:
-    """Channels of one of the networks: `levels` has those of each level, its inputs first.
+    """The channel counts of one of the networks.
 
-    The first level has the resolution of the image.
+    Each entry of `levels` contains the channel counts of one level, starting with its input
+    channels. The first level has the resolution of the image.
     """
 
     levels: tuple[tuple[int, ...], ...]
 
     @classmethod
     def read(cls, weights: Weights, stem: str) -> PixelSizes:
-        """Read those of the levels below a stem such as `decoder.up.`.
+        """Read the sizes of the levels whose tensor names start with `stem`, such as `decoder.up.`.
 
-        Levels of a decoder are computed from the last to the first. Raises `FailedPrecondition`.
+        The decoder computes its levels in reverse order. Raises `FailedPrecondition` if the sizes
+        cannot be read.
         """
         numbers: dict[int, int] = {}
         for name in weights.files:
@@ -67,5 +78,5 @@ class PixelSizes:
 
     @property
     def scale(self) -> int:
-        """Pixels of a token's side."""
+        """The side of the square that a token covers, in pixels."""
         return 1 << (len(self.levels) - 1)

@@ -1,4 +1,4 @@
-"""Images to tokens: MAGVITv2's encoder, with the names of its checkpoint."""
+"""The MAGVITv2 encoder, which converts images to tokens, with the checkpoint's tensor names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHANNELS = 3
 
 
 class ImageEncoderModule(nn.Module):
-    """The tensors below `encoder.`."""
+    """The tensors whose names start with `encoder.`."""
 
     def __init__(self, sizes: PixelSizes) -> None:
         super().__init__()
@@ -44,7 +44,10 @@ class ImageEncoderModule(nn.Module):
         self.quant_conv = nn.Conv2d(IMAGE_BITS, IMAGE_BITS, 1)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Latents [1, bits, rows, columns] of pixels [1, 3, scale * rows, scale * columns]."""
+        """Encode pixels of shape [1, 3, scale * rows, scale * columns].
+
+        Returns latents of shape [1, bits, rows, columns].
+        """
         x = self.conv_in(pixels)
         for level in self.down:
             x = level(x)
@@ -53,19 +56,22 @@ class ImageEncoderModule(nn.Module):
 
 
 class ImageTokenizer:
-    """Reads square images; see `square_pixels` for others."""
+    """Converts square images to tokens.
+
+    Use `square_pixels` to crop an image to a square.
+    """
 
     def __init__(self, module: ImageEncoderModule, sizes: PixelSizes) -> None:
         self._module = module
         self.scale = sizes.scale
-        """Pixels of a token's side."""
+        """The side of the square that a token covers, in pixels."""
 
     @torch.inference_mode()
     def ids(self, pixels: Array) -> Array:
-        """uint16 [(side / scale)²], row by row, of pixels uint8 [side, side, 3].
+        """Return the image tokens in row-major order, as a uint16 array of shape [(side / scale)²].
 
-        Raises `InvalidArgument` for a side that no number of tokens has, or more than
-        `MOST_SIDE_TOKENS`.
+        `pixels` is a uint8 array of shape [side, side, 3]. Raises `InvalidArgument` if `side` is
+        not a multiple of `scale`, or if it exceeds `MOST_SIDE_TOKENS` tokens.
         """
         side = pixels.shape[0]
         most = MOST_SIDE_TOKENS * self.scale
@@ -83,7 +89,10 @@ class ImageTokenizer:
 def load_image_tokenizer(
     weights: Weights, *, dtype: torch.dtype, device: torch.device
 ) -> ImageTokenizer:
-    """Load the encoder of the released directory. Raises `FailedPrecondition`."""
+    """Load the encoder from the released directory.
+
+    Raises `FailedPrecondition` if it cannot be loaded.
+    """
     with reading(weights.folder / CONFIG_FILE):
         sizes = PixelSizes.read(weights, f"{PREFIX}down.")
     module = load_submodule(ImageEncoderModule, sizes, PREFIX, weights, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""Pixels of image files: squares for the tokenizer, and PNG files of drawn images. Needs pillow."""
+"""Crops images to squares for the tokenizer, and encodes images as PNG files. Requires Pillow."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from antiphon.errors import InvalidArgument
 from antiphon.values.chunk import Tensor
 
 MOST_RATIO = 200
-"""Of the sides of an image. It is scaled before it is cropped, so a thin one would fill memory."""
+"""The maximum aspect ratio of an image.
+
+Images are scaled before they are cropped, so scaling a very thin image could exhaust the memory.
+"""
 
 
 def square_pixels(image: Image.Image, side: int) -> Tensor:
-    """uint8 [side, side, 3]: the middle of an RGB image whose shorter side is scaled to `side`.
+    """Scale the shorter side of an RGB image to `side`, and crop the image to its center.
 
-    Raises `InvalidArgument` if one side is more than `MOST_RATIO` times the other.
+    Returns a uint8 array of shape [side, side, 3]. Raises `InvalidArgument` if the aspect ratio
+    exceeds `MOST_RATIO`.
     """
     width, height = image.size
     shorter, longer = sorted(image.size)
@@ -33,7 +37,7 @@ def square_pixels(image: Image.Image, side: int) -> Tensor:
 
 
 def png_file(pixels: Tensor) -> bytes:
-    """Return a PNG file of pixels uint8 [height, width, 3]."""
+    """Encode pixels as a PNG file. `pixels` is a uint8 array of shape [height, width, 3]."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()

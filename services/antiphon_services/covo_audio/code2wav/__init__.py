@@ -1,1 +1,1 @@
-"""The code2wav stage: codes to samples, by flow matching over the whole answer."""
+"""The code2wav stage, which generates the audio of an answer from its codes by flow matching."""

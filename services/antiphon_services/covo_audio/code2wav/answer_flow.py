@@ -1,9 +1,9 @@
-"""The flow: computes latents from codes, for a whole answer at once.
+"""The flow-matching model, which computes the latents of a complete answer from its codes.
 
-A code is four latents. Each of 18 evaluations of the velocity runs all rows, those of the voice's
-recording included, with and without the codes, through layers in which every row attends to every
-other one. So the latents of a part of an answer depend on all of its codes, and nothing can be
-computed before the last code.
+Each code corresponds to four latents. The velocity is evaluated 18 times. Each evaluation processes
+all rows twice, once with the codes and once without them, and includes the rows of the voice
+recording. Because every row attends to every other row, each latent depends on all of the codes, so
+computation can only start after the last code has arrived.
 """
 
 from __future__ import annotations
@@ -24,12 +24,18 @@ from antiphon_services.flow.work import Work
 
 POINTS = 10
 GUIDANCE = 1.0
-"""`s_steps` and `cfg_alpha` of the vendor's configuration, which no checkpoint contains."""
+"""The values of `s_steps` and `cfg_alpha` in the vendor's configuration. Checkpoints do not contain
+them.
+"""
 LONGEST_PERIOD = 10_000
 
 
 class AnswerFlow:
-    """`module` holds the weights, in float32; `voice` is what all answers sound like."""
+    """Computes latents in the voice of a recording.
+
+    `module` provides the float32 weights. `voice` is the recording whose voice is used for all
+    answers.
+    """
 
     def __init__(self, module: AnswerFlowModule, voice: VoicePrompt) -> None:
         sizes = module.sizes
@@ -50,14 +56,17 @@ class AnswerFlow:
         )
 
     def rows(self, codes: int) -> int:
-        """Return the number of rows of an answer with so many codes, voice included."""
+        """Return the number of rows for an answer with `codes` codes, including the rows of the
+        voice.
+        """
         return self.per_code * (len(self._codes) + codes)
 
     def latents(self, codes: Tensor, key: int) -> Work[Tensor]:
-        """Compute the latents [n, width] of an answer's codes int64 [m], and yield the work.
+        """Compute the latents of an answer and yield the amount of work done.
 
-        n is at most 4 * m: the latents of the voice's recording may exceed its codes, and as many
-        are missing at the start. `key` is that of the noise.
+        `codes` is an int64 tensor of shape [m]. The result has shape [n, width], where n is at most
+        4 * m. If the voice recording has more latents than its codes account for, the first latents
+        of the answer are missing. `key` determines the noise.
         """
         all_codes = torch.cat((self._codes, codes))
         count = self.rows(len(codes))
@@ -68,7 +77,7 @@ class AnswerFlow:
         known = tokens.new_zeros(count, self.latent)
         kept = min(len(self._prompt), count)
         known[:kept] = self._prompt[:kept]
-        # All but the noisy latents is the same in every evaluation.
+        # Only the noisy latents change between evaluations, so everything else is computed once.
         without = linear(known, self._prompt_weight, module.transformer_input_proj.bias)
         fixed = torch.stack((without, without + linear(tokens, self._token_weight)))
         turns = self._turns(count)
@@ -86,7 +95,7 @@ class AnswerFlow:
     def _evaluate(
         self, rows: Tensor, evaluation: int, turns: tuple[Tensor, Tensor]
     ) -> Work[Tensor]:
-        """Return the velocities [2, n, latent] of rows [2, n, width]."""
+        """Return velocities of shape [2, n, latent] for rows of shape [2, n, width]."""
         module = self._module
         conv = module.conv_embed.conv
         placed = conv1d(rows.mT, conv.weight, conv.bias, padding=conv.padding, groups=conv.groups)
@@ -116,7 +125,7 @@ class AnswerFlow:
         return out
 
     def _conditions(self, speaker: Tensor) -> Tensor:
-        """Return the inputs of all modulations, [evaluations, width]."""
+        """Return the inputs of all modulations, as a tensor of shape [evaluations, width]."""
         times = self._steps.times.to(self.device)
         half = self._module.sizes.time_width // 2
         powers = torch.arange(half, dtype=torch.float32) / half
@@ -126,7 +135,7 @@ class AnswerFlow:
         return silu(self._module.cond_proj(both))
 
     def _turns(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines [count, head_dim] of positions."""
+        """Return the cosines and sines for `count` positions, each of shape [count, head_dim]."""
         frequencies = self._module.blocks[0].attn.rotary.inv_freq
         angles = torch.arange(count, device=self.device).float()[:, None] * frequencies
         angles = torch.cat((angles, angles), 1)

@@ -1,4 +1,4 @@
-"""The state of a segment in code2wav: received codes, and the work on their audio."""
+"""The state of a code2wav segment: the codes received so far and the pending audio computation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from antiphon_services.vocoder.received_codes import ReceivedCodes
 
 @dataclass(slots=True, kw_only=True)
 class AnswerSegment(ServedSegment):
-    """An admitted segment, whose noise has this `noise_key`.
+    """An admitted segment.
 
-    A unit of work is a row of a layer. The audio leaves at once, with all codes.
+    `noise_key` determines the noise. A unit of work is one row of one layer. The audio is emitted
+    in a single chunk, together with all of the codes.
     """
 
     received: ReceivedCodes
@@ -30,11 +31,11 @@ class AnswerSegment(ServedSegment):
 
     @property
     def all_sent(self) -> bool:
-        """See `ServedSegment`."""
+        """Implements `ServedSegment.all_sent`."""
         return self.made or not self.received.count
 
     def advance(self) -> list[EngineEvent]:
-        """Compute a part of the audio, and emit it when complete."""
+        """Compute part of the audio, and emit the audio once it is complete."""
         codes = self.received.codes
         if self.work is None:
             self.work = self.decoder.decode(codes[:, 0], self.noise_key)
@@ -46,5 +47,5 @@ class AnswerSegment(ServedSegment):
         return []
 
     def close(self) -> None:
-        """Drop the work."""
+        """Discard the pending computation."""
         self.work = None

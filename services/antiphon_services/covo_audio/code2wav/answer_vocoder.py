@@ -1,8 +1,9 @@
-"""The vocoder: computes samples from latents.
+"""The vocoder, which computes samples from latents.
 
-Its convolutions look back, but the first one and the filters around each activation also look
-ahead. An answer is computed in pieces with `LEFT` and `RIGHT` more latents, whose samples are
-dropped, so that memory does not grow with its length.
+Most of its convolutions are causal. The first convolution and the filters around each activation
+also look ahead. To keep memory usage independent of the length of an answer, the latents are
+processed in pieces. Each piece is extended by up to `LEFT` latents before it and `RIGHT` latents
+after it, and the samples of these extra latents are discarded.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from antiphon_services.covo_audio.code2wav.module import (
 from antiphon_services.flow.work import Work
 
 LEFT, RIGHT = 64, 16
-"""Latents on both sides of a piece. Contributions from beyond are below 1e-7."""
+"""The number of extra latents before and after each piece. Latents further away contribute less
+than 1e-7 to a sample.
+"""
 PIECE = 256
-"""Latents of a piece, 2.6 s."""
+"""The number of latents in a piece, which corresponds to 2.6 seconds."""
 ROWS_OF_A_LATENT = 64
-"""The cost of a latent, roughly, in rows of a layer of the flow."""
+"""The approximate cost of a latent, expressed as a number of rows in one layer of the flow."""
 
 UP_PAD = FILTER_WIDTH // 2 - 1
 UP_CUT = 2 * UP_PAD + FILTER_WIDTH // 2 - 1
@@ -37,9 +40,10 @@ DOWN_PADS = (FILTER_WIDTH // 2 - 1, FILTER_WIDTH // 2)
 
 @dataclass(frozen=True, slots=True)
 class FilteredSnakeLayer:
-    """x + sin(alpha * x)² / beta, at twice the rate between two low-pass filters.
+    """Compute x + sin(alpha * x)² / beta at twice the sample rate, between two low-pass filters.
 
-    `alpha` and the inverse of `beta` are [channels, 1], filters [1, 1, FILTER_WIDTH].
+    `alpha` and `inverse`, which is 1 / beta, have shape [channels, 1]. The filters have shape [1,
+    1, FILTER_WIDTH].
     """
 
     alpha: Tensor
@@ -49,13 +53,13 @@ class FilteredSnakeLayer:
 
     @classmethod
     def of(cls, module: Any) -> FilteredSnakeLayer:
-        """Return the activation of a `FilteredSnake`."""
+        """Create the activation from the weights of a `FilteredSnake`."""
         inverse = 1.0 / (module.act.beta.exp() + 1e-9)
         up, down = 2 * module.upsample.filter, module.downsample.lowpass.filter
         return cls(module.act.alpha.exp()[:, None], inverse[:, None], up, down)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply the activation to [channels, n]."""
+        """Apply the activation to a tensor of shape [channels, n]."""
         rows = pad(x[:, None], (UP_PAD, UP_PAD), mode="replicate")
         rows = conv_transpose1d(rows, self.up, stride=2)[:, 0, UP_CUT:-UP_CUT]
         rows = rows + self.inverse * torch.sin(rows * self.alpha).pow(2)
@@ -73,12 +77,12 @@ class CausalKernel:
 
     @classmethod
     def of(cls, module: Any, dilation: int = 1) -> CausalKernel:
-        """Return the convolution of a `NormedKernel`."""
+        """Create the convolution from the weights of a `NormedKernel`."""
         assert isinstance(module, NormedKernel)
         return cls(*module.folded(), dilation)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Convolve [channels, n]."""
+        """Apply the convolution to a tensor of shape [channels, n]."""
         past = self.dilation * (self.weight.shape[2] - 1)
         return conv1d(pad(x, (past, 0))[None], self.weight, self.bias, dilation=self.dilation)[0]
 
@@ -87,7 +91,7 @@ Layer = tuple[FilteredSnakeLayer, CausalKernel, FilteredSnakeLayer, CausalKernel
 
 
 class AnswerVocoder:
-    """`module` holds the weights, in float32."""
+    """Computes samples with the float32 weights of `module`."""
 
     def __init__(self, module: AnswerVocoderModule) -> None:
         sizes = module.sizes
@@ -105,7 +109,10 @@ class AnswerVocoder:
         )
 
     def samples(self, latents: Tensor) -> Work[Tensor]:
-        """Compute float32 [samples_per_latent * n] of latents [n, width], and yield the work."""
+        """Compute samples from latents of shape [n, width] and yield the amount of work done.
+
+        The result is a float32 tensor of shape [samples_per_latent * n].
+        """
         count, each = len(latents), self.samples_per_latent
         made = []
         for start in range(0, count, PIECE):

@@ -1,4 +1,4 @@
-"""Decodes the codes of a whole answer to samples."""
+"""Converts the codes of a complete answer to samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from antiphon_services.flow.work import Work
 
 
 class AnswerDecoder:
-    """Flow and vocoder, with mean and variance [width] of latents. Call in inference mode."""
+    """A decoder that consists of the flow and the vocoder. Call its methods in inference mode.
+
+    `mean` and `variance`, each of shape [width], are used to denormalize the latents.
+    """
 
     def __init__(
         self,
@@ -28,9 +31,10 @@ class AnswerDecoder:
         self.samples_per_code = flow.per_code * vocoder.samples_per_latent
 
     def decode(self, codes: npt.NDArray[np.uint16], key: int) -> Work[Tensor]:
-        """Compute the samples float32 [n] of codes [m], and yield the work.
+        """Compute the float32 samples of an answer and yield the amount of work done.
 
-        `key` is that of the noise. For n see `AnswerFlow.latents`.
+        `codes` has shape [m]. `key` determines the noise. The number of samples is the number of
+        latents that `AnswerFlow.latents` returns times `vocoder.samples_per_latent`.
         """
         heard = torch.from_numpy(codes.astype(np.int64)).to(self.flow.device)
         latents = yield from self.flow.latents(heard, key)

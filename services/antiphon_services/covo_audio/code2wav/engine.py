@@ -1,4 +1,7 @@
-"""Code2wav's engine: computes the audio of many answers, each after its last code."""
+"""The code2wav engine, which computes the audio of many answers concurrently.
+
+The audio of an answer is computed after its last code has arrived.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,17 @@ from antiphon_services.vocoder.least_served import LeastServedEngine
 from antiphon_services.vocoder.received_codes import ReceivedCodes
 
 ROWS_AT_A_TIME = 16_384
-"""The rows of one layer to compute in a step. At the released sizes, 10 s of speech have 4,300 rows
-for each of 12 layers and 18 evaluations."""
+"""The number of rows of one layer to compute per step.
+
+At the released model size, 10 seconds of speech require 4,300 rows for each of 12 layers and 18
+evaluations.
+"""
 
 
 class AnswerEngine(LeastServedEngine):
-    """Input `codes`, output `audio`.
+    """An engine with the input edge `codes` and the output edge `audio`.
 
-    `context_limit` is the maximum number of codes of a segment. The seed of a segment's sampling
+    `context_limit` is the maximum number of codes in a segment. The sampling seed of a segment
     determines its noise.
     """
 
@@ -27,7 +33,7 @@ class AnswerEngine(LeastServedEngine):
         self._decoder, self._context_limit = decoder, context_limit
 
     def open(self, key: SegmentKey, settings: SegmentSettings) -> AnswerSegment:
-        """Return a new segment."""
+        """Create a segment."""
         return AnswerSegment(
             key=key,
             audio=AUDIO,

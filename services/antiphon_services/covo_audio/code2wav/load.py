@@ -1,4 +1,4 @@
-"""Loads code2wav of a Covo-Audio checkpoint: the vendor's token2wav."""
+"""Loads the code2wav stage of a Covo-Audio checkpoint, which the vendor calls token2wav."""
 
 from __future__ import annotations
 
@@ -50,9 +50,11 @@ from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_services.vocoder.stage import NO_SAMPLING, warm_up_decoder
 
 WRAPPER = "module."
-"""Prefix of all names in a file that a training run on several GPUs stored."""
+"""The prefix of every tensor name in files that were saved by a multi-GPU training run."""
 MOST_CODES = 8192
-"""Of a segment, 5.5 minutes: the flow attends to all of it at once."""
+"""The maximum number of codes in a segment, which corresponds to 5.5 minutes of speech. The flow
+attends to all of them at once.
+"""
 WARM_UP_CODES = 2
 
 Sizes = TypeVar("Sizes", AnswerFlowSizes, VocoderSizes)
@@ -61,7 +63,10 @@ log = logging.getLogger(__name__)
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the memory of flow and vocoder. Raises `FailedPrecondition`."""
+    """Return the memory required for the flow and the vocoder.
+
+    Raises `FailedPrecondition` if the checkpoint cannot be read.
+    """
     weights = Weights(model_dir / TOKEN2WAV_FOLDER, DECODER_FILE)
     wrapper = WRAPPER if weights.has(WRAPPER) else ""
     stored = tuple(
@@ -79,8 +84,8 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """Load the flow, the vocoder and the voice.
 
-    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the parts
-    of the checkpoint do not match, or the voice is missing.
+    Raises `InvalidArgument` if a setting does not apply to this stage, and `FailedPrecondition` if
+    the parts of the checkpoint do not match or the voice files are missing.
     """
     require_plain_torch(CODE2WAV, config)
     log.warning("%s: %s", model_dir, LICENCE)
@@ -105,7 +110,10 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
 
 @torch.inference_mode()
 def load_decoder(model_dir: Path, config: StageConfig) -> AnswerDecoder:
-    """Load flow, vocoder and voice without an engine. Raises `FailedPrecondition`."""
+    """Load the flow, the vocoder and the voice without creating an engine.
+
+    Raises `FailedPrecondition` if they cannot be loaded.
+    """
     folder = model_dir / TOKEN2WAV_FOLDER
     path = folder / DECODER_FILE
     weights = Weights(folder, DECODER_FILE)
@@ -148,14 +156,20 @@ def load_decoder(model_dir: Path, config: StageConfig) -> AnswerDecoder:
 
 
 def _sizes(kind: type[Sizes], weights: Weights, prefix: str) -> Sizes:
-    """Return the sizes of the tensors below a prefix. Raises `FailedPrecondition`."""
+    """Derive the sizes from the shapes of the tensors whose names start with `prefix`.
+
+    Raises `FailedPrecondition` if they cannot be read.
+    """
     with reading(weights.folder / DECODER_FILE), weights.open() as reader:
         names = [name for name in weights.files if name.startswith(prefix)]
         return kind.of({name.removeprefix(prefix): reader.read(name).shape for name in names})
 
 
 def _unused(weights: Weights, wrapper: str, prefix: str) -> list[str]:
-    """Return names below the prefix of tensors for training, without it."""
+    """Return the tensors below `prefix` that are only needed for training.
+
+    The returned names do not include the prefix.
+    """
     names = (name.removeprefix(wrapper) for name in weights.files)
     return [
         name.removeprefix(prefix) for name in names if name.startswith(prefix) and not is_used(name)
@@ -163,7 +177,10 @@ def _unused(weights: Weights, wrapper: str, prefix: str) -> list[str]:
 
 
 def _statistics(path: Path, width: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Return mean and variance [width] of latents. Raises `FailedPrecondition`."""
+    """Return the mean and the variance of the latents, each of shape [width].
+
+    Raises `FailedPrecondition` if the file is missing or invalid.
+    """
     require_file(path)
     with reading(path):
         both = np.load(path, allow_pickle=False).astype(np.float32).reshape(2, width)

@@ -1,7 +1,8 @@
-"""The weights of Covo-Audio's token2wav, under the names of `model.pt`.
+"""The weights of Covo-Audio's token2wav, with the tensor names of `model.pt`.
 
-Modules hold weights; `answer_flow.py` and `answer_vocoder.py` compute with them. The checkpoint has
-no configuration of this part, so all sizes are those of its tensors.
+The modules only store weights. The computations are in `answer_flow.py` and `answer_vocoder.py`.
+Because the checkpoint does not contain a configuration for token2wav, all sizes are derived from
+the shapes of its tensors.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ FLOW_PARTS = (
 )
 VOCODER_PARTS = ("conv_pre", "ups", "resblocks", "activation_post", "conv_post")
 DILATIONS = (1, 3, 5)
-"""Of the convolutions of a residual block; not to be seen in their weights."""
+"""The dilations of the convolutions in a residual block. They cannot be derived from the weights.
+"""
 FILTER_WIDTH = 12
 
 Shapes = Mapping[str, Sequence[int]]
 
 
 def is_used(name: str) -> bool:
-    """Whether a tensor of the file belongs to these modules; the encoder's do not."""
+    """Return whether these modules use the tensor. Tensors of the encoder are not used."""
     parts = {FLOW: FLOW_PARTS, VOCODER: VOCODER_PARTS}
     stem = name.partition(".")[0] + "."
     return name.removeprefix(stem).partition(".")[0] in parts.get(stem, ())
@@ -40,7 +42,10 @@ def is_used(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFlowSizes:
-    """Sizes of the flow: `groups` are those of its positional convolution of `reach` rows."""
+    """The sizes of the flow.
+
+    `groups` and `reach` are the number of groups and the kernel size of its positional convolution.
+    """
 
     entries: int
     token_width: int
@@ -57,7 +62,7 @@ class AnswerFlowSizes:
 
     @classmethod
     def of(cls, shapes: Shapes) -> AnswerFlowSizes:
-        """Read the sizes. Raises `KeyError` for a missing tensor."""
+        """Derive the sizes from tensor shapes. Raises `KeyError` if a tensor is missing."""
         entries, token_width = shapes["token_embedding.weight"]
         width, channels, reach = shapes["conv_embed.conv.weight"]
         layers = {name.split(".")[1] for name in shapes if name.startswith("blocks.")}
@@ -79,9 +84,10 @@ class AnswerFlowSizes:
 
 @dataclass(frozen=True, slots=True)
 class VocoderSizes:
-    """Sizes of the vocoder: `widths` of its levels, of which the first is before all upsampling.
+    """The sizes of the vocoder.
 
-    A level has a residual block for each of `kernels`.
+    `widths` contains the number of channels before upsampling, followed by the number of channels
+    at each level. Each level has one residual block for each entry of `kernels`.
     """
 
     latent: int
@@ -93,7 +99,7 @@ class VocoderSizes:
 
     @classmethod
     def of(cls, shapes: Shapes) -> VocoderSizes:
-        """Read the sizes. Raises `KeyError` for a missing tensor."""
+        """Derive the sizes from tensor shapes. Raises `KeyError` if a tensor is missing."""
         width, latent, pre_kernel = shapes["conv_pre.weight_v"]
         levels = len({name.split(".")[1] for name in shapes if name.startswith("ups.")})
         blocks = len({name.split(".")[1] for name in shapes if name.startswith("resblocks.")})
@@ -112,12 +118,12 @@ class VocoderSizes:
 
     @property
     def rates(self) -> tuple[int, ...]:
-        """The upsampling of each level: a causal kernel spans two inputs."""
+        """The upsampling factor of each level. A causal kernel spans two inputs."""
         return tuple(kernel // 2 for kernel in self.up_kernels)
 
 
 class AnswerFlowModule(nn.Module):
-    """Tensors below `token2latent.`."""
+    """The tensors whose names start with `token2latent.`."""
 
     def __init__(self, sizes: AnswerFlowSizes) -> None:
         super().__init__()
@@ -165,7 +171,7 @@ def _changes(width: int, count: int) -> nn.Sequential:
 
 
 class AnswerVocoderModule(nn.Module):
-    """Tensors below `wavegan.` that make samples of latents."""
+    """The tensors below `wavegan.` that are used to compute samples from latents."""
 
     def __init__(self, sizes: VocoderSizes) -> None:
         super().__init__()
@@ -186,7 +192,9 @@ class AnswerVocoderModule(nn.Module):
 
 
 class NormedKernel(nn.Module):
-    """A convolution's kernel, stored as directions and lengths (weight norm), and its bias."""
+    """The kernel of a convolution, stored as directions and lengths (weight normalization), and its
+    bias.
+    """
 
     def __init__(self, shape: tuple[int, int, int], outputs: int) -> None:
         super().__init__()
@@ -195,13 +203,16 @@ class NormedKernel(nn.Module):
         self.bias = nn.Parameter(torch.empty(outputs))
 
     def folded(self) -> tuple[Tensor, Tensor]:
-        """Return the kernel and the bias."""
+        """Return the kernel and the bias, with weight normalization applied to the kernel."""
         kernel: Tensor = torch._weight_norm(self.weight_v, self.weight_g, 0)
         return kernel, self.bias
 
 
 class FilteredSnake(nn.Module):
-    """SnakeBeta at twice the rate; `alpha` and `beta` [channels] are logarithms."""
+    """A SnakeBeta activation at twice the sample rate.
+
+    `alpha` and `beta`, each of shape [channels], are stored as logarithms.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()

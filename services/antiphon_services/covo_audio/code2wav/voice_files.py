@@ -1,6 +1,7 @@
-"""The voice: a recording's codes and latents, and its speaker, from the operator's directory.
+"""Reads the voice, which consists of the codes, the latents and the speaker of a recording.
 
-The vendor distributes these files with its code, not with the checkpoint.
+The vendor distributes these files with its source code instead of the checkpoint, so the operator
+must provide them in a directory.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ CODES_FILE, LATENTS_FILE, SPEAKER_FILE = VOICE_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class VoicePrompt:
-    """Codes int64 [n], latents float32 [m, width] and the speaker float32 [speaker width]."""
+    """The voice that is used for all answers.
+
+    `codes` is an int64 array of shape [n], `latents` is a float32 array of shape [m, width], and
+    `speaker` is a float32 array of shape [speaker width].
+    """
 
     codes: npt.NDArray[np.int64]
     latents: npt.NDArray[np.float32]
@@ -33,12 +38,19 @@ class VoicePrompt:
 
 
 def voice_folder(model_dir: Path, setting: str) -> Path:
-    """Return the directory of the voice: the setting, or `token2wav/prompt` of the checkpoint."""
+    """Return the voice directory.
+
+    This is the directory in `setting`, if it is set. Otherwise, it is `token2wav/prompt` in the
+    checkpoint.
+    """
     return Path(setting) if setting else model_dir / TOKEN2WAV_FOLDER / VOICE_FOLDER
 
 
 def read_voice(folder: Path, *, latent: int, speaker: int) -> VoicePrompt:
-    """Read a voice whose latents and speaker have these widths. Raises `FailedPrecondition`."""
+    """Read a voice whose latents and speaker embedding have the given widths.
+
+    Raises `FailedPrecondition` if a file is missing or invalid.
+    """
     missing = [name for name in VOICE_FILES if not (folder / name).is_file()]
     if missing:
         raise FailedPrecondition(
@@ -60,7 +72,10 @@ def read_voice(folder: Path, *, latent: int, speaker: int) -> VoicePrompt:
 
 
 def _read(path: Path, kinds: str, width: int | None) -> npt.NDArray[Any]:
-    """Return an array [n, width] of finite numbers of these kinds; without a width, [n, 1]."""
+    """Read an array of shape [n, width], or [n, 1] if `width` is None.
+
+    Its dtype must be one of `kinds`, and all of its values must be finite.
+    """
     with reading(path):
         array = np.load(path, allow_pickle=False)
         if array.dtype.kind not in kinds or not np.isfinite(array).all():

@@ -1,1 +1,4 @@
-"""The thinker stage: recordings and text to one stream of text ids and codes."""
+"""The thinker stage, which generates an interleaved stream of text tokens and codes.
+
+Its input is text and recordings.
+"""

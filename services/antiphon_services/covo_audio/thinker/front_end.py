@@ -1,9 +1,9 @@
-"""Features of recordings, as the vendor's code makes them.
+"""Computes the input features of recordings in the same way as the vendor's code.
 
-A recording at 24 kHz is cut to whole frames of 10 ms and extended to an even number of them. Pieces
-of 30 s are resampled to 16 kHz, and each becomes a window of 3000 mel frames, which is encoded by
-itself. The frames that only contain silence after the recording are left out here, and added by the
-tower.
+A recording at 24 kHz is truncated to complete frames of 10 ms and then padded to an even number of
+frames. It is split into pieces of 30 seconds, which are resampled to 16 kHz. Each piece becomes a
+window of 3000 mel frames that is encoded independently. Frames after the end of the recording,
+which contain only silence, are omitted here and added again by the audio tower.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ PAIR_SAMPLES = 2 * FRAME_SAMPLES
 WINDOW_FRAMES = 3000
 WINDOW_S = 30
 FRAMES_AFTER = 2
-"""Frames after a recording's end that still contain a part of it."""
+"""The number of frames after the end of a recording that still contain part of its signal."""
 FRAMES_PER_ROW = 16
 MEL_BINS = 128
 MOST_S = 300.0
 
 
 def positions_of(frames: int) -> int:
-    """Return the prompt positions of a recording's features."""
+    """Return the number of prompt positions for a recording with `frames` feature frames."""
     heard = frames - FRAMES_AFTER if frames % WINDOW_FRAMES else frames
     return -(-heard // FRAMES_PER_ROW)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingSizes:
-    """What the front end of thinkers reads of a feature extractor; `n_fft` are the least samples of
-    a recording."""
+    """The feature extractor settings that the thinker's front end reads.
+
+    `n_fft` is the minimum number of samples in a recording.
+    """
 
     sampling_rate: int = SAMPLE_RATE_HZ
     hop_length: int = FRAME_SAMPLES
@@ -50,7 +52,7 @@ class RecordingSizes:
 
 
 class WindowFrontEnd(AudioFrontEnd):
-    """Recordings of up to `MOST_S`."""
+    """A front end for recordings of up to `MOST_S` seconds."""
 
     def __init__(self, known_bytes: int = KNOWN_BYTES) -> None:
         super().__init__(
@@ -61,7 +63,7 @@ class WindowFrontEnd(AudioFrontEnd):
         )
 
     def positions(self, recordings: Sequence[Heard], *, alone: bool = False) -> tuple[int, ...]:
-        """Return the prompt positions of each recording; see `AudioFrontEnd.positions`."""
+        """Implements `AudioFrontEnd.positions`."""
         for index, recording in enumerate(recordings):
             self.check_length(index, len(recording))
         return tuple(-(-2 * _pairs(len(each)) // FRAMES_PER_ROW) for each in recordings)
@@ -79,5 +81,5 @@ class WindowFrontEnd(AudioFrontEnd):
 
 
 def _pairs(samples: int) -> int:
-    """Return the pairs of frames of a recording."""
+    """Return the number of frame pairs in a recording."""
     return -(-(samples // FRAME_SAMPLES) // 2)

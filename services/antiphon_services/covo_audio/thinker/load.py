@@ -51,7 +51,9 @@ WINDOW = PenaltyWindow(8, PENALTY)
 DEFAULT_SAMPLING = Sampling(
     temperature=0.0, top_k=50, top_p=0.9, repetition_penalty=PENALTY, seed=0, max_tokens=2048
 )
-"""The vendor's example: a first answer is greedy, later ones have a temperature of 0.5."""
+"""The defaults from the vendor's example. In that example, the first answer is greedy, while later
+answers use a temperature of 0.5.
+"""
 AUDIO_ONLY = MediaLimits(MediaLimits().audio, 0, 0)
 
 log = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecordingIds:
-    """Placeholder ids; there are no images and no videos."""
+    """The placeholder token IDs. The model does not support images or videos."""
 
     audio: int
     image: int = -1
@@ -67,7 +69,10 @@ class RecordingIds:
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the thinker's memory. Raises `FailedPrecondition`."""
+    """Return the memory required for the thinker.
+
+    Raises `FailedPrecondition` if the checkpoint cannot be read.
+    """
     text = _parts(model_dir, read_config(model_dir)).text
     stored = StoredPart(Weights(model_dir))
     return decoder_memory(THINKER, config, text, stored, row=text.hidden_size)
@@ -80,10 +85,10 @@ def load(
     *,
     prefill_rows: int | None = None,
 ) -> LoadedStage:
-    """Load the language model, its encoder and the tokenizer, and warm the stage up.
+    """Load the language model, its encoder and the tokenizer, and warm up the stage.
 
-    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
-    checkpoint does not fit together.
+    Raises `InvalidArgument` if a setting does not apply to this stage, and `FailedPrecondition` if
+    the parts of the checkpoint do not match.
     """
     require_torch(THINKER, config)
     check_device(config)
@@ -113,7 +118,10 @@ def load(
 
 
 def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
-    """Load the tokenizer and the front end of recordings. Raises `FailedPrecondition`."""
+    """Load the tokenizer and the front end for recordings.
+
+    Raises `FailedPrecondition` if they cannot be loaded.
+    """
     path = model_dir / CONFIG_FILE
     content = read_config(model_dir)
     text = _parts(model_dir, content).text

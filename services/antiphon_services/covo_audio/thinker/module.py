@@ -1,4 +1,4 @@
-"""The weights of the thinker, under the names of Covo-Audio's checkpoint."""
+"""The weights of the thinker, with the tensor names of Covo-Audio's checkpoint."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from antiphon_services.thinker.towers import TowerInputs
 
 ADAPTER_WIDTH = 2048
 LEAST_MEL, MEL_RANGE = -1.5, 2.0
-"""A frame of silence has the lower end of the range below the loudest value, or the least value."""
+"""Constants used to pad a window with silence. A silent frame has the loudest value of the window
+minus `MEL_RANGE`, but never less than `LEAST_MEL`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkerParts:
-    """Configurations of the language model and the encoder, and the adapter's downsampling."""
+    """The configurations of the language model and the encoder, and the downsampling factor of the
+    adapter.
+    """
 
     text: Qwen2Config
     encoder: WhisperConfig
@@ -32,7 +36,9 @@ class ThinkerParts:
 
 
 class RecordingThinkerModule(nn.Module):
-    """A thinker as `antiphon_services.thinker.model` needs it, without vision."""
+    """A thinker without vision, with the interface that `antiphon_services.thinker.model`
+    requires.
+    """
 
     def __init__(self, parts: ThinkerParts) -> None:
         super().__init__()
@@ -48,22 +54,26 @@ class RecordingThinkerModule(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights."""
+        """The device that stores the weights."""
         weight: Tensor = self.lm_head.weight
         return weight.device
 
     @property
     def model(self) -> Any:
-        """The decoder."""
+        """The decoder of the language model."""
         return self.llm.model
 
     @property
     def lm_head(self) -> Any:
-        """The head over ids."""
+        """The output head of the language model."""
         return self.llm.lm_head
 
     def audio_tower(self, *, windows: Tensor, kept: Tensor, return_dict: bool) -> SimpleNamespace:
-        """Return the rows `kept` int64 [m] of a recording's windows float32 [n, bins, frames]."""
+        """Encode the windows of a recording.
+
+        `windows` is a float32 tensor of shape [n, bins, frames]. `kept`, an int64 tensor of shape
+        [m], contains the indices of the rows to return.
+        """
         features = windows.to(self.lm_head.weight.dtype)
         rows = self.audio_adapter(self.encoder(features, return_dict=True).last_hidden_state)
         return SimpleNamespace(last_hidden_state=rows.flatten(0, 1)[kept])
@@ -76,7 +86,7 @@ class _Adapter(nn.Module):
         self.downsample_layers = nn.ModuleList(_Downsampled(inputs, width) for width in widths)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return rows [n, frames / 2 ** layers, outputs] of [n, frames, inputs]."""
+        """Downsample rows of shape [n, frames, inputs] to [n, frames / 2 ** layers, outputs]."""
         for layer in self.downsample_layers:
             rows = layer(rows)
         return rows
@@ -96,10 +106,12 @@ class _Downsampled(nn.Module):
 
 
 class WindowedTowers:
-    """Implements `antiphon_services.thinker.towers.TowerPlan`, without vision."""
+    """Implements `antiphon_services.thinker.towers.TowerPlan` for a model without vision."""
 
     def audio(self, tower: Any, features: Tensor, frames: Tensor) -> Iterator[TowerInputs]:
-        """Yield a call for each recording. Silence follows its last window."""
+        """Yield the inputs of one call for each recording. The last window is padded with
+        silence.
+        """
         for recording in torch.split(features, frames.tolist(), dim=1):
             windows = []
             for window in torch.split(recording, WINDOW_FRAMES, dim=1):
@@ -111,5 +123,5 @@ class WindowedTowers:
             yield {"windows": torch.stack(windows), "kept": kept}
 
     def vision(self, tower: Any, grid: Tensor) -> TowerInputs:
-        """There is no vision."""
+        """Raises `NotImplementedError`, because the model has no vision."""
         raise NotImplementedError

@@ -1,7 +1,10 @@
-"""The layout of conversations. The vendor's code has it in Python, checkpoints have no template.
+"""The conversation layout.
 
-The default system message is the vendor's. It asks for five ids of text and fifteen codes in turn,
-and for the voice `default_female`; nothing else makes the model speak.
+The vendor implements the layout in Python, and checkpoints do not contain a template.
+
+The default system message is the vendor's. It instructs the model to alternate between five text
+tokens and fifteen codes, and to use the voice `default_female`. Without these instructions, the
+model does not generate speech.
 """
 
 from __future__ import annotations

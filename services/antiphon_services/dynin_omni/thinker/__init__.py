@@ -1,1 +1,1 @@
-"""Draws text, speech units or image tokens."""
+"""The thinker stage, which generates text, speech units or image tokens."""

@@ -1,4 +1,7 @@
-"""The fields of `config.json` that the thinker supports; see `stage/config_fields.py`."""
+"""The fields of `config.json` that the thinker supports.
+
+The classes used here are documented in `stage/config_fields.py`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ LAYERS = ConfigPart(
         "vid_merge": OFF,
         "weight_tying": OFF,
     },
-    # The tokenizer states where image tokens begin. The head is never tied.
+    # The tokenizer defines the first image token. The head is never tied.
     idle=names(
         "alibi_bias_max attention_layer_norm_with_affine embedding_dropout flash_attention "
         "gradient_checkpointing init_cutoff_factor init_device init_fn llm_model_path "

@@ -1,4 +1,6 @@
-"""Loads the thinker: the model, its tokenizer, and the encoders of recordings and images."""
+"""Loads the thinker, which includes the model, its tokenizer, and the recording and image
+encoders.
+"""
 
 from __future__ import annotations
 
@@ -62,24 +64,30 @@ from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer, tex
 DEFAULT_SAMPLING = Sampling(
     temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1024
 )
-"""Temperature and length of a task are those of `task_prompts.py` unless a request sets them."""
+"""The default sampling parameters.
+
+The default temperature and length of a task, which are defined in `task_prompts.py`, take
+precedence over these values.
+"""
 
 PREFIX = "model.transformer."
 SIDES = (MOST_SIDE_TOKENS, SOURCE_SIDE, 16)
-"""Tokens on a side of images that the vendor's settings have."""
+"""The image sides, in tokens, that the vendor's settings use."""
 CPU_POSITIONS, GPU_POSITIONS = 1 << 11, 1 << 14
-"""Most positions of a call, unless `prefill_rows` is set."""
+"""The maximum number of positions in a call if `prefill_rows` is not set."""
 WARM_UP_POSITIONS = 4
-# Most bytes of JSON for one of text, and of what is around it.
+# JSON_ESCAPE is the maximum number of JSON bytes for one byte of text. JSON_AROUND is the maximum
+# number of bytes for the rest of the document.
 JSON_ESCAPE, JSON_AROUND = 6, 64 << 10
 DEFAULTS: Mapping[str, Any] = {"embedding_size": None, "n_kv_heads": None, "rms_norm_eps": 1e-5}
-"""Fields that a configuration may lack, as the vendor's class has them."""
+"""The defaults of configuration fields that may be missing, as defined by the vendor's class."""
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the memory of the model and of both encoders. An answer keeps no keys and values.
+    """Return the memory required for the model and both encoders.
 
-    Raises `FailedPrecondition`.
+    Answers need no additional memory because the model does not use a KV cache. Raises
+    `FailedPrecondition` if a checkpoint cannot be read.
     """
     dirs = CheckpointDirs.find(model_dir, config.audio_tokenizer_dir, config.image_tokenizer_dir)
     speech = Weights(dirs.speech)
@@ -95,8 +103,9 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """Load the stage and warm it up.
 
-    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the three
-    directories do not fit together or pillow, which reads images, is not installed.
+    Raises `InvalidArgument` if a setting does not apply to this stage. Raises `FailedPrecondition`
+    if the three directories do not match, or if Pillow, which is used to read images, is not
+    installed.
     """
     require_plain_torch(THINKER, config)
     require_pillow(THINKER)
@@ -167,9 +176,9 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
 
 
 def _sides(path: Path, config: Mapping[str, Any], scale: int) -> dict[str, int]:
-    """Return tokens on a side by the size in pixels, the largest first.
+    """Map image sizes in pixels to the number of tokens per side, with the largest size first.
 
-    Raises `FailedPrecondition` if the checkpoint's number of tokens is no square.
+    Raises `FailedPrecondition` if the number of image tokens in the checkpoint is not a square.
     """
     count = config.get("num_vq_tokens", MOST_SIDE_TOKENS**2)
     most = isqrt(count) if isinstance(count, int) and count > 0 else 0
@@ -183,8 +192,11 @@ def _sides(path: Path, config: Mapping[str, Any], scale: int) -> dict[str, int]:
 
 
 def _look(tokenizer: ImageTokenizer, file: Array, side: int, name: str) -> Array:
-    """Image tokens uint16 [side²] of a file. Raises `InvalidArgument` with its name."""
-    # Not at the top: without pillow, the stage refuses to load with a remedy.
+    """Convert an image file to image tokens, a uint16 array of shape [side²].
+
+    Raises `InvalidArgument`, with the name of the image, if the file is not a supported image.
+    """
+    # Imported here so that the stage can report a missing Pillow when it loads.
     from antiphon_services.magvit.square_pixels import square_pixels
     from antiphon_services.thinker.vision import decode_image
 
@@ -196,7 +208,7 @@ def _look(tokenizer: ImageTokenizer, file: Array, side: int, name: str) -> Array
 
 
 def _warm_up(engine: MaskedEngine) -> None:
-    """Answer a word, so that no request pays for what happens once."""
+    """Generate a short answer, so that no request pays for one-time initialization."""
     said = Conversation((ConversationMessage("user", (TextPart("Hello"),)),))
     settings = SegmentSettings(
         "",

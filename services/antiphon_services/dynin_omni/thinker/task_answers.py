@@ -1,4 +1,7 @@
-"""How the ids of an answer are drawn: the plan, what may be drawn, guidance and ends."""
+"""Plans how the tokens of an answer are drawn.
+
+The plan includes the unmasking steps, the tokens that may be drawn, guidance and end tokens.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from antiphon_services.dynin_omni.thinker.task_tokens import TaskTokens
 
 
 class AnswerMaker:
-    """Makes the answers of one model, of at most `context_limit` positions with their prompt."""
+    """Plans the answers of one model.
+
+    `context_limit` is the maximum number of positions in an answer and its prompt.
+    """
 
     def __init__(self, model: Llada, tokens: TaskTokens, context_limit: int) -> None:
         self._tokens, self._context_limit = tokens, context_limit
@@ -35,13 +41,14 @@ class AnswerMaker:
         }
 
     def ends(self, kind: AnswerKind) -> frozenset[int]:
-        """Ids that end an answer and are no part of it."""
+        """Return the tokens that end an answer. They are not part of the answer."""
         return frozenset(self._ends[kind])
 
     def count(self, prompt: MaskedPrompt, asked: SamplingRequest) -> int:
-        """Return the positions of the answer, at least 1.
+        """Return the number of positions in the answer, which is at least 1.
 
-        Raises `InvalidArgument` if none, or not all of an image, fit after the prompt.
+        Raises `InvalidArgument` if there is no room for an answer after the prompt, or if an image
+        does not fit.
         """
         room = self._context_limit - len(prompt.ids) - len(prompt.after)
         if asked.max_tokens is not None and asked.max_tokens < prompt.count:
@@ -64,16 +71,18 @@ class AnswerMaker:
         sampling: Sampling,
         asked: SamplingRequest,
     ) -> MaskedAnswer:
-        """Return the answer before its first step. What is not `asked` is the mode's.
+        """Create an answer, without computing its first step.
 
-        Raises `InvalidArgument` if it does not fit after the prompt.
+        Options that are not set in `asked` default to those of the task. Raises `InvalidArgument`
+        if the answer does not fit after the prompt.
         """
         mode, kind, count = prompt.mode, prompt.mode.kind, self.count(prompt, asked)
         if asked.temperature is None:
             sampling = replace(sampling, temperature=mode.temperature)
         plan: tuple[UnmaskingStep, ...]
         if kind is AnswerKind.IMAGE:
-            # Ids are drawn at temperature 1; the request's is that of their order.
+            # Tokens are drawn at temperature 1. The temperature of the request only affects their
+            # order.
             plan = cosine_steps(count, request.steps or mode.steps, sampling.temperature)
             sampling = replace(sampling, temperature=1.0)
         else:

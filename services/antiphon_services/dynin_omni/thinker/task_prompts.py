@@ -1,9 +1,11 @@
-"""The prompts of the vendor's tasks, as ids. Does not import torch.
+"""Builds the prompts of the vendor's tasks as token IDs. This module does not import torch.
 
-Every layout is that of a script in the vendor's `validation` folder, or of `UniversalPrompting`
-for a spoken answer. Padding on the left is left out: no position attends to it, and only distances
-matter. For a changed image it is between the image and the text, so it counts. The vendor picks
-requests such as "Transcribe the given audio." at random; here the first of its list is used.
+Each layout is taken from a script in the vendor's `validation` directory. The exception is the
+layout for spoken answers, which is taken from `UniversalPrompting`. Padding on the left is omitted,
+because no position attends to it and only relative positions matter. In prompts that edit an image,
+the padding is between the image and the text, so it is kept. The vendor picks an instruction such
+as "Transcribe the given audio." at random. This module always uses the first one in the vendor's
+list.
 """
 
 from __future__ import annotations
@@ -31,15 +33,15 @@ MESSAGES = "messages"
 TRANSCRIBE = "Transcribe the given audio."
 READ_ALOUD = "Generate speech for the given text."
 SOURCE_SIDE = 21
-"""Tokens of a side of an image that is shown, and of one that is changed: 336 pixels."""
+"""The side, in tokens, of an image that the user attaches. This corresponds to 336 pixels."""
 
 
 PADDED_TEXT = 129
-"""Ids to which the text of a changed image is padded on its left."""
+"""The length to which the text is padded on the left in prompts that edit an image."""
 
 
 class AnswerKind(enum.Enum):
-    """What the ids of an answer are."""
+    """The type of content that the tokens of an answer represent."""
 
     TEXT = "text"
     SPEECH = "speech"
@@ -48,9 +50,10 @@ class AnswerKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TaskMode:
-    """How the vendor's script draws answers of a task: `count` positions in blocks of `block`.
+    """The vendor's generation parameters for a task.
 
-    The positions of an image follow from its size; they are one block.
+    An answer has `count` positions, which are drawn in blocks of `block` positions. The number of
+    positions in an image depends on its size, and all of them are drawn as one block.
     """
 
     kind: AnswerKind
@@ -71,11 +74,12 @@ CHANGED = TaskMode(AnswerKind.IMAGE, 64, 1.0, 3.5)
 
 @dataclass(frozen=True, slots=True)
 class MaskedPrompt:
-    """The ids before the answer, and `after` it.
+    """The tokens before the answer (`ids`) and after it (`after`).
 
-    `unguided` are those before the answer's second sequence, if guidance is wanted. `count` are the
-    positions of an image, 0 for other answers. `heard` and `seen` count positions of media.
-    No position attends to the ids `padding`.
+    `unguided` contains the tokens before the second copy of the answer, which is computed if
+    guidance is enabled. `count` is the number of positions in an image, or 0 for other answers.
+    `heard` and `seen` are the number of positions that recordings and images occupy. No position
+    attends to tokens with the ID `padding`.
     """
 
     mode: TaskMode
@@ -89,16 +93,17 @@ class MaskedPrompt:
 
     @property
     def positions(self) -> int:
-        """Number of ids that are attended to."""
+        """The number of tokens that positions can attend to."""
         return sum(each != self.padding for each in (*self.ids, *self.after))
 
 
 class MaskedPromptFactory:
-    """Makes prompts for one checkpoint.
+    """Creates prompts for one checkpoint.
 
-    `hear` returns speech units uint16 [n] of a recording, `look` image tokens uint16 [side²] of an
-    image file with so many tokens on a side. Both take long. `sides` are tokens on a side of
-    images by their size in pixels; the first is the default.
+    `hear` converts a recording to speech units, which it returns as a uint16 array of shape [n].
+    `look` converts an image file to image tokens for a given number of tokens per side. It returns
+    a uint16 array of shape [side²]. Both functions take a long time. `sides` maps image sizes in
+    pixels to the number of tokens per side. The first size is the default.
     """
 
     def __init__(
@@ -114,8 +119,11 @@ class MaskedPromptFactory:
         self._sides = sides
 
     def make(self, said: Conversation, request: AnswerRequest) -> MaskedPrompt:
-        """Raises `InvalidArgument` for messages that the task has no place for, and
-        `NotImplementedYet` for functions."""
+        """Create the prompt for a conversation.
+
+        Raises `InvalidArgument` if the task does not support a message, and `NotImplementedYet` if
+        the conversation includes tools.
+        """
         check_no_tools(said.messages, said.tools)
         if said.template:
             raise InvalidArgument(
@@ -136,7 +144,7 @@ class MaskedPromptFactory:
         return self._shown(said) if said.images else self._chat(said.messages)
 
     def _chat(self, messages: Sequence[ConversationMessage]) -> MaskedPrompt:
-        """Text that is answered."""
+        """Return the prompt for a text conversation."""
         if not messages or messages[-1].role != "user":
             raise InvalidArgument(f"{MESSAGES}: the last one is the user's", field=MESSAGES)
         ids = [self._tokens.text_start]
@@ -146,7 +154,7 @@ class MaskedPromptFactory:
         return self._answered(CHAT, [*ids, *self._header("assistant")])
 
     def _shown(self, said: Conversation) -> MaskedPrompt:
-        """A question about an image."""
+        """Return the prompt for a question about an image."""
         tokens, message = self._tokens, _the_message(said, "an answer about an image")
         seen = self._source(said, message)
         asked = self._asked(_text_of(message), MESSAGES)
@@ -154,7 +162,7 @@ class MaskedPromptFactory:
         return self._answered(SHOWN, ids, seen=len(seen))
 
     def _heard(self, said: Conversation, request: AnswerRequest) -> MaskedPrompt:
-        """The transcript of a recording, or an answer to it."""
+        """Return the prompt for transcribing or answering a recording."""
         tokens, message = self._tokens, _the_message(said, "an answer to a recording")
         parts = [each for each in message.parts if not isinstance(each, TextPart)]
         if len(parts) != 1 or not isinstance(parts[0], AudioPart):
@@ -194,14 +202,14 @@ class MaskedPromptFactory:
         return self._answered(HEARD, ids, heard=len(units))
 
     def _speech(self, message: ConversationMessage) -> MaskedPrompt:
-        """Text that is read aloud."""
+        """Return the prompt for reading a text aloud."""
         text, tokens = _only_text(message, "read aloud"), self._tokens
         asked = self._asked(f"{READ_ALOUD}\n{text}", MESSAGES)
         ids = [tokens.t2s, tokens.text_start, *asked, tokens.text_end, tokens.soa]
         return MaskedPrompt(SPOKEN, ids, ids)
 
     def _image(self, said: Conversation, request: AnswerRequest) -> MaskedPrompt:
-        """An image of a text, or a shown one that is changed by it."""
+        """Return the prompt for generating an image from text, or for editing an image."""
         tokens, message = self._tokens, _the_message(said, "an image")
         seen: list[int] = []
         begins = [tokens.t2i]
@@ -235,7 +243,10 @@ class MaskedPromptFactory:
         )
 
     def _side(self, size: str, *, changed: bool) -> int:
-        """Tokens on a side of an image of this size. Raises `InvalidArgument`."""
+        """Return the number of tokens per side for an image size.
+
+        Raises `InvalidArgument` if the size is not supported.
+        """
         if not size:
             most = max(self._sides.values())
             return min(SOURCE_SIDE, most) if changed else most
@@ -248,7 +259,9 @@ class MaskedPromptFactory:
     def _answered(
         self, mode: TaskMode, ids: Sequence[int], *, heard: int = 0, seen: int = 0
     ) -> MaskedPrompt:
-        """A prompt that text follows; guidance compares it with a masked one."""
+        """Return a prompt whose answer is text. Guidance compares it with a prompt of mask
+        tokens.
+        """
         unguided = [self._tokens.mask] * len(ids)
         return MaskedPrompt(mode, ids, unguided, heard=heard, seen=seen)
 
@@ -261,21 +274,27 @@ class MaskedPromptFactory:
         return self._turn(role, "", MESSAGES)[:-1]
 
     def _asked(self, text: str, field: str) -> list[int]:
-        """A turn of the user, and the header of its answer."""
+        """Return the tokens of a user turn, followed by the header of its answer."""
         return [*self._turn("user", text, field), *self._header("assistant")]
 
     def _framed(self, image: Sequence[int]) -> list[int]:
         return [self._tokens.soi, *image, self._tokens.eoi]
 
     def _units(self, samples: Tensor) -> Tensor:
-        """Speech units of the recording. Raises `InvalidArgument` with its name."""
+        """Convert the recording to speech units.
+
+        Raises `InvalidArgument`, with the name of the recording, if it cannot be converted.
+        """
         try:
             return self._hear(samples)
         except InvalidArgument as error:
             raise InvalidArgument(f"audio.0: {error.message}", field="audio.0") from error
 
     def _source(self, said: Conversation, message: ConversationMessage) -> list[int]:
-        """Ids of the one image of the message. Raises `InvalidArgument`."""
+        """Return the tokens of the only image in the message.
+
+        Raises `InvalidArgument` if the message does not contain exactly one image.
+        """
         shown = [each for each in message.parts if not isinstance(each, TextPart)]
         if len(shown) != 1 or not isinstance(shown[0], ImagePart):
             raise InvalidArgument(
@@ -287,7 +306,10 @@ class MaskedPromptFactory:
 
 
 def _the_message(said: Conversation, what: str) -> ConversationMessage:
-    """The one message that the vendor's layouts have. Raises `InvalidArgument`."""
+    """Return the only message of the conversation.
+
+    The vendor's layouts support a single message. Raises `InvalidArgument` if there are more.
+    """
     if len(said.messages) != 1 or said.messages[0].role != "user":
         raise InvalidArgument(
             f"{MESSAGES}: {what} is made of one message of the user, {len(said.messages)} came; "
@@ -302,7 +324,9 @@ def _text_of(message: ConversationMessage) -> str:
 
 
 def _only_text(message: ConversationMessage, why: str) -> str:
-    """The text of a message without media. Raises `InvalidArgument`."""
+    """Return the text of the message. Raises `InvalidArgument` if it contains media or has no
+    text.
+    """
     text = _text_of(message)
     if any(not isinstance(part, TextPart) for part in message.parts) or not text.strip():
         raise InvalidArgument(f"{MESSAGES}: a text is {why}, and nothing else", field=MESSAGES)

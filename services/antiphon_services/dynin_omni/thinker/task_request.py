@@ -1,4 +1,4 @@
-"""What a request asks for, and what does not go together. No torch here."""
+"""Parses the options of a request and rejects invalid combinations. Does not import torch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from antiphon.values.options import DIALOGUE, IMAGE, SIZE, SPEECH, TASK, OptionV
 from antiphon.values.sampling import Sampling
 
 MADE_OF: Mapping[str, str] = {SPEECH: UNITS, IMAGE: IMAGE_TOKENS}
-"""The edge of the ids that a task is about; text for other tasks."""
+"""The output edge of each task. Tasks that are not listed generate text."""
 ASK_FOR: Mapping[str, str] = {UNITS: "audio", IMAGE_TOKENS: "images"}
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """The task and its options. `speaks` if speech is wanted; 0 or None if not given."""
+    """The task and its options.
+
+    `speaks` is true if the client requested speech. Options that are not set are empty, 0 or None.
+    """
 
     task: str
     speaks: bool
@@ -30,9 +33,9 @@ class AnswerRequest:
 def read_answer_request(
     options: Mapping[str, OptionValue], outputs: Collection[str]
 ) -> AnswerRequest:
-    """Return the request of options and wanted output edges.
+    """Parse the options and the requested output edges.
 
-    Raises `InvalidArgument` for what does not go together.
+    Raises `InvalidArgument` if the options cannot be combined.
     """
     task = str(options.get(TASK) or "").casefold()
     if not task:
@@ -60,7 +63,7 @@ def read_answer_request(
 
 
 def check_masked_sampling(sampling: Sampling) -> None:
-    """Raise `NotImplementedYet` for what answers by masked diffusion do not have."""
+    """Raise `NotImplementedYet` if a sampling option does not apply to masked diffusion."""
     for name, given in (
         ("json_schema", sampling.json_schema is not None),
         ("top_logprobs", sampling.top_logprobs is not None),
@@ -74,7 +77,7 @@ def check_masked_sampling(sampling: Sampling) -> None:
 
 
 def _whole(options: Mapping[str, OptionValue], name: str) -> int:
-    """Return a whole number; 0 if it is not given."""
+    """Return the option as an integer, or 0 if it is not set."""
     number = options.get(name, 0.0)
     if not isinstance(number, int | float) or number != int(number):
         raise _refused(name, "must be a whole number")

@@ -1,4 +1,4 @@
-"""A segment of the thinker: its conversation, its answer, and the edge on which that leaves."""
+"""A segment of the thinker, which processes a conversation and emits its answer."""
 
 from __future__ import annotations
 
@@ -44,18 +44,19 @@ EDGES = {AnswerKind.TEXT: TEXT, AnswerKind.SPEECH: UNITS, AnswerKind.IMAGE: IMAG
 
 
 class MaskedInput(ConversationInput[MaskedPrompt]):
-    """The `input` of a segment; then its prompt."""
+    """Receives the `input` of a segment and converts it to a prompt."""
 
     @property
     def rows(self) -> int:
-        """Length of the prompt."""
+        """The length of the prompt in tokens."""
         return len(self.held.ids)
 
 
 class SegmentMaker:
-    """Makes the segments of one checkpoint.
+    """Creates segments for one checkpoint.
 
-    `max_text_bytes` bounds the JSON of messages, `most_samples` a live recording.
+    `max_text_bytes` is the maximum size of the messages as JSON. `most_samples` is the maximum
+    length of a live recording.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class SegmentMaker:
         self.max_text_bytes, self.most_samples = max_text_bytes, most_samples
 
     def __call__(self, key: SegmentKey, settings: SegmentSettings) -> TaskSegment:
-        """Raises `InvalidArgument` or `NotImplementedYet` for settings that there is no place
-        for."""
+        """Create a segment.
+
+        Raises `InvalidArgument` or `NotImplementedYet` if a setting is not supported.
+        """
         if not settings.outputs or not settings.outputs <= OUTPUTS:
             raise InvalidArgument(
                 f"outputs: the {THINKER} makes {', '.join(sorted(OUTPUTS))}, not "
@@ -89,7 +92,9 @@ class SegmentMaker:
         return TaskSegment(self, key, settings)
 
     def check_size(self, json_bytes: int) -> None:
-        """Raise `InvalidArgument` for messages whose JSON is larger than any that fits."""
+        """Raise `InvalidArgument` if the JSON is too large for the messages to fit into the
+        context.
+        """
         if json_bytes > self.max_text_bytes:
             raise InvalidArgument(
                 f"messages: {json_bytes} bytes are too many; shorten them", field="messages"
@@ -116,11 +121,11 @@ class TaskSegment:
         self.answer: MaskedAnswer | None = None
 
     def accept(self, chunk: InputChunk) -> None:
-        """Store the conversation. Raises `InvalidArgument`."""
+        """Store the conversation. Raises `InvalidArgument` if it is not valid."""
         self._input.accept(chunk)
 
     def prepare(self, preparations: Preparations[Any]) -> Future[MaskedPrompt] | None:
-        """See `MaskedSegment`."""
+        """Implements `MaskedSegment.prepare`."""
         return self._input.begin(self._key, preparations)
 
     def begin(self, prompt: MaskedPrompt) -> None:
@@ -137,7 +142,10 @@ class TaskSegment:
             )
 
     def settled(self, ids: Sequence[int], *, done: bool) -> Sequence[EngineEvent]:
-        """Return the events of final ids. Text may end at a stop string before it is `done`."""
+        """Return the events for tokens that are final.
+
+        A text answer may end at a stop string before `done` is true.
+        """
         assert self._prompt is not None
         if self._reply is not None:
             tensors, finish = self._text(ids, self._reply)
@@ -154,11 +162,11 @@ class TaskSegment:
         return [*events, self._counts(finish)]
 
     def so_far(self) -> Completed:
-        """Return the counts so far."""
+        """Return the token counts up to this point."""
         return self._counts(FinishReason.CANCELLED)
 
     def _text(self, ids: Sequence[int], reply: ReplyText) -> tuple[Tensors, FinishReason | None]:
-        """The ids of text up to its end, and what they spell."""
+        """Return the text tokens up to the end of the answer, together with the decoded text."""
         text, taken, finish = "", list[int](), None
         for id_ in ids:
             release = reply.push(id_)
@@ -175,7 +183,10 @@ class TaskSegment:
     def _others(
         self, ids: Sequence[int], kind: AnswerKind, *, done: bool
     ) -> tuple[Tensors, FinishReason | None]:
-        """The units up to their end, or image tokens; they are counted from 0."""
+        """Return the speech units up to the end of the answer, or the image tokens.
+
+        They are numbered from 0.
+        """
         tokens = self._maker.tokens
         ends, finish = self._maker.answers.ends(kind), FinishReason.LENGTH
         if kind is AnswerKind.IMAGE:
@@ -204,5 +215,8 @@ class TaskSegment:
 
 
 def _make(prompts: MaskedPromptFactory, request: AnswerRequest, tensors: Tensors) -> MaskedPrompt:
-    """The prompt of an `input` chunk. Raises `InvalidArgument` or `NotImplementedYet`."""
+    """Create the prompt from an `input` chunk.
+
+    Raises `InvalidArgument` or `NotImplementedYet` if the conversation is not supported.
+    """
     return prompts.make(from_tensors(tensors), request)

@@ -1,4 +1,4 @@
-"""Ids with a meaning: marks of tasks and media, and where image tokens and speech units begin."""
+"""The special tokens for tasks and media, and the ranges of image tokens and speech units."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ RESERVED: Mapping[str, int] = {
     "<|t2s|>": 126099,
     "<|s2s|>": 126101,
 }
-"""Ids of LLaDA's tokenizer that the vendor's code uses as these marks, whose names it lacks."""
+"""The IDs that the vendor's code uses for these special tokens. LLaDA's tokenizer does not contain
+their names.
+"""
 
 HEADER_START, HEADER_END, TURN_END = "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTokens:
-    """Ids. Names of marks are those of the vendor: `t2i` is an image of a text.
+    """Token IDs. The fields use the vendor's names. For example, `t2i` stands for text-to-image.
 
-    A tokenizer that has a mark by its name defines the mark's id, as the vendor's training code
-    does for others than LLaDA's.
+    If the tokenizer contains a special token under its name, that ID is used instead of the
+    reserved one. The vendor's training code does the same for tokenizers other than LLaDA's.
     """
 
     soi: int
@@ -63,9 +65,10 @@ class TaskTokens:
     def read(
         cls, file: Path, config: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, rows: int
     ) -> TaskTokens:
-        """Return the ids of a checkpoint with so many `rows` of embeddings.
+        """Read the token IDs of a checkpoint whose embedding table has `rows` rows.
 
-        `config` is the content of `file`. Raises `FailedPrecondition` if they do not fit together.
+        `config` is the content of `file`. Raises `FailedPrecondition` if the configuration and the
+        tokenizer do not match.
         """
         ids, size = tokenizer.get_vocab(), len(tokenizer)
         marks = {name: ids.get(name, number) for name, number in RESERVED.items()}

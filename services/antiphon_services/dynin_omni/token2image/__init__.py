@@ -1,1 +1,1 @@
-"""Draws the images of tokens."""
+"""The token2image stage, which converts image tokens to images."""

@@ -1,4 +1,4 @@
-"""Loads token2image from the directory of MAGVITv2."""
+"""Loads token2image from the MAGVITv2 directory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,21 @@ TERMS = DrawingTerms(TOKEN2IMAGE, IMAGE_TOKENS, DRAWING)
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the memory of the image decoder. Raises `FailedPrecondition`."""
+    """Return the memory required for the image decoder.
+
+    Raises `FailedPrecondition` if the checkpoint cannot be read.
+    """
     dirs = CheckpointDirs.find(model_dir, config.audio_tokenizer_dir, config.image_tokenizer_dir)
     stored = StoredPart(image_weights(dirs.image), PREFIX)
     return StageMemory(TOKEN2IMAGE, config, (stored,), dtype_name(TOKEN2IMAGE, config))
 
 
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
-    """Raises what `drawing_stage` does, and `FailedPrecondition` without one of the directories."""
+    """Load the stage.
+
+    Raises `FailedPrecondition` if one of the directories is missing, as well as the errors of
+    `drawing_stage`.
+    """
     dirs = CheckpointDirs.find(model_dir, config.audio_tokenizer_dir, config.image_tokenizer_dir)
     check_room(memory(model_dir, config))
     return drawing_stage(TERMS, model_dir, dirs.image, config, checkpoint=dirs.all)

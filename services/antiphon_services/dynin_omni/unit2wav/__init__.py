@@ -1,1 +1,1 @@
-"""Speaks units."""
+"""The unit2wav stage, which converts speech units to audio."""

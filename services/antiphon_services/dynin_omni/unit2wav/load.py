@@ -20,7 +20,10 @@ TERMS = UnitTerms(UNIT2WAV, VocoderEdges(UNITS, AUDIO), STYLE)
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the memory of the synthesizer. Raises `FailedPrecondition`."""
+    """Return the memory required for the synthesizer.
+
+    Raises `FailedPrecondition` if the checkpoint cannot be read.
+    """
     dirs = CheckpointDirs.find(model_dir, config.audio_tokenizer_dir, config.image_tokenizer_dir)
     weights = Weights(dirs.speech)
     unused = tuple(f"{PREFIX}{name}" for name in TRAINED_WITH)
@@ -29,7 +32,11 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 
 
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
-    """Raises what `unit_stage` does, and `FailedPrecondition` without one of the directories."""
+    """Load the stage.
+
+    Raises `FailedPrecondition` if one of the directories is missing, as well as the errors of
+    `unit_stage`.
+    """
     dirs = CheckpointDirs.find(model_dir, config.audio_tokenizer_dir, config.image_tokenizer_dir)
     check_room(memory(model_dir, config))
     return unit_stage(TERMS, model_dir, dirs.speech, config, checkpoint=dirs.all)
