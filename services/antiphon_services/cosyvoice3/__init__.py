@@ -1,1 +1,1 @@
-"""CosyVoice3: text and a voice to speech."""
+"""CosyVoice3, which generates speech from text in a given voice."""

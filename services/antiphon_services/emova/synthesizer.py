@@ -42,7 +42,9 @@ DURATION_NOISE, LATENT_NOISE = 0.8, 0.667
 
 @dataclass(frozen=True, slots=True)
 class SpeechLatents:
-    """Latents [latent, frames] of an utterance, and its style [width, 1]."""
+    """The latents of an utterance, of shape [latent, frames], and its style, of shape [width,
+    1].
+    """
 
     values: Tensor
     style: Tensor
@@ -98,7 +100,10 @@ class UnitSynthesizer:
 
     @torch.inference_mode()
     def samples(self, latents: SpeechLatents, first: int, stop: int) -> Array:
-        """float32 [hop * (stop - first)]: samples of the latents from `first` to `stop`."""
+        """Generate the samples of the latents from `first` up to, but not including, `stop`.
+
+        Returns a float32 array of shape [hop * (stop - first)].
+        """
         left, right = max(first - self._reach, 0), min(stop + self._reach, latents.frames)
         made = self._module.dec(latents.values[:, left:right], latents.style)
         return host_array(made[self.hop * (first - left) : self.hop * (stop - left)].float())

@@ -49,7 +49,10 @@ WARM_UP_UNITS = 4
 
 @dataclass(frozen=True, slots=True)
 class UnitTerms:
-    """A family's names: the stage's role, its edges, and the option that chooses a style."""
+    """The names that a model family uses.
+
+    They include the role of the stage, its edges, and the request option that selects a style.
+    """
 
     role: str
     edges: VocoderEdges

@@ -25,7 +25,9 @@ from antiphon_services.vocoder.received_codes import ReceivedCodes
 
 @dataclass(frozen=True, slots=True)
 class DrawingTerms:
-    """A family's names: the stage's role, the edge of its tokens, and that of its images."""
+    """The names that a model family uses for the stage's role, its token edge and its image
+    edge.
+    """
 
     role: str
     tokens: str
@@ -34,7 +36,10 @@ class DrawingTerms:
 
 @dataclass(slots=True)
 class Drawing:
-    """An admitted segment; its image is `wanted` if the edge has a destination."""
+    """An admitted segment.
+
+    `wanted` is true if the image edge has a destination.
+    """
 
     tokens: ReceivedCodes
     wanted: bool
@@ -98,7 +103,7 @@ class DrawingEngine:
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Draw the image that has waited longest."""
+        """Generate the image of the segment that has waited the longest."""
         events: list[EngineEvent] = []
         key = next((key for key in self._ready if key not in held), None)
         if key is not None:

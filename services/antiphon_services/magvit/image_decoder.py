@@ -72,9 +72,11 @@ class ImageDecoder:
 
     @torch.inference_mode()
     def pixels(self, ids: Array) -> Array:
-        """uint8 [side, side, 3], red, green and blue, of ids uint16 [n] in rows of `side_of` n.
+        """Return the RGB pixels for image tokens, as a uint8 array of shape [side, side, 3].
 
-        The ids are below `IMAGE_ENTRIES`. Values are rounded down, as the vendor's are.
+        `ids` is a uint16 array of shape [n] in row-major order, with values below `IMAGE_ENTRIES`.
+        The image has `side_of(n)` tokens per side. Like the vendor's code, this method rounds pixel
+        values down.
         """
         shares = ((self.values(ids) + 1.0) / 2.0).clamp(0.0, 1.0) * 255.0
         return host_array(shares.permute(1, 2, 0).to(torch.uint8))

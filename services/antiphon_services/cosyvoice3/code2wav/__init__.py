@@ -1,1 +1,5 @@
-"""The code2wav stage: a flow computes mel frames from codes, and a vocoder the samples."""
+"""The code2wav stage.
+
+A flow-matching model computes mel frames from speech codes, and a vocoder converts the frames to
+samples.
+"""

@@ -1,4 +1,4 @@
-"""Decode utterances from codes to samples, as a whole or as a stream."""
+"""Decodes the codes of an utterance to samples, either all at once or as a stream."""
 
 from __future__ import annotations
 
@@ -17,49 +17,57 @@ from antiphon_services.flow.work import Work
 
 
 class UtteranceDecoding(Protocol):
-    """The decoding of one utterance from codes to samples."""
+    """The decoder state of one utterance."""
 
     done: bool
-    """Whether all samples are computed."""
+    """Whether all samples have been computed."""
 
     def ready(self, count: int, *, finished: bool) -> bool:
-        """Return whether the first `count` codes, which are all codes if `finished`, allow a
-        computation."""
+        """Return whether more samples can be computed from the first `count` codes.
+
+        `finished` is true if the utterance has no further codes.
+        """
 
     def advance(self, codes: Array, *, finished: bool) -> Work[Tensor]:
-        """Compute the next samples, float32 [n], from all codes so far, uint16 [count].
+        """Compute the next samples from all codes received so far, and yield the amount of work
+        done.
 
-        The codes are complete if `finished`. The decoding must be `ready`.
+        `codes` is a uint16 array of shape [count]. The result is a float32 tensor of shape [n].
+        `finished` is true if the utterance has no further codes. Only call this method if `ready`
+        returns True.
         """
 
     def close(self) -> None:
-        """Free the pages of the decoding. May be called at any time."""
+        """Release the pages that the utterance uses. This method can be called at any time."""
 
 
 class WholeDecoding:
-    """Decodes when all codes have arrived; each frame attends to the whole prompt and utterance."""
+    """Decodes an utterance after all of its codes have arrived.
+
+    Every frame attends to the entire prompt and the entire utterance.
+    """
 
     def __init__(self, flow: MelFlow, vocoder: HarmonicVocoder, voice: ClonedVoice) -> None:
         self._flow, self._vocoder, self._voice = flow, vocoder, voice
         self.done = False
 
     def ready(self, count: int, *, finished: bool) -> bool:
-        """See `UtteranceDecoding`."""
+        """Implements `UtteranceDecoding.ready`."""
         return finished and not self.done
 
     def advance(self, codes: Array, *, finished: bool) -> Work[Tensor]:
-        """See `UtteranceDecoding`."""
+        """Implements `UtteranceDecoding.advance`."""
         mel = yield from self._flow.run(self._voice, _ids(codes, self._flow.device))
         samples = yield from self._vocoder.decode(self._vocoder.open(), mel, finished=True)
         self.done = True
         return samples
 
     def close(self) -> None:
-        """Do nothing: the decoding has no pages."""
+        """Does nothing, because this decoder does not use any pages."""
 
 
 class StreamedDecoding:
-    """Decodes block by block; each frame attends to its own block and earlier blocks."""
+    """Decodes an utterance in blocks. Each frame attends to its own block and to earlier blocks."""
 
     def __init__(self, mel: MelStream, vocoder: HarmonicVocoder, device: torch.device) -> None:
         self._mel, self._vocoder, self._device = mel, vocoder, device
@@ -67,24 +75,24 @@ class StreamedDecoding:
         self.done = False
 
     def ready(self, count: int, *, finished: bool) -> bool:
-        """See `UtteranceDecoding`."""
+        """Implements `UtteranceDecoding.ready`."""
         return self._mel.ready(count, finished=finished)
 
     def advance(self, codes: Array, *, finished: bool) -> Work[Tensor]:
-        """See `UtteranceDecoding`."""
+        """Implements `UtteranceDecoding.advance`."""
         mel = yield from self._mel.advance(_ids(codes, self._device), finished=finished)
         self.done = self._mel.done
         return (yield from self._vocoder.decode(self._stream, mel, finished=self.done))
 
     def close(self) -> None:
-        """See `UtteranceDecoding`."""
+        """Implements `UtteranceDecoding.close`."""
         self._mel.close()
 
 
 class SpeechDecoder:
-    """The flow and the vocoder, with the `pages` that streamed utterances share.
+    """The flow and the vocoder, together with the `pages` that all streamed utterances share.
 
-    Must be called in inference mode.
+    Call its methods in inference mode.
     """
 
     def __init__(self, flow: MelFlow, vocoder: HarmonicVocoder, pages: BlockPages) -> None:
@@ -92,8 +100,10 @@ class SpeechDecoder:
         self.samples_per_code = FRAMES_PER_CODE * vocoder.samples_per_frame
 
     def voice(self, speaker: Array, codes: Array, mel: Array) -> ClonedVoice:
-        """Return a voice on the device from host arrays; see `ClonedVoice`."""
-        # Copies: arrays of a message are read-only, and torch warns about them.
+        """Copy the arrays of a voice to the device. The arguments are described in
+        `ClonedVoice`.
+        """
+        # Message arrays are read-only and torch warns about them, so they are copied.
         device = self.flow.device
         return ClonedVoice(
             torch.tensor(speaker, device=device),
@@ -102,7 +112,9 @@ class SpeechDecoder:
         )
 
     def open(self, voice: ClonedVoice, *, whole: bool) -> UtteranceDecoding:
-        """Start the decoding of an utterance."""
+        """Start decoding an utterance. Set `whole` to decode it all at once instead of streaming
+        it.
+        """
         if whole:
             return WholeDecoding(self.flow, self.vocoder, voice)
         mel = MelStream(self.flow, voice, self.pages)

@@ -1,9 +1,13 @@
-"""Code2wav's engine: computes the audio of many segments.
+"""The code2wav engine, which computes the audio of many segments concurrently.
 
-If the edge `codes` is delivered whole, the flow attends to a whole utterance, and the engine
-decodes an utterance after its last code has arrived. If the edge is streamed, the flow computes
-block after block, and the engine emits samples when blocks are complete; see `mel_stream`. The
-delivery determines the mode, not the arrival times of codes.
+The delivery setting of the edge `codes` determines how the audio is computed:
+
+- If the edge is delivered whole, the flow attends to the entire utterance. The engine decodes an
+  utterance after its last code has arrived.
+- If the edge is streamed, the flow processes one block at a time, and the engine emits samples
+  whenever a block is complete. `mel_stream` describes this mode.
+
+The arrival times of codes do not affect the choice.
 """
 
 from __future__ import annotations
@@ -17,14 +21,18 @@ from antiphon_services.vocoder.least_served import LeastServedEngine
 from antiphon_services.vocoder.received_codes import CheckedCodes
 
 ROWS_AT_A_TIME = 16_384
-"""The rows of one layer to compute in a step. At the released sizes, 10 s of speech have 22,000
-rows for each of 22 layers and 10 evaluations."""
+"""The number of rows of one layer to compute per step.
+
+At the released model size, 10 seconds of speech require 22,000 rows for each of 22 layers and 10
+evaluations.
+"""
 
 
 class Code2WavEngine(LeastServedEngine):
-    """Inputs `speaker_prompt` and `codes`, output `audio`.
+    """An engine with the input edges `speaker_prompt` and `codes` and the output edge `audio`.
 
-    `context_limit` is the maximum number of codes of an utterance and its voice's prompt.
+    `context_limit` is the maximum number of codes in an utterance, including those of the voice
+    prompt.
     """
 
     def __init__(self, decoder: SpeechDecoder, *, context_limit: int, slots: int) -> None:
@@ -32,7 +40,7 @@ class Code2WavEngine(LeastServedEngine):
         self._decoder, self._context_limit = decoder, context_limit
 
     def open(self, key: SegmentKey, settings: SegmentSettings) -> UtteranceSegment:
-        """Return a new segment."""
+        """Create a segment."""
         return UtteranceSegment(
             key=key,
             audio=AUDIO,

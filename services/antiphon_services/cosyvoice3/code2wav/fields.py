@@ -1,4 +1,7 @@
-"""The fields of `cosyvoice3.yaml` that code2wav supports; see `config_fields`."""
+"""The fields of `cosyvoice3.yaml` that code2wav supports.
+
+The classes used here are documented in `config_fields`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ FLOW = ConfigPart(
         "input_frame_rate": (CODE_RATE_HZ,),
         "token_mel_ratio": (FRAMES_PER_CODE,),
     },
-    # The kernel of the convolution determines the look-ahead. The other fields concern training.
+    # The look-ahead follows from the kernel size of the convolution. The other fields are only used
+    # for training.
     idle=names("output_type only_mask_loss pre_lookahead_len"),
 )
 LOOK_AHEAD = ConfigPart(
@@ -47,7 +51,7 @@ MATCHING = ConfigPart(
 SOLVER = ConfigPart(
     "flow.decoder.cfm_params.content",
     computed=names("inference_cfg_rate"),
-    # The vendor's code always solves by Euler's method, for any value of `solver`.
+    # The vendor's code always uses Euler's method, regardless of the value of `solver`.
     only={"t_scheduler": ("cosine",), "solver": ("euler",)},
     idle=names("sigma_min training_cfg_rate reg_loss_type"),
 )
@@ -61,8 +65,8 @@ ESTIMATOR = ConfigPart(
         "spk_dim": (MEL_BINS,),
         "long_skip_connection": (None, False),
     },
-    # The vendor's mask lets a block attend to all earlier blocks, for any
-    # `num_decoding_left_chunks`.
+    # The vendor's attention mask allows a block to attend to all earlier blocks, regardless of the
+    # value of `num_decoding_left_chunks`.
     idle=names("out_channels dropout num_decoding_left_chunks"),
 )
 VOCODER = ConfigPart(
@@ -77,7 +81,7 @@ VOCODER = ConfigPart(
         "!new": ("cosyvoice.hifigan.generator.CausalHiFTGenerator",),
         "in_channels": (MEL_BINS,),
         "sampling_rate": (SAMPLE_RATE_HZ,),
-        # The look-ahead of pieces is implemented for this value.
+        # The vocoder's look-ahead is only implemented for this value.
         "conv_pre_look_right": (4,),
     },
 )

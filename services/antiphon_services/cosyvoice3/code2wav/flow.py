@@ -1,13 +1,15 @@
-"""The flow: computes mel frames from speech codes and a voice.
+"""The flow-matching model, which computes mel frames from speech codes and a voice.
 
-Mirrors `CausalMaskedDiffWithDiT.inference` of the vendor. With `streaming=False` every frame
-attends to all frames of prompt and utterance. With `streaming=True` frames form blocks, counted
-from the prompt's first frame, and attend to their own block and earlier blocks. The two modes give
-different sound. The results are the vendor's, but repeated computations are done once.
+This module mirrors the vendor's `CausalMaskedDiffWithDiT.inference`. With `streaming=False`, every
+frame attends to all frames of the prompt and the utterance. With `streaming=True`, frames are
+grouped into blocks, starting at the first frame of the prompt, and each frame attends to its own
+block and to earlier blocks. The two modes produce different audio. In both modes, the results match
+the vendor's code, but values that it computes repeatedly are only computed once.
 
-Terms that depend only on the time are computed at load, and terms that depend only on codes and
-voice once per utterance. Classifier-free guidance evaluates both halves, with and without the
-conditions, in one batch. The noise is also the vendor's: a fixed buffer for all utterances.
+Terms that only depend on the time are computed when the model is loaded. Terms that only depend on
+the codes and the voice are computed once per utterance. For classifier-free guidance, the
+conditional and unconditional halves are evaluated in one batch. Like the vendor's code, all
+utterances use the same noise buffer.
 """
 
 from __future__ import annotations
@@ -34,14 +36,19 @@ from antiphon_services.flow.work import Work
 STEPS = 10
 HALVES = 2
 MOST_FRAMES = FRAMES_PER_CODE * MOST_CODES
-"""The maximum number of frames of prompt and utterance: the length of the noise."""
+"""The maximum number of frames in the prompt and the utterance, which is the length of the
+noise.
+"""
 NOISE_SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClonedVoice:
-    """A voice: the vector `speaker`, float32 [1, width], and the `codes`, int64 [P], and `mel`
-    frames, float32 [2 P, bins], of its recording. P may be 0."""
+    """The voice of a recording, in which P can be 0.
+
+    `speaker` is a float32 tensor of shape [1, width], `codes` is an int64 tensor of shape [P], and
+    `mel` is a float32 tensor of shape [2 P, bins].
+    """
 
     speaker: Tensor
     codes: Tensor
@@ -49,10 +56,10 @@ class ClonedVoice:
 
 
 class MelFlow:
-    """Computes with the weights of a `FlowModule`, in float32.
+    """Computes mel frames with the float32 weights of a `FlowModule`.
 
-    `guidance` is the strength of classifier-free guidance, and `block_frames` the length of a
-    block.
+    `guidance` is the scale of classifier-free guidance, and `block_frames` is the number of frames
+    in a block.
     """
 
     def __init__(
@@ -78,7 +85,8 @@ class MelFlow:
         scale, shift = estimator.norm_out.linear(embedding).chunk(2, dim=1)
         self._last_norm = (1 + scale, shift)
         self._out = (weight, estimator.proj_out.bias)
-        # The reference concatenates frame, condition, code and speaker, in this order.
+        # The reference implementation concatenates the frame, the condition, the code and the
+        # speaker, in this order.
         projection = estimator.input_embed.proj
         widths = (self.mel_width, projection.in_features - self.mel_width)
         self._frame_in, self._given_in = projection.weight.split(widths, dim=1)
@@ -92,16 +100,19 @@ class MelFlow:
         self._noise = noise[0].T.to(self.device)
 
     def run(self, voice: ClonedVoice, codes: Tensor) -> Work[Tensor]:
-        """Compute the mel frames [2 n, bins] of codes int64 [n]; every frame attends to all
-        frames."""
+        """Compute mel frames of shape [2 n, bins] from int64 codes of shape [n].
+
+        Every frame attends to all other frames. The generator yields the amount of work done.
+        """
         prompt = len(voice.mel)
         rows = AllRows(0, prompt + FRAMES_PER_CODE * len(codes))
         return (yield from self.run_rows(voice, codes, rows))[prompt:]
 
     def run_rows(self, voice: ClonedVoice, codes: Tensor, among: AllRows) -> Work[Tensor]:
-        """Compute these frames of prompt and codes, [n, bins].
+        """Compute the frames `among` those of the prompt and the codes, as a tensor of shape [n,
+        bins].
 
-        The frames of the last `look_ahead` codes are valid only if no codes follow.
+        The frames of the last `look_ahead` codes are only valid if no more codes follow.
         """
         given = self._given(voice, codes, among)
         rotation = rotation_of(among.first, among.stop, self._head_dim, self.device)
@@ -120,8 +131,10 @@ class MelFlow:
         return (yield from self._steps.solve(velocity, self._noise[among.first : among.stop]))
 
     def _given(self, voice: ClonedVoice, codes: Tensor, among: AllRows) -> Tensor:
-        """Return the terms of codes and voice in the input of the first layer, [HALVES, frames,
-        width]."""
+        """Return the contribution of the codes and the voice to the input of the first layer.
+
+        The result has shape [HALVES, frames, width].
+        """
         module = self._module
         speaker = module.spk_embed_affine_layer(normalize(voice.speaker, dim=1))
         rows = self._look_ahead(module.input_embedding(torch.cat((voice.codes, codes))))
@@ -134,7 +147,9 @@ class MelFlow:
         return both
 
     def _look_ahead(self, rows: Tensor) -> Tensor:
-        """Apply the look-ahead layer to rows [n, width]; zeros follow the last row."""
+        """Apply the look-ahead layer to rows of shape [n, width], which are padded with zeros at
+        the end.
+        """
         layer = self._module.pre_lookahead_layer
         ahead, behind = layer.conv1.kernel_size[0] - 1, layer.conv2.kernel_size[0] - 1
         inner = leaky_relu(layer.conv1(pad(rows.T, (0, ahead))))
@@ -143,7 +158,7 @@ class MelFlow:
         return made
 
     def _positions(self, rows: Tensor, evaluation: int, among: AllRows) -> Tensor:
-        """Return the convolutional position embedding of rows [HALVES, n, width]."""
+        """Return the convolutional position embedding for rows of shape [HALVES, n, width]."""
         x = rows.transpose(1, 2)
         for number, (weight, bias) in enumerate(self._position_convs):
             x = among.preceded(x, evaluation, number, weight.shape[2] - 1)
@@ -157,7 +172,7 @@ def _layer(block: Any, embedding: Tensor, heads: int, number: int) -> TimedLayer
 
 
 def _time_rows(times: Tensor) -> Tensor:
-    """Return the sinusoidal embedding of times [n], [n, TIME_WIDTH]."""
+    """Return the sinusoidal embedding of times, whose shape is [n], as [n, TIME_WIDTH]."""
     half = TIME_WIDTH // 2
     rates = torch.exp(torch.arange(half).float() * -(math.log(10_000) / (half - 1)))
     angles = 1000 * times[:, None] * rates

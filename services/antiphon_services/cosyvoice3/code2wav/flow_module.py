@@ -1,4 +1,7 @@
-"""The weights of CosyVoice3's flow, under the names of `flow.pt`; `flow.py` computes with them."""
+"""The weights of CosyVoice3's flow, with the tensor names of `flow.pt`.
+
+The computations are in `flow.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ TIME_WIDTH = 256
 
 
 class FlowModule(nn.Module):
-    """`config` is the object `flow` of the model's YAML file."""
+    """The weights of the flow. `config` is the `flow` object of the model's YAML file."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Load the code2wav stage of a CosyVoice3 checkpoint."""
+"""Loads the code2wav stage of a CosyVoice3 checkpoint."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from antiphon_services.vocoder.stage import NO_SAMPLING, warm_up_decoder
 FLOW_FILE, VOCODER_FILE = "flow.pt", "hift.pt"
 VOCODER_PREFIX = "generator."
 
-# Stored in the checkpoint, but computed here.
+# These buffers are part of the checkpoint, but they are computed instead of loaded.
 STORED_BUFFERS = ("decoder.estimator.rotary_embed.inv_freq",)
 
 WARM_UP_CODES = 8
@@ -59,9 +59,9 @@ log = logging.getLogger(__name__)
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the memory of flow and vocoder, with the cache of streams.
+    """Return the memory required for the flow, the vocoder and the stream cache.
 
-    Raises `FailedPrecondition`.
+    Raises `FailedPrecondition` if the checkpoint cannot be read.
     """
     stored = (
         StoredPart(Weights(model_dir, FLOW_FILE), skip=STORED_BUFFERS),
@@ -80,8 +80,8 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """Load the flow and the vocoder.
 
-    Raises `InvalidArgument` for unsupported settings, and `FailedPrecondition` if the parts of the
-    checkpoint do not match.
+    Raises `InvalidArgument` if a setting is not supported, and `FailedPrecondition` if the parts of
+    the checkpoint do not match.
     """
     require_plain_torch(CODE2WAV, config)
     decoder = load_decoder(model_dir, config)
@@ -115,7 +115,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
 
 @torch.inference_mode()
 def load_decoder(model_dir: Path, config: StageConfig) -> SpeechDecoder:
-    """Load the flow and the vocoder without an engine.
+    """Load the flow and the vocoder without creating an engine.
 
     Raises `FailedPrecondition` if the parts of the checkpoint do not match.
     """
@@ -164,7 +164,7 @@ def load_decoder(model_dir: Path, config: StageConfig) -> SpeechDecoder:
 
 
 def _object(told: dict[str, Any], path: Path, name: str) -> dict[str, Any]:
-    """Return an object of the file. Raises `FailedPrecondition`."""
+    """Return an object of the YAML file. Raises `FailedPrecondition` if it does not exist."""
     part = told.get(name)
     if not isinstance(part, dict):
         raise FailedPrecondition(f"{path}: {name} is missing or no object; {REMEDY}")
@@ -172,7 +172,10 @@ def _object(told: dict[str, Any], path: Path, name: str) -> dict[str, Any]:
 
 
 def _block_frames(estimator: Mapping[str, Any], path: Path) -> int:
-    """Return the length of a block. Raises `FailedPrecondition`."""
+    """Return the number of frames in a block.
+
+    Raises `FailedPrecondition` if it is not a multiple of the number of frames per code.
+    """
     frames = int(estimator["static_chunk_size"])
     if frames < 1 or frames % FRAMES_PER_CODE:
         raise FailedPrecondition(

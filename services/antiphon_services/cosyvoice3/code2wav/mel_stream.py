@@ -1,12 +1,13 @@
-"""Compute the mel frames of an utterance block by block, while its codes arrive.
+"""Computes the mel frames of an utterance in blocks while its codes arrive.
 
-A block is complete when its codes and the flow's look-ahead codes after them have arrived. The
-frames of complete blocks equal those of one pass over the whole utterance.
+A block is complete when its codes, and the codes that the flow needs as look-ahead, have arrived.
+The frames of complete blocks are identical to those of a single pass over the entire utterance.
 
-While a stream gets pages for all of its blocks, it computes each block once, as soon as the block
-is complete. It computes the blocks of the prompt before any code has arrived. A stream without
-pages for a block computes that block and all later blocks again with each hop. Its hops therefore
-grow, as in the vendor's code: it waits for 1, then 2, and from then on for 4 blocks.
+As long as the stream has pages for all of its blocks, it computes each block only once, as soon as
+the block is complete. The blocks of the prompt are computed before any code arrives. If no page is
+available for a block, that block and all later blocks are computed again with each hop. To limit
+this cost, the stream then waits for 1 block, then for 2, and from then on for 4, as the vendor's
+code does.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from antiphon_services.flow.block_cache import BlockCache, BlockCausalRows, Bloc
 from antiphon_services.flow.work import Work
 
 MOST_BLOCKS = 4
-"""The maximum of blocks in one hop. A stream that computes blocks again waits for this many."""
+"""The maximum number of blocks in a hop.
+
+A stream that has to recompute blocks waits for this many new blocks.
+"""
 
 
 class MelStream:
-    """The mel frames of one utterance with a voice. `close` frees its pages."""
+    """The mel frames of one utterance. Call `close` to release its pages."""
 
     def __init__(self, flow: MelFlow, voice: ClonedVoice, pages: BlockPages) -> None:
         self._flow, self._voice = flow, voice
@@ -35,14 +39,17 @@ class MelStream:
         self.done = False
 
     def ready(self, count: int, *, finished: bool) -> bool:
-        """Return whether the first `count` codes, which are all codes if `finished`, allow a
-        hop."""
+        """Return whether the next hop can be computed from the first `count` codes.
+
+        `finished` is true if the utterance has no further codes.
+        """
         return not self.done and (finished or self._next_block(count) is not None)
 
     def advance(self, codes: Tensor, *, finished: bool) -> Work[Tensor]:
-        """Compute the next frames [n, bins] of the utterance from its codes so far, int64 [count].
+        """Compute the next frames, of shape [n, bins], from all codes received so far.
 
-        The stream must be `ready`. It is `done` after the last frames of codes that are `finished`.
+        `codes` is an int64 tensor of shape [count]. Only call this method if `ready` returns True.
+        If `finished` is true, the stream is `done` after its last frames have been computed.
         """
         cache, frames = self._cache, self._flow.block.frames
         end = FRAMES_PER_CODE * (self._prompt + len(codes))
@@ -64,12 +71,14 @@ class MelStream:
         return made[known:]
 
     def close(self) -> None:
-        """Free the pages."""
+        """Release the pages of the stream."""
         self._cache.close()
 
     def _next_block(self, count: int) -> int | None:
-        """Return the block at which the next hop ends if more codes follow, or None if it cannot
-        start."""
+        """Return the block at which the next hop ends if more codes follow.
+
+        Returns None if there are not enough codes for a hop.
+        """
         complete = (self._prompt + count - self._flow.look_ahead) // self._block_codes
         if self._keeps:
             return min(complete, self._blocks + MOST_BLOCKS) if complete > self._blocks else None
@@ -79,12 +88,12 @@ class MelStream:
 
     @property
     def _keeps(self) -> bool:
-        """Whether all blocks are cached so far, and there is a page for the next block."""
+        """Whether all blocks so far are cached and a page is available for the next one."""
         return self._cache.blocks == self._blocks and self._cache.pages.free > 0
 
     def _goes_on(self, block: int, end: int) -> bool:
-        """Return whether the rest of complete codes is still computed hop by hop.
+        """Return whether the remaining codes should still be computed one hop at a time.
 
-        The first audio then leaves earlier, and no block is computed again.
+        This emits the first audio earlier, and no block has to be recomputed.
         """
         return self._keeps and end > (block + 1) * self._flow.block.frames

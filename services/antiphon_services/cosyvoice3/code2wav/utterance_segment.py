@@ -1,4 +1,4 @@
-"""The state of a segment in code2wav: its voice, its utterances, and the emitted samples."""
+"""The state of a code2wav segment: its voice, its utterances and the samples it has emitted."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ CODE_ENTRIES = FIRST + SPEECH_IDS
 
 @dataclass(slots=True)
 class SpokenCodes:
-    """The codes of one utterance that have arrived, with their marks, and whether they are
-    complete.
+    """The codes of one utterance that have arrived so far, including start marks.
 
-    The samples of the first `sent` codes were emitted.
+    `finished` is true if the codes are complete. The samples of the first `sent` codes have already
+    been emitted.
     """
 
     parts: list[Tensor] = field(default_factory=list)
@@ -42,29 +42,33 @@ class SpokenCodes:
     sent: int = 0
 
     def add(self, codes: Tensor) -> None:
-        """Add codes, uint16 [n]."""
+        """Append codes, which is a uint16 array of shape [n]."""
         self.parts.append(codes)
         self.count += len(codes)
 
     @property
     def codes(self) -> Tensor:
-        """All codes so far, uint16 [count]."""
+        """All codes received so far, as a uint16 array of shape [count]."""
         self.parts = [np.concatenate(self.parts or [np.empty(0, np.uint16)])]
         return self.parts[0]
 
     def send(self, count: int) -> Tensor:
-        """Return the codes, uint16 [count, 1], whose samples are emitted now."""
+        """Mark the next `count` codes as sent and return them, as a uint16 array of shape [count,
+        1].
+        """
         first, self.sent = self.sent, self.sent + count
         return self.codes[first : self.sent, None]
 
 
 @dataclass(slots=True, kw_only=True)
 class UtteranceSegment(ServedSegment):
-    """An admitted segment, whose utterances are decoded `whole` or streamed.
+    """An admitted segment.
 
-    The last of the `utterances`, of at most `limit` codes with the voice's, may be incomplete.
-    `decoding` decodes the first utterance, and `work` is its current computation. `held` holds the
-    samples of an incomplete code. A unit of work is a row of a layer.
+    If `whole` is true, each utterance is decoded at once. Otherwise, utterances are streamed. Only
+    the last entry of `utterances` may be incomplete. `limit` is the maximum number of codes in an
+    utterance, including those of the voice. `decoding` is the decoder state of the first utterance,
+    and `work` is its current computation. `held` contains samples that do not yet make up a
+    complete code. A unit of work is one row of one layer.
     """
 
     decoder: SpeechDecoder
@@ -77,7 +81,7 @@ class UtteranceSegment(ServedSegment):
     held: Tensor = field(default_factory=lambda: np.empty(0, np.float32))
 
     def accept(self, chunk: InputChunk) -> None:
-        """Check and queue a voice or codes. Raises `DataLoss` or `InvalidArgument`."""
+        """Validate and store a voice or codes. Raises `DataLoss` or `InvalidArgument`."""
         if chunk.edge == VOICE:
             self._accept_voice(chunk)
         else:
@@ -85,7 +89,7 @@ class UtteranceSegment(ServedSegment):
         self._check_length()
 
     def _accept_voice(self, chunk: InputChunk) -> None:
-        """Add the voice, which arrives in one chunk."""
+        """Store the voice, which must arrive in a single chunk."""
         if self.voice is not None or not chunk.tensors:
             if chunk.tensors:
                 raise DataLoss(f"{VOICE}: came twice", edge=VOICE)
@@ -110,7 +114,7 @@ class UtteranceSegment(ServedSegment):
         self._open()
 
     def _accept_codes(self, chunk: InputChunk) -> None:
-        """Add codes to their utterances."""
+        """Split the codes at the start of each utterance and store them."""
         codes = self.received.accept(chunk)[:, 0]
         if self.wanted:
             for part in np.split(codes, np.flatnonzero(codes >= FIRST)):
@@ -123,14 +127,14 @@ class UtteranceSegment(ServedSegment):
             self._end_utterance()
 
     def _end_utterance(self) -> None:
-        """Mark the last utterance as complete. It is empty only in a segment without codes."""
+        """Mark the last utterance as complete. It can only be empty if the segment has no codes."""
         self.utterances[-1].finished = True
         if not self.utterances[-1].count:
             self.utterances.pop()
             self.close()
 
     def _check_length(self) -> None:
-        """Raise `InvalidArgument` for an utterance with more than `limit` codes."""
+        """Raise `InvalidArgument` if an utterance has more than `limit` codes."""
         prompt = 0 if self.voice is None else len(self.voice.codes)
         longest = max((each.count for each in self.utterances), default=0)
         if prompt + longest > self.limit:
@@ -142,7 +146,7 @@ class UtteranceSegment(ServedSegment):
 
     @property
     def has_part(self) -> bool:
-        """See `ServedSegment`."""
+        """Implements `ServedSegment.has_part`."""
         if self.decoding is None:
             return False
         if self.work is not None:
@@ -152,17 +156,17 @@ class UtteranceSegment(ServedSegment):
 
     @property
     def all_sent(self) -> bool:
-        """See `ServedSegment`."""
+        """Implements `ServedSegment.all_sent`."""
         return not self.utterances
 
     @property
     def due_edge(self) -> str:
-        """The edge whose next chunk is due: `speaker_prompt` or `codes`."""
+        """The edge whose next chunk the segment waits for, which is `speaker_prompt` or `codes`."""
         return VOICE if self.voice is None and self._codes_suffice else CODES
 
     @property
     def _codes_suffice(self) -> bool:
-        """Whether the codes of the first utterance are complete."""
+        """Whether all codes of the first utterance have arrived."""
         return bool(self.utterances) and self.utterances[0].finished
 
     def advance(self) -> list[EngineEvent]:
@@ -185,19 +189,21 @@ class UtteranceSegment(ServedSegment):
         return []
 
     def _open(self) -> None:
-        """Start the first utterance, if there is one and its voice has arrived."""
+        """Start decoding the first utterance if it and its voice have arrived."""
         if self.voice is not None and self.utterances and self.decoding is None:
             self.decoding = self.decoder.open(self.voice, whole=self.whole)
 
     def _send(self, utterance: SpokenCodes, samples: Tensor) -> list[EngineEvent]:
-        """Return events with the samples of complete codes. `samples` are float32 [n]."""
+        """Return events with the samples of complete codes. `samples` is a float32 array of shape
+        [n].
+        """
         joined = np.concatenate((self.held, samples))
         count = len(joined) // self.decoder.samples_per_code
         leaving, self.held = np.split(joined, [count * self.decoder.samples_per_code])
         return self.emit(leaving, **{CODES: utterance.send(count)}) if count else []
 
     def close(self) -> None:
-        """Stop decoding, and free its pages."""
+        """Stop decoding and release the pages."""
         self.work = None
         if self.decoding is not None:
             self.decoding.close()

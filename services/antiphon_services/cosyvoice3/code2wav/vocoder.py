@@ -1,14 +1,15 @@
-"""The vocoder: computes samples from mel frames by a harmonic source, convolutions and an inverse
-STFT.
+"""The vocoder, which computes samples from mel frames.
 
-Mirrors `CausalHiFTGenerator.inference` of the vendor. The pitch of each frame drives sines at its
-multiples; noise is added, and the generator shapes both. The noise of a sample depends only on the
-sample's index.
+It consists of a harmonic source, convolutions and an inverse STFT, and mirrors the vendor's
+`CausalHiFTGenerator.inference`. The source generates sine waves at multiples of the pitch of each
+frame and adds noise. The generator then shapes both. The noise of a sample depends only on its
+index.
 
-An utterance is computed in pieces. Its stream has the past state of each layer, including the
-phases of the sines, so that concatenated pieces of any lengths equal one long piece. All layers are
-causal except the first convolution of the generator and of the pitch predictor. With these and the
-STFT, the samples of a frame need `LOOK_AHEAD` frames after it.
+Utterances are processed in pieces. The stream of an utterance stores the past state of each layer
+and the phases of the sine waves, so the result does not depend on how the utterance is divided. All
+layers are causal except the first convolutions of the generator and the pitch predictor. Because of
+these convolutions and the STFT, the samples of a frame depend on the `LOOK_AHEAD` frames that
+follow it.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from antiphon_services.vocoder.convolution_state import ConvolutionState
 from antiphon_services.vocoder.spectrum_stream import StreamingIstft, StreamingStft
 
 LOOK_AHEAD = 5
-"""Frames that the samples of a frame need after it: four for the first convolution, and one for the
-STFT's windows."""
+"""The number of subsequent frames on which the samples of a frame depend.
+
+The first convolution requires four frames, and the windows of the STFT require one.
+"""
 PIECE_FRAMES = 200
 ROWS_OF_A_FRAME = 64
-"""The cost of a frame, roughly, in rows of a layer of the flow."""
+"""The approximate cost of a frame, expressed as a number of rows in one layer of the flow."""
 
 LOUDEST_MAGNITUDE = 100.0
 LAST_SLOPE = 0.01
@@ -43,8 +46,11 @@ RAW_BITS, KEPT_BITS = 64, 24
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """The harmonic source: the number of `harmonics` besides the pitch, the amplitude of the sines,
-    the amplitude of the noise in voiced frames, and the pitch in Hz above which a frame is voiced.
+    """The settings of the harmonic source.
+
+    `harmonics` is the number of harmonics in addition to the pitch. `amplitude` is the amplitude of
+    the sine waves, and `noise` is the amplitude of the noise in voiced frames. A frame is voiced if
+    its pitch is above `voiced_hz`.
     """
 
     harmonics: int
@@ -55,7 +61,7 @@ class SourceSettings:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> SourceSettings:
-        """Read the settings from the object `hift` of the model's YAML file."""
+        """Read the settings from the `hift` object of the model's YAML file."""
         return cls(
             config["nb_harmonics"],
             config["nsf_alpha"],
@@ -67,11 +73,12 @@ class SourceSettings:
 
 @dataclass(slots=True)
 class VocoderStream:
-    """The state of one utterance between pieces.
+    """The state of an utterance between pieces.
 
-    The source of the first `frames` frames is computed; `turns` are the phases after them, float64
-    [harmonics + 1]. `columns` [2 * bins, n] of the source's spectrum wait for the generator, which
-    has started if `generated`.
+    `frames` is the number of frames whose source has been computed. `turns` contains the phases
+    after these frames, as a float64 tensor of shape [harmonics + 1]. `columns`, of shape [2 * bins,
+    n], contains source spectra that the generator has not yet processed. `generated` is true after
+    the generator has started.
     """
 
     convolutions: ConvolutionState
@@ -83,8 +90,10 @@ class VocoderStream:
     generated: bool = False
 
     def take_columns(self, count: int) -> Tensor:
-        """Return the next columns, [1, 2 * bins, count]. The first call returns one more column,
-        which is centered on the first sample."""
+        """Remove the next columns and return them, as a tensor of shape [1, 2 * bins, count].
+
+        The first call returns one additional column, which is centered on the first sample.
+        """
         if not self.generated:
             count += 1
         taken, self.columns = self.columns[:, :count], self.columns[:, count:].clone()
@@ -92,10 +101,10 @@ class VocoderStream:
 
 
 class HarmonicVocoder:
-    """Computes with a `VocoderModule` whose weight norm is folded, in float32.
+    """Computes samples with the float32 weights of a `VocoderModule`.
 
-    `config` is the object `hift` of the model's YAML file. The pitch is computed in float64, as in
-    the vendor's code.
+    Weight normalization must already be folded into the weights. `config` is the `hift` object of
+    the model's YAML file. Like the vendor's code, the vocoder computes the pitch in float64.
     """
 
     def __init__(self, module: VocoderModule, config: Mapping[str, Any]) -> None:
@@ -114,7 +123,7 @@ class HarmonicVocoder:
         self._window = torch.hann_window(self._fft, device=weight.device)
 
     def open(self) -> VocoderStream:
-        """Return the stream of a new utterance."""
+        """Create the stream of a new utterance."""
         return VocoderStream(
             convolutions=ConvolutionState(),
             stft=StreamingStft(self._window, self._hop),
@@ -124,10 +133,10 @@ class HarmonicVocoder:
         )
 
     def decode(self, stream: VocoderStream, mel: Tensor, *, finished: bool) -> Work[Tensor]:
-        """Compute the samples, float32 [samples], that mel frames [n, bins] complete, piece by
-        piece.
+        """Compute the samples that mel frames of shape [n, bins] complete, one piece at a time.
 
-        A stream that is `finished` has `samples_per_frame` samples for each of its frames.
+        The result is a float32 tensor. Set `finished` if no more frames follow. The stream then has
+        produced exactly `samples_per_frame` samples for each of its frames.
         """
         if not (len(mel) or finished):
             return mel.new_empty(0)
@@ -140,7 +149,7 @@ class HarmonicVocoder:
         return torch.cat(made)
 
     def _advance(self, stream: VocoderStream, mel: Tensor, *, finished: bool) -> Tensor:
-        """Return the samples that mel frames [1, bins, n] complete."""
+        """Return the samples that mel frames of shape [1, bins, n] complete."""
         pitch = self._pitch_of(stream, mel, finished=finished)
         if len(pitch):
             spectra = stream.stft.advance(self._excite(stream, pitch), finished=finished)
@@ -153,7 +162,10 @@ class HarmonicVocoder:
         return self._generate(stream, x, finished=finished)
 
     def _pitch_of(self, stream: VocoderStream, mel: Tensor, *, finished: bool) -> Tensor:
-        """Return the pitches in Hz, float32 [n], that mel frames [1, bins, n] complete."""
+        """Return the pitches in Hz that mel frames of shape [1, bins, n] complete.
+
+        The result is a float32 tensor of shape [n].
+        """
         conv, *rest = self._pitch.condnet[::2]
         x = elu(stream.convolutions.ahead(conv, mel.double(), finished=finished))
         if not x.shape[2]:
@@ -164,11 +176,11 @@ class HarmonicVocoder:
         return pitch
 
     def _excite(self, stream: VocoderStream, pitch: Tensor) -> Tensor:
-        """Return the source of the next frames, float32 [samples], from their pitch [n].
+        """Return the float32 source samples for the next frames, given their pitch of shape [n].
 
-        The vendor rounds a float64 sum of turns to float32; the sum here is that float64 sum.
-        Products and roundings are in the vendor's order, because a different order changes the
-        sound at the end of a long utterance.
+        The vendor's code computes a float64 sum of turns and rounds it to float32, so this method
+        uses the same dtypes. It also performs the multiplications and rounding in the same order,
+        because a different order audibly changes the end of a long utterance.
         """
         each, source = self.samples_per_frame, self._source
         multiples = torch.arange(1, source.harmonics + 2, device=pitch.device)
@@ -185,8 +197,9 @@ class HarmonicVocoder:
         return merged[:, 0].tanh()
 
     def _generate(self, stream: VocoderStream, x: Tensor, *, finished: bool) -> Tensor:
-        """Return the samples, float32 [samples], from rows [1, channels, n] of the first
-        convolution."""
+        """Return samples for the rows of the first convolution, which have shape [1, channels,
+        n].
+        """
         module, past = self._module, stream.convolutions
         excitation = stream.take_columns(x.shape[2] * self.samples_per_frame // self._hop)
         first = not stream.generated
@@ -211,9 +224,10 @@ class HarmonicVocoder:
 def noise_of(
     first: int, last: int, samples_per_frame: int, width: int
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return the noise of frames `first` to `last`, float32 [samples, width] in [0, 1).
+    """Return the noise for the frames from `first` up to, but not including, `last`.
 
-    The vendor samples it once per model, from a generator in an unknown state.
+    The result is a float32 array of shape [samples, width] with values in [0, 1). The vendor's code
+    samples the noise once per model, from a generator whose state is unknown.
     """
     of_a_frame = samples_per_frame * width
     source = np.random.Philox(key=NOISE_KEY)

@@ -1,7 +1,7 @@
-"""The weights of CosyVoice3's vocoder, under the names of `hift.pt`; `vocoder.py` computes with
-them.
+"""The weights of CosyVoice3's vocoder, with the tensor names of `hift.pt`.
 
-The convolutions are stored as directions and lengths (weight norm), which `load` folds.
+The computations are in `vocoder.py`. The kernels of the convolutions are stored as directions and
+lengths (weight normalization), which are combined when the model is loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POST_KERNEL = 7
 
 
 class VocoderModule(nn.Module):
-    """`config` is the object `hift` of the model's YAML file."""
+    """The weights of the vocoder. `config` is the `hift` object of the model's YAML file."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -38,7 +38,8 @@ class VocoderModule(nn.Module):
                 [width, *widths], widths, config["upsample_kernel_sizes"], strict=False
             )
         )
-        # The coarsest level first. Each level is downsampled by the product of the later rates.
+        # The coarsest level comes first. Each level is downsampled by the product of the later
+        # rates.
         strides = list(accumulate([1, *rates[:0:-1]], mul))[::-1]
         self.source_downs = nn.ModuleList(
             nn.Conv1d(bins, outputs, 1 if stride == 1 else 2 * stride, stride)
@@ -66,7 +67,7 @@ class VocoderModule(nn.Module):
 
 
 class ResBlock(nn.Module):
-    """Pairs of causal convolutions with Snake activations before each."""
+    """Pairs of causal convolutions, each preceded by a Snake activation."""
 
     def __init__(self, channels: int, kernel: int, dilations: Sequence[int]) -> None:
         super().__init__()
@@ -76,7 +77,10 @@ class ResBlock(nn.Module):
         self.activations2 = nn.ModuleList(SnakeLayer(channels) for _ in dilations)
 
     def forward(self, x: Tensor, past: ConvolutionState) -> Tensor:
-        """Apply the block to [1, channels, n], with the past rows in `past`."""
+        """Apply the block to a tensor of shape [1, channels, n].
+
+        `past` stores the past rows of the convolutions.
+        """
         layers: tuple[Any, ...] = (
             self.activations1,
             self.convs1,
@@ -89,14 +93,14 @@ class ResBlock(nn.Module):
 
 
 class SnakeLayer(nn.Module):
-    """x + sin(alpha x)² / alpha, per channel."""
+    """The activation x + sin(alpha x)² / alpha, with one alpha per channel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.alpha = nn.Parameter(torch.empty(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the activation to [1, channels, n]."""
+        """Apply the activation to a tensor of shape [1, channels, n]."""
         alpha = self.alpha[:, None]
         return x + (1.0 / (alpha + 1e-9)) * torch.sin(x * alpha).pow(2)
 
@@ -114,11 +118,11 @@ class _PitchPredictor(nn.Module):
 
 
 def fold_weight_norm(module: VocoderModule) -> None:
-    """Replace each direction and length by their weight.
+    """Combine the directions and lengths of every convolution into its weight.
 
-    The pitch predictor is converted to float64 first, because the vendor also computes its weights
-    in float64. A pitch that differs in its last digit audibly changes the phase of a long
-    utterance.
+    The pitch predictor is converted to float64 first, because the vendor's code also computes its
+    weights in float64. In a long utterance, even a difference in the last digit of the pitch
+    changes the phase audibly.
     """
     module.f0_predictor.double()
     for each in module.modules():

@@ -1,1 +1,1 @@
-"""The talker stage: text to speech codes."""
+"""The talker stage, which generates speech codes from text."""

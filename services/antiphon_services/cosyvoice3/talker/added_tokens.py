@@ -1,8 +1,8 @@
-"""The tokens that the vendor's code adds to those of the checkpoint's tokenizer.
+"""The tokens that the vendor's code adds to the tokenizer of the checkpoint.
 
-Their ids follow from their order. From `CosyVoice3Tokenizer` of FunAudioLLM/CosyVoice, which is
-under the Apache License 2.0: controls, sounds and emphasis, phonemes of English, and initials and
-finals of Pinyin.
+The order of the tokens determines their IDs. The list includes control tokens, sounds and emphasis
+marks, English phonemes, and the initials and finals of Pinyin. It is taken from
+`CosyVoice3Tokenizer` in FunAudioLLM/CosyVoice, which is licensed under the Apache License 2.0.
 """
 
 ADDED_TOKENS = """

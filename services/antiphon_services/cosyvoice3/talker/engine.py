@@ -1,13 +1,16 @@
-"""The talker's engine: decodes the speech codes of many segments, one code per segment and step.
+"""The talker engine, which decodes the speech codes of many segments.
 
-Worker threads prepare the prompts, because tokenization and the encoding of a reference recording
-take long. A step is one forward pass over the ready rows: parts of prompts, up to `prefill_rows`
-rows, and one row of every segment whose prompt is complete. These segments sample a code in the
-same step, and the engine emits it. The engine first emits the voice, in one chunk.
+Worker threads prepare the prompts, because tokenizing the text and encoding a reference recording
+take a long time. Each step performs one forward pass. It includes up to `prefill_rows` rows of
+prompts, and one row for each segment whose prompt is complete. Each of these segments samples one
+code, which is emitted in the same step. The first output of a segment is its voice, which is sent
+in a single chunk.
 
-Draws are counted as in the vendor's code. An id that is not a code ends the utterance. The last
-allowed draw also ends it, and its code is spoken. A text that arrives in pieces is spoken as it
-arrives, in turns (`interleaved.py`): a segment whose next turn lacks text waits for its input.
+Draws are counted in the same way as in the vendor's code. An utterance ends if the sampled token is
+not a code, or after the maximum number of draws. In the latter case, the last code is still spoken.
+
+If the text is streamed, it is spoken in turns while it arrives, as described in `interleaved.py`. A
+segment waits for more input if there is not enough text for its next turn.
 """
 
 from __future__ import annotations
@@ -37,8 +40,10 @@ from antiphon_services.stage.preparation import Preparations
 
 
 class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
-    """Implements `antiphon.runtime.engine.PreparingEngine`: input `input`, outputs `speaker_prompt`
-    and `codes`."""
+    """An engine with the input edge `input` and the output edges `speaker_prompt` and `codes`.
+
+    Implements `antiphon.runtime.engine.PreparingEngine`.
+    """
 
     role, edge = TALKER, CODES
 
@@ -57,17 +62,19 @@ class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
 
     @property
     def front_end(self) -> UtteranceFrontEnd:
-        """What makes prompts of requests."""
+        """The front end that creates prompts from requests."""
         return self._front_end
 
     @property
     def model(self) -> SpeechTalker:
-        """The model that the engine steps."""
+        """The model that the engine uses."""
         return self._model
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Add a segment. Raises `InvalidArgument` for other outputs and for what `new_segment`
-        rejects."""
+        """Add a segment.
+
+        Raises `InvalidArgument` if other outputs are requested, and the errors of `new_segment`.
+        """
         if settings.outputs != {VOICE, CODES}:
             raise InvalidArgument(
                 f"outputs: the {TALKER} makes {VOICE!r} and {CODES!r}, "
@@ -78,20 +85,27 @@ class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
         segment.returns = key.segment > 0 or settings.live
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> SpeechSegment:
-        """Create a segment. Raises `InvalidArgument` for an unknown voice or unsupported
-        sampling."""
+        """Create a segment.
+
+        Raises `InvalidArgument` if the voice is unknown or a sampling setting is not supported.
+        """
         check_sampling(settings.sampling)
         voice = read_voice(settings.voice, settings.options, self._front_end.voices)
         return SpeechSegment(key, "", settings.sampling, UtteranceTexts(self._front_end, voice))
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the cost of the segment so far, also while it waits for more text."""
+        """Return the usage of the segment up to this point, including while it waits for more
+        text.
+        """
         completed = super().so_far(key)
         rows = max(completed.input_positions, self._segments[key].prefilled)
         return replace(completed, input_positions=rows)
 
     def begin(self, segment: SpeechSegment, prompt: SpeechPrompt | TextPiece) -> list[EngineEvent]:
-        """Start decoding after prepared prompts or a piece of the text, and emit the voice once."""
+        """Start decoding after the prompts or a piece of text have been prepared.
+
+        The voice is emitted with the first piece.
+        """
         if isinstance(prompt, SpeechPrompt):
             assert segment.slot is not None
             self._model.begin(segment.slot, segment.prompt)
@@ -102,8 +116,7 @@ class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
         return events + self._begin_turn(segment)
 
     def _begin_turn(self, segment: SpeechSegment) -> list[EngineEvent]:
-        """Continue after more text, if it has arrived. Finishes the segment if no positions are
-        left."""
+        """Continue if more text has arrived. Finish the segment if no positions are left."""
         if not segment.prompt.next_turn(segment.launched):
             return []
         if segment.prompt.current.most_draws == segment.launched:
@@ -114,7 +127,8 @@ class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
 
     def take_drawn(self, segment: SpeechSegment, drawn: Drawn) -> Sequence[EngineEvent]:
         """Emit the sampled code. At the end of an utterance, start the next one or finish the
-        segment."""
+        segment.
+        """
         if not drawn.decided:
             return self.undecided(segment)
         segment.shown = segment.launched

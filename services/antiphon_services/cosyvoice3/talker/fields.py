@@ -1,4 +1,7 @@
-"""The fields of the configurations that the talker supports; see `config_fields`."""
+"""The configuration fields that the talker supports.
+
+The classes used here are documented in `config_fields`.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,14 @@ TALKER = ConfigPart(
         "!new": ("cosyvoice.llm.llm.CosyVoice3LM",),
         "speech_token_size": (SPEECH_IDS,),
     },
-    # Sizes that the configuration of the layers has, and fields for training.
+    # Sizes that are also part of the layer configuration, and fields that are only used for
+    # training.
     idle=names("llm llm_input_size llm_output_size length_normalized_loss lsm_weight"),
 )
 SAMPLING = ConfigPart(
     "llm.sampling",
-    # `top_p` and `top_k` are also used; they have no effect in the files of other families.
+    # `top_p` and `top_k` are also used. They are not listed because they have no effect in the
+    # files of other model families.
     computed=names("win_size tau_r"),
     only={"!name": ("cosyvoice.utils.common.ras_sampling",)},
 )
@@ -40,7 +45,7 @@ FEATURES = ConfigPart(
         "num_mels": (MEL.bins,),
         "sampling_rate": (SAMPLE_RATE_HZ,),
         "fmin": (0,),
-        # The Nyquist frequency.
+        # None stands for the Nyquist frequency.
         "fmax": (None,),
         "center": OFF,
     },
@@ -55,4 +60,4 @@ LAYERS = ConfigPart(
     ropes=PLAIN_ROPE,
 )
 LAYER_PARTS = (LAYERS,)
-"""Fields of `CosyVoice-BlankEN/config.json`."""
+"""The fields of `CosyVoice-BlankEN/config.json`."""

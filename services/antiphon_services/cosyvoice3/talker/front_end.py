@@ -1,10 +1,16 @@
-"""Prepare the talker's prompts from the text and the voice of a request.
+"""Prepares the talker's prompts from the text and the voice of a request.
 
-Mirrors `frontend_zero_shot`, `frontend_cross_lingual`, `frontend_instruct2` and `frontend_sft` of
-the vendor, with the texts of its example. A request with a recording and its text is zero-shot,
-with only a recording cross-lingual, with a recording and an instruction instruct, and with a voice
-of the checkpoint SFT. Zero-shot and instruct requests split a text into utterances; the others do
-not. A text in pieces is neither split nor changed; if the vendor has no prompt for it, the system
+This module mirrors the vendor's `frontend_zero_shot`, `frontend_cross_lingual`,
+`frontend_instruct2` and `frontend_sft`, and uses the texts of the vendor's example. The voice of a
+request determines the mode:
+
+- A recording with a transcript selects zero-shot mode.
+- A recording without a transcript selects cross-lingual mode.
+- A recording with an instruction selects instruct mode.
+- A voice of the checkpoint selects SFT mode.
+
+In zero-shot and instruct mode, the text is split into utterances. Streamed text is neither split
+nor normalized. If the vendor does not define a prompt for streamed text in a mode, the system
 prompt is used.
 """
 
@@ -35,15 +41,15 @@ from antiphon_services.text.read_aloud import MESSAGES, most_json_bytes, text_to
 SYSTEM = "You are a helpful assistant."
 
 MOST_UTTERANCES = 64
-"""The maximum number of utterances of a text: half an hour of speech."""
+"""The maximum number of utterances in a text, which corresponds to half an hour of speech."""
 
 _NO_CODES = np.zeros(0, np.int32)
 
 
 class UtteranceFrontEnd:
-    """Prepares prompts for one checkpoint.
+    """Creates the prompts for one checkpoint.
 
-    `context_limit` is the maximum number of positions of an utterance.
+    `context_limit` is the maximum number of positions in an utterance.
     """
 
     def __init__(
@@ -64,29 +70,29 @@ class UtteranceFrontEnd:
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """The names of the checkpoint's voices, in lower case."""
+        """The lowercase names of the voices in the checkpoint."""
         return tuple(self._voices)
 
     @property
     def max_text_bytes(self) -> int:
-        """An upper limit of the bytes of a text that fits."""
+        """The maximum size of a text in bytes. A longer text cannot fit into the context."""
         return MOST_UTTERANCES * self._context_limit * self._tokenizer.bytes_per_id
 
     def check_size(self, json_bytes: int) -> None:
-        """Raise `InvalidArgument` for a message whose JSON is too large for any text that fits."""
+        """Raise `InvalidArgument` if the JSON of a message is too large for its text to fit."""
         if json_bytes > most_json_bytes(self.max_text_bytes):
             raise too_long(f"{json_bytes} bytes are too many", MESSAGES)
 
     def prepare(self, tensors: Tensors, request: VoiceRequest) -> SpeechPrompt:
-        """Return the prompts of an `input` chunk. Takes long, so that it should run on a worker
-        thread.
+        """Create the prompts for an `input` chunk.
 
-        Raises `InvalidArgument` unless the input is one user message of text, and if the prompt
-        leaves no positions for speech.
+        This takes a long time, so call it on a worker thread. Raises `InvalidArgument` if the input
+        is not a single user message that consists of text, or if the prompt leaves no room for
+        speech.
         """
         text = text_to_read(from_tensors(tensors))
         voice, prompt_text, codes = self._voice(request)
-        # The vendor counts a system prompt as text if nothing else comes before the text.
+        # If nothing precedes the text, the vendor's code counts the system prompt as part of it.
         system = [] if prompt_text else self._system()
         if prompt_text:
             parts = [self._encode(each, MESSAGES) for each in split_text(text, self._count)]
@@ -121,19 +127,19 @@ class UtteranceFrontEnd:
         return SpeechPrompt(voice, utterances)
 
     def check_pieces(self, count: int) -> None:
-        """Raise `InvalidArgument` if `count` bytes of a text in pieces cannot fit."""
+        """Raise `InvalidArgument` if `count` bytes of streamed text cannot fit into the context."""
         if count > self._context_limit * self._tokenizer.bytes_per_id:
             raise too_long(f"{count} bytes of text are too many", PIECE_FIELD)
 
     def growing_text(self) -> GrowingText:
-        """Return an empty text that arrives in pieces."""
+        """Create the state for streamed text."""
         return GrowingText(partial(self._encode, field=PIECE_FIELD), self._tokenizer.written)
 
     def open(self, request: VoiceRequest) -> InterleavedText:
-        """Return the prompt before a text in pieces. Takes long, so that it should run on a worker
-        thread.
+        """Create the prompt that precedes streamed text.
 
-        Raises `InvalidArgument` if the prompt leaves no positions for speech.
+        This takes a long time, so call it on a worker thread. Raises `InvalidArgument` if the
+        prompt leaves no room for speech.
         """
         voice, prompt_text, codes = self._voice(request)
         prompt_text = prompt_text or self._system()
@@ -155,7 +161,9 @@ class UtteranceFrontEnd:
         return InterleavedText(opening, self._mix, self._context_limit)
 
     def _voice(self, request: VoiceRequest) -> tuple[Voice, list[int], np.ndarray]:
-        """Return the voice, and the text and codes of its recording in the talker's prompt."""
+        """Return the voice, and the transcript and codes of its recording for the talker's
+        prompt.
+        """
         if request.reference is None:
             stored = self._voices[request.name]
             codes = stored.voice.codes if stored.prompt_text else _NO_CODES

@@ -1,9 +1,9 @@
-"""Tokenize a text that arrives in pieces to the ids of the whole text. Does not import torch.
+"""Tokenizes streamed text, with the same result as for the complete text. Does not import torch.
 
-The tokenizer first splits a text into words. Runs of letters and digits end at the first other
-character. The ids of the text before such a character therefore do not depend on what follows,
-except within a token that can be written in a text, such as `[breath]`. The ids of the last word
-are known when the next character, or the end of the text, has arrived.
+The tokenizer first splits a text into words. A run of letters and digits ends at the first other
+character, so the tokens before that character do not depend on the text that follows. The exception
+is a special token that can be written in the text, such as `[breath]`. The tokens of the last word
+are final once the next character, or the end of the text, has arrived.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from antiphon_services.text.utf8_pieces import Utf8Pieces, nothing_to_say
 
 
 class GrowingText:
-    """The ids of a text, computed by `encode`; `tokens` are the tokens that can be written in
-    it."""
+    """The token IDs of a text that is still incomplete.
+
+    `encode` tokenizes a text. `tokens` contains the special tokens that can be written in the text.
+    """
 
     def __init__(self, encode: Callable[[str], list[int]], tokens: Collection[str]) -> None:
         self._encode = encode
@@ -28,10 +30,10 @@ class GrowingText:
         self._empty = True
 
     def take(self, utf8: bytes, *, last: bool) -> list[int]:
-        """Add a piece, and return the ids that are newly known; `last` ends the text.
+        """Add a piece of text and return the token IDs that have become final.
 
-        A piece may end within a character. Raises `InvalidArgument` for invalid UTF-8, and for a
-        whole text of only whitespace.
+        `last` marks the end of the text. A piece may end in the middle of a character. Raises
+        `InvalidArgument` if the text is not valid UTF-8, or if it consists only of whitespace.
         """
         come = self._decoder.take(utf8, last=last)
         looked_at = max(len(self._text) - self._longest, 1)
@@ -44,8 +46,10 @@ class GrowingText:
         return self._encode(known) if known else []
 
     def _settled(self, start: int) -> int:
-        """Return the number of characters with final ids, or 0; no boundary before `start` is
-        final."""
+        """Return the number of characters whose tokens are final, or 0 if there are none.
+
+        Boundaries before `start` are not considered.
+        """
         for at in range(len(self._text) - 1, start - 1, -1):
             ends_word = _in_word(self._text[at - 1]) and _ends_word(self._text[at])
             if ends_word and not self._within_token(at):
@@ -53,8 +57,7 @@ class GrowingText:
         return 0
 
     def _within_token(self, at: int) -> bool:
-        """Return whether a token, or the possible start of one, extends over the character boundary
-        `at`."""
+        """Return whether a special token might extend across the character boundary `at`."""
         for start in range(max(at - self._longest + 1, 0), at):
             if self._text[start] not in self._begins:
                 continue
@@ -70,7 +73,9 @@ def _in_word(character: str) -> bool:
 
 
 def _ends_word(character: str) -> bool:
-    """Return whether a character ends a word. Marks do not: they may combine with the letter
-    before."""
+    """Return whether a character ends a word.
+
+    Combining marks do not end a word, because they can modify the preceding letter.
+    """
     category = unicodedata.category(character)
     return category[0] in "ZPS" or category in ("Cc", "Cf")

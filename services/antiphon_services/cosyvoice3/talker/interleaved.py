@@ -1,15 +1,18 @@
-"""The prompt of an utterance whose text arrives while it is spoken, turn by turn.
+"""The prompt of an utterance whose text arrives while it is being spoken.
 
-    sos | text of the prompt up to its end | 5 of text, 15 codes | ... | rest of the text | task
+The rows of the utterance have the following layout:
 
-Mirrors `inference_bistream` of the vendor. The codes of the prompt come first between the text,
-which begins with the text of the prompt's recording. After them, the talker samples up to 15 codes
-for every 5 text ids. It samples fewer codes if it samples `FILL`, which asks for more text. If
-fewer than 5 ids are left and the text is complete, all of them follow at once, and the talker may
-sample `END`.
+    sos | prompt text up to its end | 5 text tokens, 15 codes | ... | remaining text | task
 
-The rows depend on the text ids and the draws, not on arrival times or on the pieces of the text:
-ids are processed one by one, as in the vendor's code. This module does not import torch.
+This module mirrors the vendor's `inference_bistream`. At first, the codes of the prompt are
+interleaved with the text, which starts with the transcript of the prompt's recording. After that,
+the talker samples up to 15 codes for every 5 text tokens. It samples fewer if it samples `FILL`,
+which requests more text. If the text is complete and fewer than 5 tokens remain, all of them are
+added at once, and the talker may sample `END`.
+
+The rows depend only on the text tokens and the draws. They do not depend on arrival times or on how
+the text is divided, because tokens are processed one by one, as in the vendor's code. This module
+does not import torch.
 """
 
 from __future__ import annotations
@@ -30,13 +33,17 @@ from antiphon_services.cosyvoice3.talker.prompt import (
 )
 
 Row = tuple[int, bool]
-"""An id, and whether the id is a speech id."""
+"""A token ID, and whether it is a speech token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The prompt before a text in pieces: a voice, the ids of the prompt up to its end, and the
-    text and codes of the voice's recording. The utterance has at most `most_codes` draws."""
+    """The prompt that precedes streamed text.
+
+    `head` contains the prompt tokens up to the end of the prompt. `heard` and `codes` are the
+    transcript and the codes of the voice's recording. `most_codes` is the maximum number of draws
+    in the utterance.
+    """
 
     voice: Voice
     head: Sequence[int]
@@ -48,42 +55,46 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class MixRatio:
-    """The pace of a text in pieces: `codes` codes for `text` ids."""
+    """The ratio of streamed text to speech, which is `codes` codes for every `text` text tokens."""
 
     text: int
     codes: int
 
 
 class InterleavedText:
-    """The text that has arrived, and its turns in `voice`; positions end at `context_limit`."""
+    """The text received so far, and the turns made from it.
+
+    `context_limit` is the maximum number of positions.
+    """
 
     def __init__(self, opening: Opening, mix: MixRatio, context_limit: int) -> None:
         self.voice = opening.voice
         self._mix = mix
         self._most_codes, self._context_limit = opening.most_codes, context_limit
         self._least_codes = opening.least_codes
-        # Ids that arrived and were not processed; and processed ids that are in no row yet.
+        # `_come` contains tokens that have arrived but have not been processed. `_text` and
+        # `_codes` contain processed tokens that are not part of a row yet.
         self._come: deque[int] = deque()
         self._text = deque(opening.heard)
         self._codes = deque(opening.codes)
         self._rows: list[Row] = [(SOS, True), *_words(opening.head)]
-        # The rows of the vendor's last forward pass, which are repeated with the rest of the text.
+        # The rows of the vendor's last forward pass. They are repeated before the remaining text.
         self._again: list[Row] = []
         self._first_draws = mix.codes - len(opening.codes) % mix.codes
         self._begun = self._finished = False
         self._ids = self._forced = 0
 
     def add(self, ids: Sequence[int], *, last: bool) -> None:
-        """Add ids of the text, which is complete after the `last` ids."""
+        """Add text tokens. `last` is true if the text is complete."""
         self._come += ids
         self._ids += len(ids)
         self._finished = last
 
     def next_turn(self, before: UtterancePrompt | None, drawn: int) -> UtterancePrompt | None:
-        """Return the turn after the turn `before` and `drawn` draws in total, or None if it lacks
-        text.
+        """Return the turn after `before`, or None if there is not enough text.
 
-        A turn without draws has no positions left.
+        `drawn` is the total number of draws so far. If the turn has no draws, there are no
+        positions left.
         """
         while self._come:
             self._text.append(self._come.popleft())
@@ -105,8 +116,10 @@ class InterleavedText:
         return self._turn(before, drawn, DRAWS_OF_A_TEXT_ID * self._ids, last=True)
 
     def end_turn(self, code: int | None, *, forced: bool) -> None:
-        """End a turn whose last code, if any, was `code`. A `forced` end has not appended the
-        code."""
+        """End a turn. `code` is the last code of the turn, or None if it has none.
+
+        If the end was `forced`, the code has not been appended yet.
+        """
         if code is not None:
             self._again = [(code, True)]
         self._rows = list(self._again) if forced else []
@@ -115,7 +128,7 @@ class InterleavedText:
     def _turn(
         self, before: UtterancePrompt | None, drawn: int, draws: int, *, last: bool = False
     ) -> UtterancePrompt:
-        """Return the turn with the current `_rows`."""
+        """Create a turn from the current `_rows`."""
         first = 0 if before is None else before.first + len(before.ids) - 1
         ids = np.array([id_ for id_, _ in self._rows], np.int64)
         speech = np.array([of_speech for _, of_speech in self._rows], np.bool_)

@@ -1,4 +1,4 @@
-"""Load the talker of a CosyVoice3 checkpoint."""
+"""Loads the talker of a CosyVoice3 checkpoint."""
 
 from __future__ import annotations
 
@@ -53,17 +53,24 @@ from antiphon_services.stage.preparation import Preparations
 LAYERS_FOLDER, WEIGHTS_FILE = "CosyVoice-BlankEN", "llm.pt"
 
 MAX_TOKENS = 1 << 16
-"""Default of a request's draws: 44 minutes. The text also limits the draws of each utterance."""
+"""The default maximum number of draws in a request, which corresponds to 44 minutes.
+
+In addition, the length of the text limits the number of draws in each utterance.
+"""
 
 MIX = (5, 15)
-"""Default of text ids and codes in the mix of a text in pieces."""
+"""The default ratio of text tokens to codes for streamed text."""
 
-# Rows other than the text: codes of the recording, the assistant's turn, and the recording's text.
+# The number of rows that are not text. They include the codes and the transcript of the recording,
+# and the assistant's turn.
 OTHER_ROWS = 64
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the talker's memory. Raises `FailedPrecondition`."""
+    """Return the memory required for the talker.
+
+    Raises `FailedPrecondition` if the checkpoint cannot be read.
+    """
     layers: Qwen2Config = load_config(Qwen2Config, model_dir / LAYERS_FOLDER)
     stored = StoredPart(Weights(model_dir, WEIGHTS_FILE), skip=UNUSED)
     return decoder_memory(TALKER, config, layers, stored)
@@ -71,10 +78,11 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
-    """Load the talker, its text front end, and the encoder of reference recordings.
+    """Load the talker, its text front end, and the encoder for reference recordings.
 
-    Raises `InvalidArgument` for unsupported settings or if the slots do not fit in memory, and
-    `FailedPrecondition` if the parts of the checkpoint do not match or onnxruntime is missing.
+    Raises `InvalidArgument` if a setting is not supported, or if the slots do not fit in memory.
+    Raises `FailedPrecondition` if the parts of the checkpoint do not match, or if onnxruntime is
+    not installed.
     """
     require_plain_torch(TALKER, config)
     path, folder = model_dir / MODEL_FILE, model_dir / LAYERS_FOLDER
@@ -96,7 +104,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     with reading(path):
         sampling, rule = _drawing(told["llm"]["sampling"])
         mix = MixRatio(*map(int, told["llm"].get("mix_ratio", MIX)))
-    # Import now, so that the first text with a number does not wait for it.
+    # This imports a package, so that the first text with a number does not have to wait for it.
     spell_numbers("1")
     tokenizer = load_speech_tokenizer(folder, layers.vocab_size)
     front_end = UtteranceFrontEnd(
@@ -132,7 +140,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
 
 
 def _drawing(told: dict[str, Any]) -> tuple[Sampling, RepetitionRule]:
-    """Return the sampling and the repetition rule of the checkpoint."""
+    """Return the sampling settings and the repetition rule of the checkpoint."""
     window = int(told["win_size"])
     sampling = Sampling(
         temperature=1.0,
@@ -146,7 +154,9 @@ def _drawing(told: dict[str, Any]) -> tuple[Sampling, RepetitionRule]:
 
 
 def _warm_up(engine: SpeechTalkerEngine, sampling: Sampling, slots: int, limit: int) -> None:
-    """Warm up the engine; see `antiphon_services.lm.warm_up`. Raises `Internal` if it emits no
-    codes."""
+    """Warm up the engine, as described in `antiphon_services.lm.warm_up`.
+
+    Raises `Internal` if the engine does not emit any codes.
+    """
     options = reference_options(SAMPLE_RATE_HZ)
     speak_text(engine, INPUT, (VOICE, CODES), sampling, slots, limit - OTHER_ROWS, options)

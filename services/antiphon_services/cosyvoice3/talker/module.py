@@ -1,6 +1,6 @@
-"""The weights of CosyVoice3's talker, under the names of `llm.pt`.
+"""The weights of CosyVoice3's talker, with the tensor names of `llm.pt`.
 
-The layers are those of Qwen2 in transformers. `antiphon_services.lm` computes with these modules.
+The layers are those of Qwen2 in transformers. The computations are in `antiphon_services.lm`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ from antiphon.pipelines.cosyvoice3 import SPEECH_IDS
 from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 EXTRA_IDS = 200
-"""Rows of the table and the head after the speech ids; few of them have a meaning."""
+"""The number of rows in the embedding table and the head after those of the speech tokens. Only a
+few of them are used.
+"""
 
 UNUSED = ("llm.model.lm_head.weight",)
-"""The language model head."""
+"""The tensors that are not loaded. They belong to the language model head."""
 
 
 class SpeechTalkerModule(nn.Module):
-    """All weights of `llm.pt` except `UNUSED`; `config` is the configuration of
-    `CosyVoice-BlankEN`."""
+    """All weights of `llm.pt` except `UNUSED`.
+
+    `config` is the configuration in `CosyVoice-BlankEN`.
+    """
 
     def __init__(self, config: Qwen2Config) -> None:
         super().__init__()
@@ -35,5 +39,7 @@ class SpeechTalkerModule(nn.Module):
 
     @property
     def stack(self) -> Any:
-        """The decoder layers with the interface that `lm.decoder` needs, and the table of words."""
+        """The decoder layers, with the interface that `lm.decoder` requires, and the word
+        embeddings.
+        """
         return self.llm.model.model  # type: ignore[union-attr]

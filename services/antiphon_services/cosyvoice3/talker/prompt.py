@@ -1,9 +1,11 @@
-"""The prompt of the talker, as ids. This module does not import torch.
+"""The prompt of the talker, as token IDs. This module does not import torch.
 
-    sos | text of the prompt, text to speak | task | codes of the prompt
+The prompt has the following layout:
 
-Text ids come from the tokenizer, the others are speech ids. Mirrors `CosyVoice3LM.inference` of the
-vendor.
+    sos | prompt text, text to speak | task | prompt codes
+
+The text is tokenized by the tokenizer. All other tokens are speech tokens. This module mirrors the
+vendor's `CosyVoice3LM.inference`.
 """
 
 from __future__ import annotations
@@ -17,26 +19,37 @@ import numpy.typing as npt
 from antiphon.pipelines.cosyvoice3 import MEL_BINS, SPEECH_IDS
 
 SOS, END, TASK, FILL = SPEECH_IDS, SPEECH_IDS + 1, SPEECH_IDS + 2, SPEECH_IDS + 3
-"""Each id from `SPEECH_IDS` on ends an utterance when it is sampled; the model is trained for
-`END`. While the text of an utterance is incomplete, each of them asks for more text; the model is
-trained for `FILL`, and the vendor's code fails with any other."""
+"""Speech tokens that control the utterance.
+
+Sampling any token from `SPEECH_IDS` upwards ends the utterance. The model is trained to use `END`.
+While the text of an utterance is incomplete, each of these tokens requests more text instead. The
+model is trained to use `FILL`, and the vendor's code fails if it samples any other token.
+"""
 
 SILENT_IDS = frozenset((1, 2, 28, 29, 55, 248, 494, 2241, 2242, 2322, 2323))
 MOST_SILENT = 5
-"""Maximum of consecutive silent codes that are emitted; further ones only continue the context."""
+"""The maximum number of consecutive silent codes to emit. Further silent codes are only added to
+the context.
+"""
 
 DRAWS_OF_A_TEXT_ID, EARLY_OF_A_TEXT_ID = 20, 2
-"""Maximum of draws, and number of early draws, for each id of the text. Early draws exclude `SOS`.
-This is the vendor's minimum length: it excludes an id other than `END`, so speech may end at once.
-`UtterancePrompt.least_draws` is the minimum length that a request sets."""
+"""The maximum number of draws, and the number of early draws, per text token.
+
+Early draws cannot sample `SOS`. The vendor uses this rule as a minimum length, but because it
+excludes a token other than `END`, speech may still end immediately. `UtterancePrompt.least_draws`
+is the minimum length that a request can set.
+"""
 
 Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """The vector `speaker`, float32 [1, width], and the `codes`, int32 [P], and `mel` frames,
-    float32 [2 P, bins], of a recording. Code2wav receives all of them. P may be 0."""
+    """The voice of a recording, in which P can be 0. Code2wav receives all three arrays.
+
+    `speaker` is a float32 array of shape [1, width], `codes` is an int32 array of shape [P], and
+    `mel` is a float32 array of shape [2 P, bins].
+    """
 
     speaker: npt.NDArray[np.float32]
     codes: npt.NDArray[np.int32]
@@ -44,18 +57,21 @@ class Voice:
 
     @classmethod
     def of_speaker(cls, speaker: npt.NDArray[np.float32]) -> Voice:
-        """Return a voice without a recording."""
+        """Create a voice without a recording."""
         return cls(speaker, np.zeros(0, np.int32), np.zeros((0, MEL_BINS), np.float32))
 
 
 @dataclass(frozen=True, slots=True)
 class UtterancePrompt:
-    """Rows of ids, whether each is a speech id, and the limits of draws after them.
+    """The prompt of an utterance, and limits for the draws that follow it.
 
-    The first `early_draws` of at most `most_draws` are early, and the first `least_draws` do not
-    end the utterance. For a text in pieces this is one turn of an utterance, after `first` rows of
-    earlier turns and `drawn` draws, which the limits include. `forced` earlier turns were forced to
-    end. If a turn `asks`, another turn follows it.
+    `speech` states for each of the `ids` whether it is a speech token. The utterance has up to
+    `most_draws` draws. The first `early_draws` of them are early, and the first `least_draws`
+    cannot end the utterance.
+
+    If the text is streamed, the prompt is one turn of an utterance. It follows `first` rows of
+    earlier turns and `drawn` draws, which count towards the limits. `forced` is the number of
+    earlier turns whose end was forced. If `asks` is true, another turn follows.
     """
 
     ids: Ids
@@ -71,7 +87,7 @@ class UtterancePrompt:
 
 @dataclass(frozen=True, slots=True)
 class SpeechPrompt:
-    """The voice, and the prompts of the utterances, which are spoken in order."""
+    """A voice, and the prompts of the utterances in the order in which they are spoken."""
 
     voice: Voice
     utterances: Sequence[UtterancePrompt]
@@ -86,10 +102,10 @@ def make_utterance(
     most_codes: int,
     context_limit: int,
 ) -> UtterancePrompt:
-    """Return the prompt of an utterance.
+    """Create the prompt of an utterance.
 
-    The text, `most_codes`, and the positions that the rows leave of `context_limit` limit its
-    draws. There are no draws if the rows do not fit.
+    The number of draws is limited by the length of the text, by `most_codes`, and by the positions
+    that remain within `context_limit`. If the rows do not fit, there are no draws.
     """
     words = [*prompt_text, *text]
     ids = [SOS, *words, TASK, *codes.tolist()]

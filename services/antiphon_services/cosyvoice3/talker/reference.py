@@ -1,4 +1,7 @@
-"""Encode a reference recording to speech codes, mel frames and a speaker vector, for cloning."""
+"""Encodes a reference recording for voice cloning.
+
+The result consists of speech codes, mel frames and a speaker vector.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ MEL = LogMel(SAMPLE_RATE_HZ, MEL_BINS, window=1920, hop=480, highest_hz=12_000.0
 class VoiceEncoder:
     """Encodes recordings at 24 kHz with the networks of a checkpoint.
 
-    Mirrors `frontend_zero_shot` of the vendor. Raises `FailedPrecondition` if a file of the
-    checkpoint or onnxruntime is missing.
+    This class mirrors the vendor's `frontend_zero_shot`. Raises `FailedPrecondition` if a file of
+    the checkpoint is missing or onnxruntime is not installed.
     """
 
     def __init__(self, model_dir: Path) -> None:
@@ -39,16 +42,17 @@ class VoiceEncoder:
         self._voices = ClipCache(self._encode)
 
     def voice(self, samples: Samples) -> Voice:
-        """Return the voice of samples [n], at least 0.1 s; its arrays are shared and read-only.
+        """Return the voice of a recording.
 
-        Takes long, so that it should run on a worker thread. Raises `FailedPrecondition` for a
-        network with unexpected inputs or outputs.
+        `samples` has shape [n] and must contain at least 0.1 seconds of audio. The arrays of the
+        result are shared and read-only. This takes a long time, so call it on a worker thread.
+        Raises `FailedPrecondition` if a network has unexpected inputs or outputs.
         """
         return self._voices.of(samples)
 
     @torch.inference_mode()
     def _encode(self, samples: Samples) -> Voice:
-        # A copy: the samples of a message are read-only, and torch warns about them.
+        # Message arrays are read-only and torch warns about them, so the samples are copied.
         heard = torch.tensor(samples)
         at_network_rate = resampled(heard, SAMPLE_RATE_HZ, NETWORK_RATE_HZ)
         features = whisper_mel(at_network_rate, WHISPER_BINS)[None].numpy()

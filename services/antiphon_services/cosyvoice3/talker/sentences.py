@@ -1,8 +1,9 @@
-"""Normalize and split texts as the vendor's front end does without its optional normalizers.
+"""Normalizes texts and splits them into parts.
 
-Mirrors `text_normalize` and `split_paragraph` of the vendor if neither ttsfrd nor WeText is
-installed. Digits of a text without Chinese are spelled out in English, some characters are
-replaced, and sentences are joined to parts of 60 to 80 characters (Chinese) or tokens.
+This module mirrors the vendor's `text_normalize` and `split_paragraph` for the case that neither
+ttsfrd nor WeText is installed. If a text does not contain Chinese, its digits are spelled out in
+English. Some characters are replaced. Sentences are joined to parts of 60 to 80 characters for
+Chinese, or 60 to 80 tokens for other languages.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from typing import Any
 from antiphon.errors import FailedPrecondition
 
 MOST, LEAST, JOINED = 80, 60, 20
-"""Lengths of a part: the maximum, unless a sentence is longer; the minimum, unless it is the last
-part; and the length below which the last part is joined to the previous one."""
+"""Limits for the length of a part.
+
+`MOST` is the maximum, unless a single sentence is longer. `LEAST` is the minimum for all parts
+except the last one. If the last part is shorter than `JOINED`, it is appended to the previous part.
+"""
 
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 _CHINESE_ENDS = "。？！；：、.?!;"  # noqa: RUF001
@@ -38,11 +42,10 @@ Length = Callable[[str], int]
 
 
 def split_text(text: str, tokens: Length) -> list[str]:
-    """Return the parts of a text, each of which is an utterance; empty if there is nothing to
-    speak.
+    """Split a text into parts, each of which is spoken as one utterance.
 
-    `tokens` counts the tokens of a text. A text with control tokens of the vendor is one unchanged
-    part.
+    Returns an empty list if there is nothing to speak. `tokens` counts the tokens of a text. A text
+    that contains the vendor's control tokens is returned unchanged, as a single part.
     """
     if all(each in text for each in _CONTROL) or not text:
         return [text] if text else []
@@ -55,7 +58,7 @@ def split_text(text: str, tokens: Length) -> list[str]:
 
 
 def spell_numbers(text: str) -> str:
-    """Return the text with runs of digits as English words."""
+    """Replace each run of digits with English words."""
     parts: list[str] = []
     digits = ""
     for character in [*text, ""]:
@@ -74,15 +77,15 @@ def _words(digits: str) -> str:
     try:
         return str(speller.number_to_words(digits))
     except _inflect().NumOutOfRangeError:
-        # A number without a name is spelled digit by digit.
+        # The package has no name for such a large number, so it is spelled digit by digit.
         return str(speller.number_to_words(digits, group=1))
 
 
 @cache
 def _inflect() -> Any:
-    """Import the package, which takes seconds on a busy machine.
+    """Import the inflect package, which can take seconds on a busy machine.
 
-    Raises `FailedPrecondition` if it is missing.
+    Raises `FailedPrecondition` if it is not installed.
     """
     try:
         return importlib.import_module("inflect")
@@ -102,7 +105,7 @@ def _chinese(text: str) -> str:
 
 
 def _without_blanks(text: str) -> str:
-    """Return the text without blanks, except for those between two ASCII characters."""
+    """Remove all spaces except those between two ASCII characters."""
     around = [each.isascii() and each != " " for each in text]
     return "".join(
         each
@@ -130,7 +133,7 @@ def _parts(text: str, ends: str, end: str, length: Length) -> list[str]:
 
 
 def _sentences(text: str, ends: str) -> Iterator[str]:
-    """Yield the sentences, each with its final mark and a closing quote."""
+    """Yield the sentences, including their final punctuation and closing quotes."""
     sentences: list[str] = []
     start = 0
     for at, character in enumerate(text):

@@ -1,8 +1,8 @@
-"""The state of a talker segment: its text, and the prompts made from it. See `lm/frames.py`.
+"""The state of a talker segment: its text and the prompts made from it.
 
-A segment speaks its utterances in order in one slot. Each has a separate prompt: positions and
-counts of draws start at 0 for every utterance. A text in pieces is one utterance with several
-turns, which continue in the slot.
+A segment speaks its utterances in order and uses a single slot. Each utterance has its own prompt,
+and its positions and draws are counted from 0. Streamed text is one utterance that consists of
+several turns, which all use the same positions of the slot. The base classes are in `lm/frames.py`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ from antiphon_services.stage.preparation import Preparations
 
 @dataclass(frozen=True, slots=True)
 class DrawPlace:
-    """The indices of a draw: `number` among all draws of the segment, and `place` among all ids of
-    its utterance. A draw may be `early` in its utterance, or `continues` it, so that no end may be
-    sampled; see `UtterancePrompt`."""
+    """The indices of a draw, and the restrictions that apply to it.
+
+    `number` is the index of the draw in the segment, and `place` is its index among all tokens of
+    the utterance. `early` and `continues` are described in `UtterancePrompt`. If `continues` is
+    true, the draw cannot end the utterance.
+    """
 
     number: int
     place: int
@@ -45,8 +48,11 @@ class DrawPlace:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """The ids that a piece of a text adds, and whether it is the last. The first piece has `opened`
-    the utterance."""
+    """The token IDs that a piece of streamed text adds.
+
+    `last` is true for the last piece. `opened` is the newly opened utterance for the first piece,
+    and None for the pieces after it.
+    """
 
     ids: list[int]
     last: bool
@@ -54,9 +60,10 @@ class TextPiece:
 
 
 class UtteranceTexts(TextInPieces[SpeechPrompt | TextPiece]):
-    """The `input` of a segment, and then the prompts of its utterances, one of which is `current`.
+    """Receives the `input` of a segment, and stores the prompts of its utterances.
 
-    The pieces of a text are one utterance, and the current prompt is one of its turns.
+    `current` is the prompt of the current utterance. Streamed text is a single utterance, so in
+    this case `current` is one of its turns.
     """
 
     def __init__(self, front_end: UtteranceFrontEnd, request: VoiceRequest) -> None:
@@ -71,7 +78,7 @@ class UtteranceTexts(TextInPieces[SpeechPrompt | TextPiece]):
 
     @property
     def current(self) -> UtterancePrompt:
-        """The current prompt or turn; it must be prepared."""
+        """The current prompt or turn, which must already be prepared."""
         if self._interleaved is not None:
             assert self._turn is not None
             return self._turn
@@ -85,27 +92,33 @@ class UtteranceTexts(TextInPieces[SpeechPrompt | TextPiece]):
 
     @property
     def prompt_rows(self) -> int | None:
-        """The prompt's `rows`, or None until it is prepared and while the segment waits for more
-        text."""
+        """The value of `rows`, or None if the prompt is not prepared or the segment waits for more
+        text.
+        """
         if self.in_pieces:
             return None if self._awaits_turn else self.rows
         return super().prompt_rows
 
     def make_pieces(self, utf8: bytes, *, last: bool) -> Callable[[], TextPiece]:
-        """Return the function that computes the ids of a piece; the first opens the utterance."""
+        """Return a function that tokenizes a piece of text. The first piece also opens the
+        utterance.
+        """
         return partial(_piece, self._growing, utf8, last, self._open)
 
     def begin(
         self, key: SegmentKey, preparations: Preparations[SpeechPrompt | TextPiece]
     ) -> Future[SpeechPrompt | TextPiece] | None:
-        """See `TextInPieces`. The recording is encoded once, and released then."""
+        """Implements `TextInPieces.begin`.
+
+        The recording is only encoded once and can be released afterwards.
+        """
         begun = super().begin(key, preparations)
         if begun is not None:
             self._open, self._recording_bytes = None, 0
         return begun
 
     def hold(self, prompt: SpeechPrompt | TextPiece) -> None:
-        """Store a prepared prompt, or the ids of a piece."""
+        """Store a prepared prompt or the tokens of a piece."""
         if isinstance(prompt, SpeechPrompt):
             super().hold(prompt)
             return
@@ -114,7 +127,7 @@ class UtteranceTexts(TextInPieces[SpeechPrompt | TextPiece]):
         self._interleaved.add(prompt.ids, last=prompt.last)
 
     def go_on(self) -> bool:
-        """Select the next utterance. Returns False if there is none."""
+        """Select the next utterance. Return False if there is none."""
         if self.in_pieces:
             return False
         assert isinstance(self.held, SpeechPrompt)
@@ -124,13 +137,15 @@ class UtteranceTexts(TextInPieces[SpeechPrompt | TextPiece]):
         return True
 
     def end_turn(self, code: int | None, *, forced: bool) -> None:
-        """End the current turn, which asks for more text; see `InterleavedText.end_turn`."""
+        """End the current turn and wait for more text, as described in
+        `InterleavedText.end_turn`.
+        """
         assert self._interleaved is not None
         self._interleaved.end_turn(code, forced=forced)
         self._awaits_turn = True
 
     def next_turn(self, drawn: int) -> bool:
-        """Start the next turn, if the segment waits for it and its text has arrived."""
+        """Start the next turn if the segment waits for one and its text has arrived."""
         if not self._awaits_turn:
             return False
         assert self._interleaved is not None
@@ -140,8 +155,9 @@ class UtteranceTexts(TextInPieces[SpeechPrompt | TextPiece]):
         return turn is not None
 
     def placed(self, part: PromptPart[Any]) -> PromptPart[Any]:
-        """Return a part of the current prompt with its positions in the slot, after earlier
-        draws."""
+        """Shift a part of the current prompt to its positions in the slot, which follow earlier
+        draws.
+        """
         drawn = self.current.drawn
         return replace(part, start=part.start + drawn, stop=part.stop + drawn)
 
@@ -155,11 +171,11 @@ def _piece(
 
 @dataclass(slots=True)
 class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
-    """A segment of CosyVoice3.
+    """A CosyVoice3 segment.
 
-    Utterances before the current one had `drawn_before` draws. `begins` is set until the current
-    utterance, unless it is the first, has emitted a code. Its last `silent` codes were silent, and
-    `last_code` was the last of all codes.
+    `drawn_before` is the number of draws in earlier utterances. `begins` is true if the current
+    utterance has not emitted a code yet, except for the first utterance. `silent` is the number of
+    silent codes at the end of the current utterance, and `last_code` is the most recent code.
     """
 
     drawn_before: int = 0
@@ -168,11 +184,11 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
     last_code: int = 0
 
     def take_text(self, step: int) -> None:
-        """Return None: a code has no text side."""
+        """Return None, because codes have no text counterpart."""
 
     @property
     def handed_on(self) -> int:
-        """The number of emitted draws of the current utterance."""
+        """The number of draws of the current utterance that have been emitted."""
         return self.shown
 
     @property
@@ -181,11 +197,12 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
         return not self.ended and self.waiting is None and self.prompt_complete
 
     def bound(self, context_limit: int) -> None:
-        """Do nothing: the prompts are prepared within the limit."""
+        """Does nothing, because the prompts are prepared to fit within the limit."""
 
     def next_draw(self) -> FrameDraw[DrawPlace]:
-        """Return the next row and draw, and mark them as launched. The segment must be able to
-        draw."""
+        """Return the next row and draw, and mark them as launched. Only call this if `can_draw` is
+        true.
+        """
         utterance, drawn = self.prompt.current, self.launched
         place = DrawPlace(
             number=self.drawn_before + drawn,
@@ -196,8 +213,7 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
         return self.launch(place)
 
     def taken(self, code: int) -> int | None:
-        """Return the code to emit for a sampled code, or None if there are too many silent
-        codes."""
+        """Return the code to emit, or None if there are too many consecutive silent codes."""
         self.last_code = code
         self.silent = self.silent + 1 if code in SILENT_IDS else 0
         if self.silent > MOST_SILENT:
@@ -215,8 +231,10 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
 
     @property
     def doubtful(self) -> range:
-        """The positions of the slot that may hold non-finite values: those of a turn, until a draw
-        after it was emitted."""
+        """The positions of the slot that might contain non-finite values.
+
+        The positions of a turn are included until a draw after the turn has been emitted.
+        """
         turn = self.prompt.current if self.prompt.prompt_rows is not None else None
         if turn is not None and self.shown <= turn.drawn:
             first = turn.first + turn.drawn
@@ -225,9 +243,10 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
         return range(first, self.prefilled + self.launched)
 
     def asks(self, *, forced: bool) -> bool:
-        """End the turn if it asks for more text at its end, which is `forced` or was sampled.
+        """End the turn if it can request more text.
 
-        Returns False if the segment ends.
+        `forced` is true if the end was forced, and false if it was sampled. Returns False if the
+        segment ends.
         """
         turn = self.prompt.current
         if not turn.asks or self.out_of_draws:
@@ -238,11 +257,11 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
 
     @property
     def out_of_draws(self) -> bool:
-        """Whether the request allows no more draws."""
+        """Whether the segment has used all draws that the request allows."""
         return self.drawn_before + self.launched >= self.sampling.max_tokens
 
     def next_utterance(self) -> bool:
-        """Start the next utterance. Returns False if there is none."""
+        """Start the next utterance. Return False if there is none."""
         if self.out_of_draws or not self.prompt.go_on():
             return False
         self.drawn_before += self.launched

@@ -1,4 +1,4 @@
-"""The talker model of a CosyVoice3 checkpoint: forward passes and sampling."""
+"""The talker model of a CosyVoice3 checkpoint, which performs forward passes and sampling."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from antiphon_services.lm.sampler import SamplingRows, draw_numbers
 
 
 class SpeechTalker(FrameDecoder):
-    """Forward passes and sampling for up to `slots` sessions of `context_limit` positions.
+    """Performs forward passes and sampling for up to `slots` sessions of `context_limit` positions.
 
-    `readback` copies codes to the host; without it each step waits for its codes. Raises
-    `InvalidArgument` if the slots do not fit in memory.
+    `readback` copies codes to the host asynchronously. If it is not set, each step waits for its
+    codes. Raises `InvalidArgument` if the slots do not fit in memory.
     """
 
     code_sizes = (FIRST + SPEECH_IDS,)
@@ -49,14 +49,16 @@ class SpeechTalker(FrameDecoder):
         self._device = self.head.device
         self._rule = rule
         self._readback = readback or Readback(None)
-        # By slot: the last ids, as a ring buffer, and the row of the next draw.
+        # Both tensors are indexed by slot. `_recent` contains the last token IDs as a ring buffer,
+        # and `_pending` contains the row of the next draw.
         self._recent = torch.full((slots, rule.window), -1, device=self._device)
         self._pending = torch.zeros_like(self._codes[:1]).repeat(slots, 1)
 
     def begin(self, slot: int, prompt: UtteranceTexts) -> None:
         """Prepare the slot for draws after the current prompt.
 
-        A later turn has `FILL` as its previous id, even if `FILL` was not sampled.
+        In all turns except the first one, the previous token is set to `FILL`, even if another
+        token was sampled.
         """
         current, window = prompt.current, self._rule.window
         self._pending[slot] = self._rows(prompt, prompt.rows - 1, prompt.rows)[0]
@@ -68,8 +70,10 @@ class SpeechTalker(FrameDecoder):
     def step(
         self, parts: Sequence[PromptPart[UtteranceTexts]], draws: Sequence[FrameDraw[DrawPlace]]
     ) -> list[PendingDraw]:
-        """Append all rows in one forward pass, and return a pending code for each of `draws`, in
-        order."""
+        """Append all rows in one forward pass.
+
+        Returns a pending code for each of the `draws`, in the same order.
+        """
         arranged = self.arrange([each.prompt.placed(each) for each in parts], draws)
         rows = [self._rows(each.prompt, each.start, each.stop) for each in parts]
         if draws:
@@ -84,7 +88,7 @@ class SpeechTalker(FrameDecoder):
         return self._readback.begin(drawn, arranged.rows_of(draws))
 
     def _rows(self, prompt: UtteranceTexts, start: int, stop: int) -> Tensor:
-        """Return rows of the current prompt, [stop - start, hidden]."""
+        """Return rows of the current prompt, as a tensor of shape [stop - start, hidden]."""
         current = prompt.current
         start, stop = start - current.first, stop - current.first
         ids = on_device(current.ids[start:stop], self._device)
@@ -94,8 +98,12 @@ class SpeechTalker(FrameDecoder):
         return torch.where(speech[:, None], codes, words)
 
     def _draw(self, states: Tensor, draws: Sequence[FrameDraw[DrawPlace]], count: int) -> Tensor:
-        """Return int64 [count, 2]: the codes of the first `count` draws, and whether each had a
-        finite candidate. The other draws pad the batch."""
+        """Sample a code for each of the first `count` draws. The remaining draws only pad the
+        batch.
+
+        Returns an int64 tensor of shape [count, 2]. Its second column states whether there was a
+        finite candidate.
+        """
         slots = on_device([each.slot for each in draws], self._device)
         samplings = [each.sampling for each in draws]
         numbers = draw_numbers(samplings, [each.text.number for each in draws], NUMBERS)

@@ -1,4 +1,4 @@
-"""Load the checkpoint's tokenizer with the tokens that the vendor's code adds to it."""
+"""Loads the tokenizer of the checkpoint and adds the tokens that the vendor's code adds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ END_OF_PROMPT = "<|endofprompt|>"
 
 
 def load_speech_tokenizer(folder: Path, entries: int) -> LiteralTokenizer:
-    """Load the tokenizer of a folder, whose ids must be below `entries`.
+    """Load the tokenizer in `folder`. Its token IDs must be below `entries`.
 
-    Tokens such as `[breath]` and `<strong>` can be written in a text. Tokens in `<|` and `|>` are
-    control tokens, which a text cannot contain. Raises `FailedPrecondition`.
+    Tokens such as `[breath]` and `<strong>` can be written in a text. Tokens that are enclosed in
+    `<|` and `|>` are control tokens, which cannot be part of a text. Raises `FailedPrecondition` if
+    the tokenizer cannot be loaded.
     """
     tokenizer = load_tokenizer(folder)
     tokenizer.add_tokens(

@@ -1,4 +1,4 @@
-"""The voice options of a request, checked. This module does not import torch."""
+"""Validates the voice options of a request. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from antiphon.values.sampling import Sampling
 from antiphon_services.stage.voices import choose_voice
 
 LEAST_REFERENCE_SAMPLES = SAMPLE_RATE_HZ // 10
-"""Three codes, and sufficient for the windows of every network."""
+"""The minimum length of a reference recording in samples.
+
+It corresponds to three codes and is sufficient for the windows of every network.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class VoiceRequest:
-    """The voice of a request: a `name` of the checkpoint's voices, or a `reference`, float32 [n] at
-    24 kHz, with its `reference_text` or an `instruction`.
+    """The voice of a request.
 
-    An utterance has at least `least_codes` draws for each token of its text.
+    Either `name` is the name of a voice in the checkpoint, or `reference` is a recording, as a
+    float32 array of shape [n] at 24 kHz. A recording can be combined with its transcript
+    (`reference_text`) or with an `instruction`. An utterance has at least `least_codes` draws per
+    text token.
     """
 
     name: str = ""
@@ -36,9 +41,9 @@ class VoiceRequest:
 def read_voice(
     voice: str, options: Mapping[str, OptionValue], voices: Sequence[str]
 ) -> VoiceRequest:
-    """Return the voice of a request. The default is the first of the checkpoint's `voices`.
+    """Parse the voice of a request. The default is the first voice of the checkpoint.
 
-    Raises `InvalidArgument` that names the option.
+    Raises `InvalidArgument`, with the name of the option, if the options are invalid.
     """
     reference = options.get("reference_audio")
     text, instruction = (_text(options, name) for name in ("reference_text", "instruction"))
@@ -73,7 +78,7 @@ def read_voice(
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raise `InvalidArgument` for a sampling setting that this model does not support."""
+    """Raise `InvalidArgument` if the model does not support a sampling setting."""
     if sampling.repetition_penalty != 1.0:
         raise _refused(
             "repetition_penalty",

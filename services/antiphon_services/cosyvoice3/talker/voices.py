@@ -1,4 +1,4 @@
-"""Read the voices of a checkpoint from `spk2info.pt`, which the vendor's code writes."""
+"""Reads the voices of a checkpoint from `spk2info.pt`, which the vendor's code writes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ VOICES_FILE = "spk2info.pt"
 
 @dataclass(frozen=True, slots=True)
 class StoredVoice:
-    """A voice; `prompt_text` holds the ids of its recording's text, if it has one."""
+    """A stored voice.
+
+    `prompt_text` contains the token IDs of the transcript of its recording, if there is one.
+    """
 
     voice: Voice
     prompt_text: tuple[int, ...] = ()
 
 
 def read_voices(model_dir: Path, entries: int, end_of_prompt: int) -> dict[str, StoredVoice]:
-    """Return the voices by name in lower case, in the order of the file; empty without the file.
+    """Read the voices of a checkpoint, in the order of the file.
 
-    The ids of a prompt's text must be below `entries` and contain `end_of_prompt`. Raises
-    `FailedPrecondition` for a file that contains code, or a voice without a required tensor.
+    The keys of the result are lowercase names. The result is empty if there is no voice file. The
+    token IDs of a prompt text must be below `entries` and include `end_of_prompt`. Raises
+    `FailedPrecondition` if the file contains code, or if a voice lacks a required tensor.
     """
     path = model_dir / VOICES_FILE
     if not path.is_file():
@@ -60,8 +64,11 @@ def _check_words(name: str, ids: Sequence[int], entries: int, end_of_prompt: int
 
 
 def _voice(name: str, told: Mapping[str, Any]) -> StoredVoice:
-    """Return a stored voice. A trained voice has only its speaker vector; a voice that was added
-    from a recording also has its codes and mel frames."""
+    """Convert a stored voice.
+
+    A trained voice only has a speaker vector. A voice that was added from a recording also has the
+    codes and mel frames of the recording.
+    """
     speaker = told["embedding"] if "embedding" in told else told["flow_embedding"]
     vector = np.asarray(speaker.to(torch.float32).numpy()).reshape(1, -1)
     if vector.shape != (1, SPEAKER_WIDTH) or not np.isfinite(vector).all():
