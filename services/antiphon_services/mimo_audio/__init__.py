@@ -1,1 +1,1 @@
-"""MiMo-Audio: speech and text to speech and text."""
+"""MiMo-Audio, which converts speech and text to speech and text."""

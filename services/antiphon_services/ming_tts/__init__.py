@@ -1,1 +1,1 @@
-"""Ming TTS: text and a voice to speech."""
+"""Ming TTS, which generates speech from text in a given voice."""

@@ -1,1 +1,1 @@
-"""Codes to samples: the decoder of the audio tokenizer."""
+"""The code2wav stage, which converts codes to samples with the decoder of the audio tokenizer."""

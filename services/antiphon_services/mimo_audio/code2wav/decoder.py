@@ -1,8 +1,9 @@
-"""Samples of codes, all at once.
+"""Decodes codes to samples in a single pass.
 
-Frames of codes become twice as many rows, these twice as many mel frames, and each mel frame `hop`
-samples. Both steps that double normalise over channels and time (GroupNorm), so that every sample
-depends on every frame: what is decoded in parts is near the whole, and not equal to it.
+Each frame of codes becomes two rows, each row becomes two mel frames, and each mel frame becomes
+`hop` samples. Both of the upsampling layers normalize over channels and time (GroupNorm), so every
+sample depends on every frame. If an utterance is decoded in parts, the result is therefore close to
+that of a single pass, but not identical.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LARGEST_MAGNITUDE = 100.0
 class FrameCodecDecoder:
     """Decodes frames of codes.
 
-    `tables` float [entries, width] are those of the codebooks, one for each channel.
+    `tables` contains one codebook per channel, each a float tensor of shape [entries, width].
     """
 
     def __init__(
@@ -45,32 +46,36 @@ class FrameCodecDecoder:
         mel_frames = config["avg_pooler"] * config["decoder_stride_size"]
         self.samples_per_frame = mel_frames * self._hop
         self.look_ahead = -(-config["vocoder_num_layers"] * after // mel_frames)
-        """How many frames ahead the vocoder's layers reach."""
+        """The number of frames by which the layers of the vocoder look ahead."""
 
     def samples(self, codes: Tensor) -> Tensor:
-        """float [n * samples_per_frame] of codes int64 [n, channels]; n must be above 0."""
+        """Decode int64 codes of shape [n, channels], in which n must be above 0.
+
+        The result is a float tensor of shape [n * samples_per_frame].
+        """
         return self._spoken(self._mel(self._embedded(codes)))
 
     def window_samples(self, codes: Array, window: DecodeWindow) -> Array:
-        """float32 [n * samples_per_frame]: samples of a window's own frames.
+        """Decode a window and return the samples of its own frames.
 
-        `codes` uint16 [m, channels] are all of the window's.
+        `codes` is a uint16 array of shape [m, channels] that contains all frames of the window,
+        including its context. The result is a float32 array of shape [n * samples_per_frame].
         """
-        # A copy: arrays of a message are read-only, which torch warns of.
+        # Message arrays are read-only and torch warns about them, so the codes are copied.
         ids = torch.tensor(codes.astype("int64"), device=self._tables[0].device)
         step = self.samples_per_frame
         first, stop = window.first - window.left, window.stop - window.left
         return host_array(self.samples(ids)[step * first : step * stop].float())
 
     def _embedded(self, codes: Tensor) -> Tensor:
-        """[n, width], added in the order of channels."""
+        """Return the sum of the code embeddings, of shape [n, width], added in channel order."""
         rows = self._tables[0].new_zeros(len(codes), self._tables[0].shape[1])
         for channel, table in enumerate(self._tables):
             rows = rows + embedding(codes[:, channel], table)
         return rows
 
     def _mel(self, rows: Tensor) -> Tensor:
-        """[frames, bins] of rows [n, width]."""
+        """Convert rows of shape [n, width] to mel frames of shape [frames, bins]."""
         module = self.module
         rows = _doubled(module.dconv1, rows.to(module.layer_norm.weight.dtype))
         turns = rotary_turns(len(rows), self._head_dim, self._theta, rows)
@@ -80,7 +85,7 @@ class FrameCodecDecoder:
         return _doubled(module.dconv2, module.layer_norm(rows))
 
     def _spoken(self, mel: Tensor) -> Tensor:
-        """[frames * hop] of mel frames [frames, bins]."""
+        """Convert mel frames of shape [frames, bins] to samples of shape [frames * hop]."""
         vocoder = self.module.vocoder
         rows = vocoder.embeddings(mel)
         turns = rotary_turns(len(rows), self._vocoder_head_dim, self._theta, rows)
@@ -90,12 +95,16 @@ class FrameCodecDecoder:
         out: Tensor = vocoder.head.out(vocoder.layer_norm(rows))
         magnitudes, phases = out.chunk(2, dim=-1)
         magnitudes = magnitudes.exp().clamp(max=LARGEST_MAGNITUDE).float()
-        # Cosine and sine in the dtype of the weights, as the vendor's code has them.
+        # Like the vendor's code, this computes the cosine and the sine in the dtype of the weights.
         spectra = torch.complex(magnitudes * phases.cos(), magnitudes * phases.sin())
         return self._overlapped(spectra)
 
     def _overlapped(self, spectra: Tensor) -> Tensor:
-        """[frames * hop] of complex spectra [frames, bins]: windows, added and weighted."""
+        """Convert complex spectra of shape [frames, bins] to samples of shape [frames * hop].
+
+        The windowed frames are overlapped and added, and then divided by the sum of the squared
+        windows.
+        """
         window = self.module.vocoder.head.istft.window.float()
         frames = torch.fft.irfft(spectra, self._fft) * window
         weights = window.square().expand_as(frames)
@@ -108,9 +117,10 @@ class FrameCodecDecoder:
 
 
 def _doubled(module: Any, rows: Tensor) -> Tensor:
-    """[stride * n, outputs] of rows [n, inputs].
+    """Upsample rows of shape [n, inputs] to [stride * n, outputs].
 
-    The norm also counts what the convolution makes beyond that, which is then cut.
+    The convolution produces additional rows at the end. The normalization includes them before they
+    are removed.
     """
     made: Tensor = module.norm(module.conv(rows.T[None]))
     return made[0, :, : len(rows) * module.conv.stride[0]].T

@@ -1,9 +1,9 @@
-"""Code2wav's engine: audio of many segments.
+"""The code2wav engine, which computes the audio of many segments.
 
-If the edge `codes` is delivered whole, the frames of a minute are decoded together, as the vendor's
-code does. If it is streamed, they are decoded in windows, whose samples are near to that: see
-`FrameCodecDecoder` for why they differ. The delivery decides, not when frames
-come.
+If the edge `codes` is delivered whole, one minute of frames is decoded at a time, as in the
+vendor's code. If the edge is streamed, frames are decoded in smaller windows, so the samples are
+only approximately the same, as explained in `FrameCodecDecoder`. The choice depends on the delivery
+setting and not on the arrival times of frames.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from antiphon_services.vocoder.least_served import LeastServedEngine
 from antiphon_services.vocoder.received_codes import ReceivedCodes
 
 FRAMES_AT_A_TIME = 600
-"""Of all windows in a step; one more window is begun while it is not reached."""
+"""The number of frames to decode per step. A step starts another window until it reaches this
+number.
+"""
 
 
 class WindowEngine(LeastServedEngine):
-    """`codes` in, `audio` out.
+    """An engine with the input edge `codes` and the output edge `audio`.
 
-    `context_limit` is the most frames of a segment. Streams are decoded by `streamed`.
+    `context_limit` is the maximum number of frames in a segment. `streamed` is the window plan for
+    streamed segments.
     """
 
     def __init__(
@@ -35,7 +38,7 @@ class WindowEngine(LeastServedEngine):
         self._context_limit = context_limit
 
     def open(self, key: SegmentKey, settings: SegmentSettings) -> WindowSegment:
-        """Return a new segment."""
+        """Create a segment."""
         return WindowSegment(
             key=key,
             audio=AUDIO,

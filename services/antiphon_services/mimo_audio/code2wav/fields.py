@@ -1,4 +1,7 @@
-"""What code2wav does with each field of the configuration; see `config_fields`."""
+"""How code2wav handles the fields of the configuration.
+
+The classes used here are documented in `config_fields`.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ DECODER = ConfigPart(
         "scale_embedding": OFF,
         "vocoder_padding": ("same",),
     },
-    # Of its codebooks the first are used, whose sizes the tensors tell; the encoder is another
-    # stage's.
+    # Only the first codebooks are used, and their sizes are derived from the tensors. The encoder
+    # belongs to another stage.
     idle=names(
         "codebook_size num_quantizers threshold_ema_dead_code max_audio_seconds window_size fmin "
         "fmax kernel_size stride_size encoder_layers encoder_attention_heads encoder_ffn_dim "

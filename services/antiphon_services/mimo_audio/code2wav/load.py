@@ -1,4 +1,6 @@
-"""Loads code2wav of a MiMo-Audio checkpoint: the decoder of its audio tokenizer."""
+"""Loads the code2wav stage of a MiMo-Audio checkpoint, which is the decoder of its audio
+tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,16 @@ from antiphon_services.vocoder.stage import NO_SAMPLING, warm_up_decoder
 PREFIX, CODEBOOK = "decoder.", "encoder.quantizer.vq.layers.{}._codebook.embed"
 
 MOST_FRAMES = 1 << 15
-"""Of a segment: all positions of a context of 8192 as speech."""
+"""The maximum number of frames in a segment. It allows all positions of a context of 8192 to be
+speech.
+"""
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the decoder's memory. Raises `FailedPrecondition`."""
+    """Return the memory required for the decoder.
+
+    Raises `FailedPrecondition` if the checkpoint cannot be read.
+    """
     weights = Weights(AUDIO_REPOSITORY.directory(model_dir, config.audio_tokenizer_dir))
     tables = (
         StoredPart.of_tensor(weights, CODEBOOK.format(each)) for each in range(len(CODEBOOKS))
@@ -56,8 +63,8 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """Load the decoder.
 
-    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
-    checkpoint does not fit together.
+    Raises `InvalidArgument` if a setting does not apply to this stage, and `FailedPrecondition` if
+    the parts of the checkpoint do not match.
     """
     require_plain_torch(CODE2WAV, config)
     codec_dir = AUDIO_REPOSITORY.directory(model_dir, config.audio_tokenizer_dir)
@@ -84,9 +91,9 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
 
 @torch.inference_mode()
 def load_decoder(codec_dir: Path, config: StageConfig) -> FrameCodecDecoder:
-    """The decoder, without an engine around it.
+    """Load the decoder without creating an engine.
 
-    Raises `FailedPrecondition` when the checkpoint does not fit together.
+    Raises `FailedPrecondition` if the parts of the checkpoint do not match.
     """
     path = codec_dir / CONFIG_FILE
     told, weights = read_config(codec_dir), Weights(codec_dir)

@@ -1,6 +1,6 @@
-"""The decoder of the audio tokenizer of MiMo-Audio, with the names of its checkpoint.
+"""The decoder weights of MiMo-Audio's audio tokenizer, with the tensor names of its checkpoint.
 
-It holds weights; `decoder.py` computes with them.
+The computations are in `decoder.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon_services.vocoder.rotary_layers import RotaryLayer
 
 
 class CodecDecoderModule(nn.Module):
-    """All tensors below `decoder.`; `config` is `config.json` of the audio tokenizer."""
+    """All tensors below `decoder.`. `config` is the `config.json` of the audio tokenizer."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A segment as code2wav sees it: the frames that have come, and what has left."""
+"""The state of a code2wav segment: the frames received so far and the samples emitted so far."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from antiphon_services.vocoder.received_codes import ReceivedCodes
 
 @dataclass(slots=True, kw_only=True)
 class WindowSegment(ServedSegment):
-    """An admitted segment, whose windows are those of `plan`.
+    """An admitted segment that is decoded in the windows of `plan`.
 
-    Samples of the first `sent` of its frames have left. A unit of work is a frame that goes through
-    the decoder.
+    The samples of the first `sent` frames have already been emitted. A unit of work is a frame that
+    the decoder processes.
     """
 
     received: ReceivedCodes
@@ -27,17 +27,17 @@ class WindowSegment(ServedSegment):
 
     @property
     def next_window(self) -> DecodeWindow | None:
-        """What can be decoded next; None: nothing yet, or no more."""
+        """The next window to decode, or None if there is currently none."""
         return self.plan.following(self.sent, self.received.count, finished=self.received.finished)
 
     @property
     def has_part(self) -> bool:
-        """See `ServedSegment`."""
+        """Implements `ServedSegment.has_part`."""
         return self.next_window is not None
 
     @property
     def all_sent(self) -> bool:
-        """See `ServedSegment`."""
+        """Implements `ServedSegment.all_sent`."""
         return self.sent == self.received.count
 
     def advance(self) -> list[EngineEvent]:

@@ -1,9 +1,9 @@
-"""Choose the frames that are decoded together. Pure.
+"""Chooses which frames are decoded together. The functions of this module have no side effects.
 
-The vendor's code decodes `SEGMENT_FRAMES` frames at a time, independently of all others. `whole`
-delivery decodes the same segments. A stream is decoded in blocks, each with frames of its segment
-before and after it. The positions of blocks depend only on the number of frames, so that their
-samples do not depend on arrival times.
+The vendor's code decodes `SEGMENT_FRAMES` frames at a time, independently of all other frames. If
+the input is delivered whole, the same segments are decoded here. A stream is divided into blocks,
+which are decoded together with additional frames before and after them. The positions of blocks
+depend only on the number of frames, so the samples do not depend on arrival times.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ SEGMENT_FRAMES = 1500
 
 @dataclass(frozen=True, slots=True)
 class DecodeWindow:
-    """Samples of the frames `first` to `stop` are made of those from `left` to `right`."""
+    """A window, which decodes the frames from `left` to `right`.
+
+    Only the samples of the frames from `first` to `stop` are used.
+    """
 
     left: int
     first: int
@@ -25,16 +28,20 @@ class DecodeWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """Blocks of `block` frames, with `before` and `after` more; without a block, whole segments."""
+    """Divides frames into blocks of `block` frames with up to `before` and `after` frames of
+    context.
+
+    If `block` is None, complete segments are decoded.
+    """
 
     block: int | None
     before: int = 0
     after: int = 0
 
     def following(self, sent: int, come: int, *, finished: bool) -> DecodeWindow | None:
-        """Return the window after the first `sent` frames, or None if it is incomplete.
+        """Return the window that follows the first `sent` frames, or None if it is incomplete.
 
-        `come` frames have arrived, which are all frames if `finished`.
+        `come` is the number of frames that have arrived. `finished` is true if there are no more.
         """
         start = sent - sent % SEGMENT_FRAMES
         end = start + SEGMENT_FRAMES

@@ -1,1 +1,1 @@
-"""Text, and speech as codes, to text and codes."""
+"""The talker stage, which generates text and codes from text and speech."""

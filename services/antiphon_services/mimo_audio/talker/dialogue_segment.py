@@ -1,7 +1,8 @@
-"""One segment of the talker: its conversation, the prompt that is made of it, and its answer.
+"""A segment of the talker: its conversation, the prompt made from it, and the answer.
 
-See `antiphon_services.lm.frames`. A draw is a position: an id of text, or the id that stands for a
-group and a group of frames.
+Each draw produces one position. A position is either a text token, or a special token that stands
+for a group together with the frames of the group. The base classes are in
+`antiphon_services.lm.frames`.
 """
 
 from __future__ import annotations
@@ -25,25 +26,30 @@ Frames = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True)
 class PositionDraw:
-    """The number of a draw in its answer, known positions included, and how codes are drawn."""
+    """The index of a draw in its answer, including known positions, and the sampling of its
+    codes.
+    """
 
     number: int
     code_sampling: Sampling
 
 
 class DialogueInput(ConversationInput[TaskPrompt]):
-    """The `input` of a segment; then its prompt."""
+    """Receives the `input` of a segment, and stores its prompt."""
 
     @property
     def rows(self) -> int:
-        """Length of the prompt, with the first draw's row."""
+        """The length of the prompt, including the row of the first draw."""
         return len(self.held.ids)
 
 
 @dataclass(slots=True)
 class DialogueSegment(SpokenTextSegment[DialogueInput]):
-    """`code_sampling` is that of codes. Groups that were drawn and may not leave yet wait in
-    `groups`; `speaks` until the answer's speech has ended."""
+    """A segment of the talker.
+
+    `code_sampling` is the sampling of the codes. `groups` contains groups that have been drawn but
+    cannot be emitted yet. `speaks` is true until the speech of the answer ends.
+    """
 
     given: frozenset[str] = frozenset()
     code_sampling: Sampling | None = None
@@ -57,28 +63,33 @@ class DialogueSegment(SpokenTextSegment[DialogueInput]):
 
     @property
     def handed_on(self) -> int:
-        """How many draws have been handed on."""
+        """The number of draws that have been emitted."""
         return self.shown
 
     @property
     def can_draw(self) -> bool:
-        """Whether the next draw can be made."""
+        """Whether the next draw can be launched."""
         return not self.ended and self.waiting is None and self.prompt_complete
 
     def take_text(self, step: int) -> None:
-        """Nothing goes with a draw."""
+        """Does nothing, because a draw has no additional text."""
 
     def bound(self, context_limit: int) -> None:
-        """Nothing: the reply is bounded when it begins."""
+        """Does nothing, because the length of the reply is limited when it starts."""
 
     def next_draw(self) -> FrameDraw[PositionDraw]:
-        """The next row and draw, which are made now; the segment can."""
+        """Return the next row and draw, and mark them as launched. Only call this if `can_draw` is
+        true.
+        """
         assert self.code_sampling is not None
         number = self.prompt.held.known + self.launched
         return self.launch(PositionDraw(number, self.code_sampling))
 
     def leaving(self, release: ReleasedText, group: int, speech_end: int) -> Frames | None:
-        """uint16 [n, channels]: the frames that a release lets go; None if there are none."""
+        """Return the frames that can be emitted with a text release, or None if there are none.
+
+        The result is a uint16 array of shape [n, channels].
+        """
         left: list[Frames] = []
         for id_ in release.spoken:
             self.speaks = self.speaks and id_ != speech_end

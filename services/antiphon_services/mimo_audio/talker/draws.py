@@ -1,7 +1,7 @@
-"""Sample positions from last hidden states: a text id, and a group of frames if the id requires
-one.
+"""Samples positions from the last hidden states.
 
-Sampled values are stored by slot, because they are the input of the next position.
+A position consists of a text token, and of a group of frames if the token stands for a group. The
+sampled values are stored per slot, because they are the input of the next position.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ TextDraw = FrameDraw[PositionDraw]
 class PositionDraws:
     """The draws of `slots` sessions.
 
-    `empty_id` is the id of a position that has a group of frames. `empty_codes` has the id of each
-    channel that stands for no code.
+    `empty_id` is the token that stands for a group of frames. `empty_codes` contains, for each
+    channel, the value that means that there is no code.
     """
 
     def __init__(
@@ -50,9 +50,11 @@ class PositionDraws:
         self.device, self.dtype = self._head.device, self._head.dtype
         self._empty_id = empty_id
         self.scores: dict[int, Score] = {}
-        """By slot, the last id and the likeliest ones with their log probabilities, of segments
-        that ask for them."""
-        # By slot: the position that goes in with the next draw, and the ids drawn so far.
+        """For segments that request log probabilities, the last token and the most likely tokens
+        with their log probabilities, by slot.
+        """
+        # Both tensors are indexed by slot. They contain the position that is the input of the next
+        # draw, and the tokens drawn so far.
         empty = torch.tensor(empty_codes, device=self.device)
         self._no_codes = empty.expand(1, self.group, -1)
         self._ids = torch.zeros(slots, dtype=torch.int64, device=self.device)
@@ -60,7 +62,7 @@ class PositionDraws:
         self._seen = torch.zeros(slots, self.vocabulary, dtype=torch.bool, device=self.device)
 
     def begin(self, slot: int, prompt: TaskPrompt) -> None:
-        """The slot's segment will answer this prompt."""
+        """Prepare the slot for the answer to a prompt."""
         self._ids[slot] = int(prompt.ids[-1])
         self._codes[slot] = on_device(prompt.codes[-1].astype(np.int64), self.device)
         self._seen[slot] = False
@@ -69,16 +71,20 @@ class PositionDraws:
             self._seen[slot, known[known != self._empty_id]] = True
 
     def inputs(self, slots: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The position that goes in with the next draw of each slot: ids int64 [n] and codes int64
-        [n, group, channels]."""
+        """Return the positions that are the input of the next draw in each slot.
+
+        The result consists of int64 token IDs of shape [n], and int64 codes of shape [n, group,
+        channels].
+        """
         at = on_device(list(slots), self.device)
         return self._ids[at], self._codes[at]
 
     def draw(self, states: Tensor, draws: Sequence[TextDraw], count: int) -> Tensor:
-        """int64 [count, 1 + group * channels + 1]: ids, codes, and whether there was something to
-        choose from, of the first `count` draws; the other draws fill the product up.
+        """Draw the first `count` positions. The remaining draws only pad the matrix products.
 
-        What was drawn is noted last, so that it can be called again after an error.
+        Returns an int64 tensor of shape [count, 1 + group * channels + 1]. Its columns contain the
+        token, the codes, and whether there was a candidate to choose from. The state of the slots
+        is only updated at the end, so this method can be called again after an error.
         """
         samplings = [each.sampling for each in draws]
         numbers = self._numbers(draws)
@@ -97,23 +103,27 @@ class PositionDraws:
             self._score(logits, ids, draws, asked)
         ids, codes, slots = ids[:count], codes[:count], slots[:count]
         self._ids[slots], self._codes[slots] = ids, codes
-        # Groups may follow on each other, whatever the penalty of repeated text.
+        # Groups may follow each other, regardless of the repetition penalty for text.
         self._seen[slots, ids] = ids != self._empty_id
         return torch.cat((ids[:, None], codes.flatten(1), decided[:count, None]), dim=1)
 
     def _groups(
         self, states: Tensor, spoken: Tensor, draws: Sequence[TextDraw], numbers: np.ndarray
     ) -> tuple[Tensor, Tensor]:
-        """The groups int64 [n, group, channels] of positions that are `spoken`, no codes elsewhere,
-        and decided bool [n]."""
+        """Draw the groups of the positions that are `spoken`.
+
+        Returns int64 codes of shape [n, group, channels], and a boolean tensor of shape [n] that
+        states whether the draw had a finite candidate. Positions that are not spoken have no codes.
+        """
         count = len(draws)
         if self.device.type != "cpu":
-            # Asking would take longer: every row has a group, which is dropped where it is text.
+            # Reading `spoken` would take longer than drawing a group for every row and discarding
+            # the groups of text positions.
             drawn, finite = self._drawn(states, draws, numbers)
             return torch.where(spoken[:, None, None], drawn, self._no_codes), finite | ~spoken
         codes, decided = self._no_codes.repeat(count, 1, 1), torch.ones_like(spoken)
         if rows := spoken.nonzero()[:, 0].tolist():
-            # As many rows as other products have, at least.
+            # Use at least as many rows as in other matrix products.
             alike = [*rows, *rows[-1:] * (LEAST_ROWS - len(rows))]
             drawn, finite = self._drawn(
                 states[alike], [draws[each] for each in alike], numbers[alike]
@@ -124,7 +134,7 @@ class PositionDraws:
     def _drawn(
         self, states: Tensor, draws: Sequence[TextDraw], numbers: np.ndarray
     ) -> tuple[Tensor, Tensor]:
-        """Of these rows the groups and whether they are decided."""
+        """Draw the groups of these rows, and return whether each draw had a finite candidate."""
         return self._predictor.draw(
             states,
             SamplingRows.of([each.text.code_sampling for each in draws], self.device),
@@ -132,10 +142,10 @@ class PositionDraws:
         )
 
     def _numbers(self, draws: Sequence[TextDraw]) -> np.ndarray:
-        """Return the random numbers of the draws, float64 [n, 1 + group * channels], with the
-        text's first.
+        """Return random numbers for the draws, with the number for the text in the first column.
 
-        A row with greedy decoding of both has zeros, which are not read.
+        The result is a float64 array of shape [n, 1 + group * channels]. If both text and codes use
+        greedy decoding, the numbers are 0 and are not used.
         """
         drawn = [
             each.text.code_sampling if each.sampling.greedy else each.sampling for each in draws
@@ -146,7 +156,7 @@ class PositionDraws:
     def _score(
         self, logits: Tensor, ids: Tensor, draws: Sequence[TextDraw], asked: Sequence[int]
     ) -> None:
-        """Keep how likely the ids of these draws were."""
+        """Store the log probabilities of the tokens for these draws."""
         chosen = ids.tolist()
         scores = score_together(
             [Sampled(logits[at], chosen[at], draws[at].sampling.top_logprobs or 0) for at in asked]

@@ -1,14 +1,15 @@
-"""The talker's engine: decodes text and codes of many segments, one position per segment and step.
+"""The talker engine, which decodes text and codes of many segments, one position per step.
 
-Worker threads prepare the prompts, because the encoding of recordings takes long. A step is one
-forward pass over the ready rows: parts of prompts, up to `prefill_rows` rows, and one row of every
-segment whose prompt is complete. These segments sample an id in the same step, and a group of
-frames if the id requires one.
+Worker threads prepare the prompts, because encoding recordings takes a long time. Each step
+performs one forward pass. It includes up to `prefill_rows` rows of prompts, and one row for each
+segment whose prompt is complete. Each of these segments samples a token in the same step, and a
+group of frames if the token stands for a group.
 
-The text consists of all ids. The speech consists of all groups before the first end of speech,
-except a group at the last position: the vendor's code drops the position that ended the answer,
-also if the limit of positions ended it. The vendor's code also drops groups before a later
-beginning of speech. They were emitted by then, and are kept here.
+The text of an answer consists of all of its tokens. The speech consists of all groups before the
+first end-of-speech token. A group at the last position is omitted, because the vendor's code drops
+the position that ends the answer, even if the answer ends at the maximum length. The vendor's code
+also drops all groups before a later start-of-speech token. By that time, this engine has already
+emitted them, so it keeps them.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ OUTPUTS = frozenset({TEXT, CODES})
 
 
 class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
-    """Implements `antiphon.runtime.engine.PreparingEngine`: edge `input` in, `text` and `codes`
-    out.
+    """An engine with the input edge `input` and the output edges `text` and `codes`.
 
-    `max_text_bytes` bounds a conversation's texts, `most_samples` a live recording.
+    Implements `antiphon.runtime.engine.PreparingEngine`. `max_text_bytes` is the maximum size of
+    the texts in a conversation, and `most_samples` is the maximum length of a live recording.
     """
 
     role, edge = TALKER, CODES
@@ -85,7 +86,10 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
         self._most_samples = most_samples
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `InvalidArgument` for other outputs, or for what `new_segment` refuses."""
+        """Add a segment.
+
+        Raises `InvalidArgument` if other outputs are requested, and the errors of `new_segment`.
+        """
         if not settings.outputs or not settings.outputs <= OUTPUTS:
             raise InvalidArgument(
                 f"outputs: the {TALKER} makes {TEXT!r} and {CODES!r}, "
@@ -97,7 +101,10 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
         segment.returns = key.segment > 0 or settings.live
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> DialogueSegment:
-        """Raises `InvalidArgument` for options, a voice or a sampling that there is not."""
+        """Create a segment.
+
+        Raises `InvalidArgument` if an option, a voice or a sampling setting is not supported.
+        """
         check_sampling(settings.sampling)
         if settings.voice:
             raise InvalidArgument(
@@ -126,14 +133,19 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
         )
 
     def _check_size(self, json_bytes: int) -> None:
-        """Raise `InvalidArgument` for messages whose JSON is larger than any that fits."""
+        """Raise `InvalidArgument` if the JSON is too large for the messages to fit into the
+        context.
+        """
         if json_bytes > self._max_text_bytes:
             raise InvalidArgument(
                 f"messages: {json_bytes} bytes are too many; shorten them", field="messages"
             )
 
     def _make(self, tensors: Tensors, request: TaskRequest, *, speaks: bool) -> TaskPrompt:
-        """The prompt of an `input` chunk. Raises `InvalidArgument` or `NotImplementedYet`."""
+        """Create the prompt for an `input` chunk.
+
+        Raises `InvalidArgument` or `NotImplementedYet` if the conversation is not supported.
+        """
         said = from_tensors(tensors)
         if said.tools:
             raise NotImplementedYet("tools: this model calls no functions", field="tools")
@@ -144,7 +156,7 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
         return self._prompts.dialogue(said, request, speaks=speaks)
 
     def begin(self, segment: DialogueSegment, prompt: TaskPrompt) -> Sequence[EngineEvent]:
-        """Take the prompt over; nothing of it leaves."""
+        """Start decoding after the prompt has been prepared. Only known positions are emitted."""
         assert segment.slot is not None
         segment.sampling = prompt.sampling(segment.sampling, segment.given)
         room = self._context_limit - len(prompt.ids) + 1
@@ -164,10 +176,10 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
         return self._repeated(segment, known)
 
     def _known(self, segment: DialogueSegment) -> KnownAnswer:
-        """Return the positions that need no draw.
+        """Return the positions that do not have to be drawn.
 
-        All positions are drawn if log probabilities are requested, because known positions have
-        none.
+        If log probabilities are requested, all positions are drawn, because known positions do not
+        have any.
         """
         asked = segment.sampling.top_logprobs is not None
         history, segment.history = None if asked else segment.history, None
@@ -176,7 +188,7 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
     def _repeated(self, segment: DialogueSegment, known: KnownAnswer) -> list[EngineEvent]:
         """Emit known positions as if they had been drawn.
 
-        Raises `InvalidArgument` for positions after the end of the answer.
+        Raises `InvalidArgument` if there are positions after the end of the answer.
         """
         events: list[EngineEvent] = []
         for number, (id_, frames) in enumerate(zip(known.ids.tolist(), known.codes, strict=True)):
@@ -189,7 +201,7 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
         return events
 
     def take_drawn(self, segment: DialogueSegment, drawn: Drawn) -> Sequence[EngineEvent]:
-        """What leaves with a position that was drawn; the segment may end with it."""
+        """Return the events for a position that was drawn. The position may end the segment."""
         if not drawn.decided:
             return self.undecided(segment)
         segment.shown = segment.launched
@@ -197,7 +209,7 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
         return self._push(segment, int(drawn.ids[0]), frames.astype(np.uint16))
 
     def _push(self, segment: DialogueSegment, id_: int, frames: Frames) -> list[EngineEvent]:
-        """What leaves with one more position; the segment may end with it."""
+        """Return the events for one more position. The position may end the segment."""
         assert segment.reply is not None
         if id_ == self._ids.group:
             segment.groups.append(frames)
@@ -227,12 +239,12 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
         return events
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What the segment has cost until now."""
+        """Return the usage of the segment up to this point."""
         return _cost(self._segments[key], FinishReason.CANCELLED)
 
 
 def _cost(segment: DialogueSegment, reason: FinishReason) -> Completed:
-    """What a segment took and gave, in positions."""
+    """Return the usage of a segment in positions."""
     rows = segment.prompt.prompt_rows
     return Completed(
         segment.key,

@@ -1,4 +1,7 @@
-"""What the talker does with each field of the configurations; see `config_fields`."""
+"""How the talker handles the fields of its configurations.
+
+The classes used here are documented in `config_fields`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ LAYERS = ConfigPart(
         "group_size": (GROUP_FRAMES,),
         "tie_word_embeddings": OFF,
     },
-    # The window is off.
+    # Sliding-window attention is disabled.
     idle=names("local_attn_dropout max_window_layers"),
     ropes=PLAIN_ROPE,
 )
@@ -38,7 +41,7 @@ ENCODER = ConfigPart(
         "sampling_rate": (SAMPLE_RATE_HZ,),
         "scale_embedding": OFF,
     },
-    # Of its codebooks the language model reads the first, and the decoder is another stage's.
+    # The language model only uses the first codebooks. The decoder belongs to another stage.
     idle=names(
         "codebook_size num_quantizers threshold_ema_dead_code max_audio_seconds window_size "
         "decoder_attention_heads decoder_attn_window_size decoder_causal decoder_ffn_dim "
@@ -48,4 +51,4 @@ ENCODER = ConfigPart(
     ),
 )
 ENCODER_PARTS = (ENCODER,)
-"""Of the audio tokenizer's `config.json`."""
+"""The fields of the audio tokenizer's `config.json`."""

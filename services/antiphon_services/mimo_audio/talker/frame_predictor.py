@@ -1,13 +1,15 @@
-"""Sample the codes of a group of frames from the language model's last state.
+"""Samples the codes of a group of frames from the last hidden state of the language model.
 
-The codes of channel c are delayed by `delays[c]`: step t samples channel c of frame t - delays[c].
-A group therefore takes as many steps as it has frames, plus the longest delay. The input of a step
-is the sum of the embeddings of the previous step's codes; the first input is the projected last
-state. Groups depend on each other only through the state of the language model.
+The codes of channel c are delayed by `delays[c]` steps, so step t samples channel c of frame t -
+delays[c]. The number of steps for a group is therefore the number of its frames plus the longest
+delay. The input of the first step is the projected hidden state. The input of every other step is
+the sum of the embeddings of the codes from the previous step. Groups only depend on each other
+through the state of the language model.
 
-All sessions run in lockstep: see `antiphon_services.lm.lockstep`. No operation between the first
-and the last code of a group depends on the host reading a value, so that a group can be one CUDA
-graph for each number of rows: see `antiphon_services.lm.graphs`.
+All sessions run in lockstep, as described in `antiphon_services.lm.lockstep`. Between the first and
+the last code of a group, no operation requires the host to read a value. For each number of rows, a
+group can therefore be captured as a single CUDA graph, as described in
+`antiphon_services.lm.graphs`.
 """
 
 from __future__ import annotations
@@ -28,14 +30,16 @@ from antiphon_services.lm.products import Product
 from antiphon_services.lm.sampler import SamplingRows, choose_each
 
 ANY = Sampling(temperature=0.5, top_k=0, top_p=0.5, repetition_penalty=1.0, seed=0, max_tokens=1)
-"""What a graph is captured for: it must do all that any of its rows may ask for."""
+"""The sampling settings that graphs are captured with. They must include every operation that a row
+may require.
+"""
 
 
 class DelayedFramePredictor:
-    """Frames of `group` at a time, for at most `sessions` sessions.
+    """Predicts `group` frames at a time for up to `sessions` sessions.
 
-    `module` is a `SpeechHeads`. Channel c never draws `empty_codes[c]`. With `bucketing`, groups
-    are drawn by it, at least `LEAST_ROWS` rows at a time.
+    `module` is a `SpeechHeads`. Channel c never draws `empty_codes[c]`. If `bucketing` is set, it
+    is used to draw groups, with at least `LEAST_ROWS` rows at a time.
     """
 
     def __init__(
@@ -68,30 +72,33 @@ class DelayedFramePredictor:
 
     @property
     def channels(self) -> int:
-        """Codes of a frame."""
+        """The number of codes in a frame."""
         return len(self._heads)
 
     def draw(
         self, states: Tensor, settings: SamplingRows, numbers: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Codes int64 [n, group, channels], and decided bool [n].
+        """Draw int64 codes of shape [n, group, channels], and a boolean tensor of shape [n].
 
-        `states` [n, hidden] are the language model's, after its final norm. Of `settings` top_k and
-        the penalty are not used. `numbers` float64 [n, group, channels] are in [0, 1). `decided` is
-        False where logits left nothing to choose from. Both are good until the next draw.
+        `states`, of shape [n, hidden], are the states of the language model after its final
+        normalization. The `top_k` and repetition penalty of `settings` are not used. `numbers` is a
+        float64 tensor of shape [n, group, channels] with values in [0, 1). The boolean tensor is
+        False for rows whose logits did not contain a finite candidate. Both results are only valid
+        until the next draw.
         """
         if self._in_buckets is not None:
             columns = settings.temperature, settings.tail, settings.greedy
             codes, decided = self._in_buckets(states, *columns, numbers)
             return codes, decided
         codes, decided = self._draw(states, settings, numbers)
-        # On a CPU asking is free. What is not finite spreads to all positions behind it.
+        # On a CPU, reading this value costs nothing. A non-finite value would spread to all later
+        # positions.
         if self._lockstep.reads_ahead and bool(decided.all()):
             self._lockstep.found_finite()
         return codes, decided
 
     def _bucketed(self, sessions: int, width: int, bucketing: Bucketing) -> RowFunction:
-        """`draw` by bucket, whatever its settings."""
+        """Return a version of `draw` that uses bucketing and supports all settings."""
         lockstep = self._lockstep
         rows = SamplingRows.of([ANY, replace(ANY, temperature=0.0)] * sessions, lockstep.device)
         buffers = (

@@ -1,11 +1,13 @@
-"""Compute the language model's input rows from text ids and groups of frames of codes.
+"""Computes the input rows of the language model from text tokens and groups of frames.
 
-A position is one text id, or the id `<|empty|>` with a group of frames. The frames of a group
-attend to each other, and to no other group. The vendor's code expresses this by `is_causal=False`,
-which only one of transformers' attention kernels reads. Here attention is computed without a mask.
+A position is either a text token, or the token `<|empty|>` together with a group of frames. The
+frames of a group attend to each other, but not to other groups. The vendor's code requests this
+with `is_causal=False`, which only one of the attention kernels in transformers supports. This
+module computes attention without a mask instead.
 
-The vendor's code adds the embeddings of a frame's codes in bfloat16 for any weights. Here they are
-added in the dtype of the weights, which is equal for bfloat16 weights.
+The vendor's code adds the embeddings of a frame's codes in bfloat16, regardless of the dtype of the
+weights. This module adds them in the dtype of the weights. For bfloat16 weights, the result is the
+same.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from antiphon_services.lm.decoder import Decoder
 
 
 class GroupEncoder:
-    """Input rows of the language model.
+    """Computes the input rows of the language model.
 
-    `module` is a `SpeechTextModule`, or `SpeechHeads`, with which only groups are encoded.
-    `empty_codes` has the id of each channel that stands for no code, and `empty_id` is the text id
-    of a group. Unless `full`, a frame does not see later frames of its group.
+    `module` is a `SpeechTextModule`, or a `SpeechHeads`, which can only encode groups.
+    `empty_codes` contains, for each channel, the value that means that there is no code. `empty_id`
+    is the token that stands for a group. If `full` is false, a frame does not attend to later
+    frames of its group.
     """
 
     def __init__(
@@ -46,10 +49,12 @@ class GroupEncoder:
         self._positions = torch.arange(group, device=device)
 
     def rows(self, ids: Tensor, codes: Tensor, groups: Tensor | None = None) -> Tensor:
-        """Return rows, [n, hidden], of text ids int64 [n] and codes int64 [n, group, channels].
+        """Return rows of shape [n, hidden].
 
-        `groups` int64 [m] are positions that may have the id `empty_id`. None means that they are
-        searched, which waits for the device. Codes at other positions are not read.
+        `ids` is an int64 tensor of token IDs, of shape [n]. `codes` is an int64 tensor of shape [n,
+        group, channels], which is only read at positions that contain a group. `groups` is an int64
+        tensor with the positions that may contain a group. If it is None, these positions are
+        searched, which has to wait for the device.
         """
         assert self._words is not None
         words = embedding(ids, self._words)
@@ -57,17 +62,17 @@ class GroupEncoder:
             groups = (ids == self.empty_id).nonzero()[:, 0]
         if not len(groups):
             return words
-        # A group's position has no text.
+        # Only positions that contain a group are replaced.
         spoken = ids[groups] == self.empty_id
         encoded = torch.where(spoken[:, None], self.encode(codes[groups]), words[groups])
         return words.index_copy(0, groups, encoded)
 
     def encode(self, codes: Tensor) -> Tensor:
-        """The rows [n, hidden] of groups int64 [n, group, channels]."""
+        """Encode int64 groups of shape [n, group, channels] to rows of shape [n, hidden]."""
         count = len(codes)
         frames = codes.flatten(0, 1)
         empty = frames == self._empty_codes
-        # In the order of channels, as the vendor's code adds them.
+        # Like the vendor's code, this adds the embeddings in channel order.
         summed = self._tables[0].new_zeros(len(frames), self._tables[0].shape[1])
         for channel, table in enumerate(self._tables):
             found = embedding(frames[:, channel], table)
@@ -77,7 +82,9 @@ class GroupEncoder:
         return linear(states.reshape(count, -1), self._down)
 
     def _attend(self, _layer: int, queries: Tensor, keys_values: Tensor) -> Tensor:
-        """Attention among the frames of each group; rows are frames, group by group."""
+        """Compute attention among the frames of each group. The rows are frames, ordered by
+        group.
+        """
         heads = queries.shape[1]
 
         def by_group(rows: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""The beginning of an answer that its client has already (`antiphon.values.history`). No torch.
+"""The beginning of an answer that the client already has. Does not import torch.
 
-Its positions go in with the prompt, and what follows is drawn as if they had been drawn one by one.
-A group is known if its frames are, which reach the client later than the ids. The last id is drawn
-again, so that whether the answer ends with it is decided where it ever is.
+The client sends it as `antiphon.values.history`. Its positions are processed together with the
+prompt, and decoding continues as if they had been drawn one by one. A group is only known if its
+frames are known. They reach the client later than the tokens. The last token is drawn again, so
+that the usual code decides whether the answer ends with it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ ANEW = "leave the history out, and all is made anew"
 
 @dataclass(frozen=True, slots=True)
 class KnownAnswer:
-    """Positions that need not be drawn: `ids` int64 [n], `codes` uint16 [n, group, channels]."""
+    """Positions that do not have to be drawn.
+
+    `ids` is an int64 array of shape [n], and `codes` is a uint16 array of shape [n, group,
+    channels].
+    """
 
     ids: Ids
     codes: Codes
 
     def behind(self, prompt: TaskPrompt) -> TaskPrompt:
-        """The prompt with these positions at its end."""
+        """Append these positions to a prompt."""
         return replace(
             prompt,
             ids=np.concatenate((prompt.ids, self.ids)),
@@ -38,7 +43,7 @@ class KnownAnswer:
 
 
 def check_history(history: History | None, vocabulary: int, sizes: Sequence[int]) -> None:
-    """Raise `InvalidArgument` for ids or codes that cannot be drawn."""
+    """Raise `InvalidArgument` if the history contains tokens or codes that cannot be drawn."""
     known_frames(history, sizes)
     if history is None or not len(history.ids):
         return
@@ -49,7 +54,10 @@ def check_history(history: History | None, vocabulary: int, sizes: Sequence[int]
 
 
 def known_answer(history: History | None, empty: Codes, group_id: int) -> KnownAnswer:
-    """What is known of an answer; `empty` [group, channels] are the codes of a position of text."""
+    """Return the known positions of an answer.
+
+    `empty`, of shape [group, channels], contains the codes of a text position.
+    """
     group = len(empty)
     if history is None:
         return KnownAnswer(np.empty(0, np.int64), np.empty((0, *empty.shape), np.uint16))

@@ -1,4 +1,4 @@
-"""Loads the talker of a MiMo-Audio checkpoint: the language model and the encoder of recordings."""
+"""Loads the talker of a MiMo-Audio checkpoint: the language model and the recording encoder."""
 
 from __future__ import annotations
 
@@ -64,21 +64,25 @@ from antiphon_services.vllm import environment
 DEFAULT_SAMPLING = Sampling(
     temperature=0.6, top_k=0, top_p=0.95, repetition_penalty=1.0, seed=0, max_tokens=8192
 )
-"""The vendor's of spoken dialogue. Temperature and top_p of other tasks are those of
-`prompt.py`."""
+"""The vendor's settings for spoken dialogue. Other tasks use the temperature and `top_p` that are
+defined in `prompt.py`.
+"""
 
 ENCODER_PREFIX, QUANTIZER = "encoder.", "quantizer"
 CODEBOOK = f"{ENCODER_PREFIX}{QUANTIZER}.vq.layers.{{}}._codebook.embed"
-# Most bytes of JSON for one of text, and of what is around it.
+# JSON_ESCAPE is the maximum number of JSON bytes for one byte of text. JSON_AROUND is the maximum
+# number of bytes for the rest of the document.
 JSON_ESCAPE, JSON_AROUND = 6, 64 << 10
 OTHER_ROWS = 32
-"""Rows of a prompt that are not the text's."""
+"""The number of rows in a prompt that do not contain text."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """The contents of the language model's directory, without its tensors. `limit` counts
-    positions."""
+    """The contents of the language model's directory except for its tensors.
+
+    `limit` is the maximum number of positions.
+    """
 
     layers: Qwen2Config
     limit: int
@@ -90,7 +94,7 @@ class _Described:
 
     @classmethod
     def read(cls, model_dir: Path, config: StageConfig, engine: str) -> _Described:
-        """Raises what `load` does."""
+        """Read the directory. Raises the same errors as `load`."""
         path = model_dir / CONFIG_FILE
         check_fields(path, read_config(model_dir), PARTS)
         layers: Qwen2Config = load_config(Qwen2Config, model_dir)
@@ -110,16 +114,16 @@ class _Described:
 
     @property
     def seconds(self) -> float:
-        """Of the longest recording."""
+        """The maximum duration of a recording."""
         return self.limit * GROUP_FRAMES / CODE_RATE_HZ
 
     @property
     def text_bytes(self) -> int:
-        """Of the longest text."""
+        """The maximum size of a text."""
         return self.limit * self.tokenizer.text.bytes_per_id
 
     def encoder(self, module: SpeechHeads) -> GroupEncoder:
-        """The encoder of groups."""
+        """Create the group encoder."""
         return GroupEncoder(
             module,
             empty_id=self.tokenizer.ids.group,
@@ -129,7 +133,7 @@ class _Described:
         )
 
     def draws(self, module: SpeechHeads, config: StageConfig) -> PositionDraws:
-        """The draws of ids and groups."""
+        """Create the object that draws tokens and groups."""
         predictor = DelayedFramePredictor(
             module,
             config.slots,
@@ -147,7 +151,7 @@ class _Described:
         )
 
     def settings(self, listener: SpeechEncoder, config: StageConfig) -> dict[str, Any]:
-        """The arguments of a `SpeechTextEngine` other than its model."""
+        """Return the arguments of a `SpeechTextEngine` except for its model."""
         prompts = TaskPromptFactory(
             self.tokenizer,
             RecordingEncoder(listener),
@@ -167,11 +171,13 @@ class _Described:
 
 
 def memory(model_dir: Path, config: StageConfig, engine: str = "") -> StageMemory:
-    """Return the memory of language model and recordings' encoder on an engine.
+    """Return the memory required for the language model and the recording encoder.
 
-    An empty one is the one that `load` chooses. Raises `InvalidArgument` and `FailedPrecondition`.
+    If `engine` is empty, the engine that `load` would choose is used. Raises `InvalidArgument` and
+    `FailedPrecondition`.
     """
-    # Each position costs a round trip to vLLM's process, so `auto` does not choose it.
+    # With vLLM, each position requires a round trip to another process, so `auto` does not select
+    # it.
     chosen = engine or choose_engine(TALKER, config, vllm_runs=lambda: False)
     codec = Weights(AUDIO_REPOSITORY.directory(model_dir, config.audio_tokenizer_dir))
     tables = (StoredPart.of_tensor(codec, CODEBOOK.format(each)) for each in range(len(CODEBOOKS)))
@@ -188,10 +194,10 @@ def memory(model_dir: Path, config: StageConfig, engine: str = "") -> StageMemor
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
-    """The language model with its text and speech front ends.
+    """Load the language model and its front ends for text and speech.
 
-    Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
-    `FailedPrecondition` when the two directories do not fit together.
+    Raises `InvalidArgument` if a setting is not supported, or if the slots do not fit in memory.
+    Raises `FailedPrecondition` if the two directories do not match.
     """
     name = memory(model_dir, config).engine
     refuse_fused(TALKER, config)
@@ -241,7 +247,8 @@ def _load_torch(
         described.draws(module, config),
         context_limit=described.limit,
         slots=config.slots,
-        # What a position is depends on what was drawn, so each step is read before the next.
+        # The next position depends on what was drawn, so the result of each step is read before the
+        # next step starts.
         readback=Readback(None),
     )
     listener = load_speech_encoder(codec_dir, described.dtype, config.device)
@@ -253,9 +260,9 @@ def _load_torch(
 def _load_vllm(
     model_dir: Path, codec_dir: Path, config: StageConfig, described: _Described
 ) -> SpeechTextEngine:
-    """The engine whose layers and table of words are in vLLM's processes."""
+    """Create an engine whose layers and word embeddings are in vLLM's processes."""
     environment.prepare(config, MODELS)
-    # Imports vLLM, whose environment is prepared now.
+    # This imports vLLM, so its environment has to be prepared first.
     from antiphon_services.mimo_audio.talker.vllm_engine.loading import start_engine
 
     heads = load_submodule(
@@ -279,7 +286,7 @@ def _load_vllm(
 
 
 def load_speech_encoder(codec_dir: Path, dtype: torch.dtype, device: str) -> SpeechEncoder:
-    """The encoder of recordings. Raises `FailedPrecondition`."""
+    """Load the recording encoder. Raises `FailedPrecondition` if it cannot be loaded."""
     path = codec_dir / CONFIG_FILE
     told = read_config(codec_dir)
     check_fields(path, told, ENCODER_PARTS)
@@ -308,25 +315,28 @@ def load_speech_encoder(codec_dir: Path, dtype: torch.dtype, device: str) -> Spe
 
 
 class RecordingEncoder:
-    """Codes uint16 [n, channels] of samples from the host, on any thread."""
+    """Encodes recordings to uint16 codes of shape [n, channels]. Can be called on any thread."""
 
     def __init__(self, encoder: SpeechEncoder) -> None:
         self._encoder = encoder
 
     @torch.inference_mode()
     def __call__(self, samples: Array) -> Codes:
-        """Raises `InvalidArgument` for a recording that is too short."""
+        """Encode samples. Raises `InvalidArgument` if the recording is too short."""
         least = self._encoder.least_samples
         if len(samples) < least:
             raise InvalidArgument(
                 f"has {len(samples)} samples at {SAMPLE_RATE_HZ} Hz; at least {least} are needed"
             )
-        # A copy: arrays of a message are read-only, which torch warns of.
+        # Message arrays are read-only and torch warns about them, so the samples are copied.
         codes = self._encoder.codes(torch.tensor(samples, device=self._encoder.device))
         made: Codes = codes.cpu().numpy().astype("uint16")
         return made
 
 
 def _warm_up(engine: SpeechTextEngine, slots: int, limit: int) -> None:
-    """See `antiphon_services.lm.warm_up`. Raises `Internal` if the model gives nothing."""
+    """Warm up the engine, as described in `antiphon_services.lm.warm_up`.
+
+    Raises `Internal` if the model does not generate anything.
+    """
     speak_text(engine, INPUT, (TEXT, CODES), DEFAULT_SAMPLING, slots, limit - OTHER_ROWS)

@@ -1,4 +1,4 @@
-"""The language model of one checkpoint: what the engine computes with."""
+"""The language model of a checkpoint, which performs the computations of the engine."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from antiphon_services.mimo_audio.talker.prompt import TaskPrompt
 
 
 class DialogueModel(JointModel, Protocol):
-    """What computes for a `SpeechTextEngine`."""
+    """The model that a `SpeechTextEngine` uses."""
 
     draws: PositionDraws
 
     def begin(self, slot: int, prompt: TaskPrompt) -> None:
-        """The slot's segment will answer this prompt."""
+        """Prepare the slot for the answer to a prompt."""
 
 
 class SpeechTextModel(FrameDecoder):
-    """Forward passes and draws, for `slots` sessions of `context_limit` positions at most.
+    """Performs forward passes and draws for up to `slots` sessions of `context_limit` positions.
 
-    Raises `InvalidArgument` when there is no memory for the slots.
+    Raises `InvalidArgument` if the slots do not fit in memory.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class SpeechTextModel(FrameDecoder):
         self._readback = readback
 
     def begin(self, slot: int, prompt: TaskPrompt) -> None:
-        """See `PositionDraws.begin`."""
+        """Implements `DialogueModel.begin`."""
         self.draws.begin(slot, prompt)
 
     def step(
         self, parts: Sequence[PromptPart[DialogueInput]], draws: Sequence[TextDraw]
     ) -> Sequence[DrawInFlight]:
-        """See `JointModel.step`; all rows are in one forward."""
+        """Implements `JointModel.step`. All rows are computed in a single forward pass."""
         arranged = self.arrange(parts, draws)
         device = self.draws.device
         ids = [on_device(each.prompt.held.ids[each.start : each.stop], device) for each in parts]
@@ -74,7 +74,7 @@ class SpeechTextModel(FrameDecoder):
             drawn_ids, drawn_codes = self.draws.inputs([each.slot for each in arranged.filled])
             ids.append(drawn_ids)
             codes.append(drawn_codes)
-        # On a CPU asking is free, and encoding is not.
+        # On a CPU, searching for groups costs nothing, but encoding them does.
         groups = None
         if device.type != "cpu":
             drawing = len(arranged.filled) if draws else 0
@@ -91,8 +91,11 @@ class SpeechTextModel(FrameDecoder):
     def _may_be_groups(
         self, parts: Sequence[PromptPart[DialogueInput]], drawing: int
     ) -> npt.NDArray[np.intp]:
-        """Return the rows of a forward pass that may be groups: groups of `parts`, and all
-        `drawing` rows after them, which only the device knows."""
+        """Return the rows of a forward pass that may contain groups.
+
+        These are the groups of `parts`, and all of the `drawing` rows after them, whose contents
+        are only known to the device.
+        """
         ids = [each.prompt.held.ids[each.start : each.stop] for each in parts]
         drawn = np.full(drawing, self._encoder.empty_id)
         return np.flatnonzero(np.concatenate([*ids, drawn]) == self._encoder.empty_id)

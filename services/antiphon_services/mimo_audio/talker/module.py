@@ -1,7 +1,8 @@
-"""The language model of MiMo-Audio, with the names of its checkpoint.
+"""The language model of MiMo-Audio, with the tensor names of its checkpoint.
 
-All three transformers have the layers of Qwen2 in transformers. The module holds weights;
-`group_encoder.py`, `frame_predictor.py` and `antiphon_services.lm` compute with them.
+The layers of all three transformers are those of Qwen2 in transformers. The modules only store
+weights. The computations are in `group_encoder.py`, `frame_predictor.py` and
+`antiphon_services.lm`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 
 class SpeechHeads(nn.Module):
-    """The checkpoint's tensors without `model`: what makes groups into rows, and states into ids
-    and groups.
+    """All tensors of the checkpoint except those below `model`.
 
-    `config` is `config.json` as a `Qwen2Config`, which keeps the fields that Qwen2 does not have.
+    They convert groups to rows, and states to tokens and groups. `config` is the `config.json` of
+    the checkpoint as a `Qwen2Config`, which preserves fields that Qwen2 does not define.
     """
 
     def __init__(self, config: Qwen2Config) -> None:
@@ -44,7 +45,7 @@ class SpeechHeads(nn.Module):
 
 
 class SpeechTextModule(SpeechHeads):
-    """All of the checkpoint's tensors."""
+    """All tensors of the checkpoint."""
 
     def __init__(self, config: Qwen2Config) -> None:
         super().__init__(config)
@@ -52,19 +53,27 @@ class SpeechTextModule(SpeechHeads):
 
 
 def group_width(config: Qwen2Config) -> int:
-    """Width of the transformer that encodes groups, and of the tables of codes."""
+    """Return the width of the transformer that encodes groups, which is also that of code
+    embeddings.
+    """
     return int(getattr(config, "input_local_dim", None) or config.local_dim)
 
 
 def per_channel(value: str | int, channels: int) -> Sequence[int]:
-    """One number for each channel: `1025-129` names them, a single one stands for all."""
+    """Parse one number for each channel.
+
+    A value such as `1025-129` lists the numbers. A single number applies to all channels.
+    """
     if isinstance(value, str) and "-" in value:
         return tuple(int(each) for each in value.split("-"))
     return (int(value),) * channels
 
 
 def _narrowed(config: Qwen2Config, width: int, intermediate: int, layers: int) -> Qwen2Config:
-    """Return the configuration of a secondary transformer: as many key heads as query heads."""
+    """Return the configuration of a secondary transformer.
+
+    It has the same number of key heads and query heads.
+    """
     narrowed = copy.deepcopy(config)
     narrowed.hidden_size = width
     narrowed.intermediate_size = intermediate

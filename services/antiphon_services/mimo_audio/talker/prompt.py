@@ -1,9 +1,10 @@
-"""The prompt of the talker: positions of text, and of groups of frames. Does not import torch.
+"""The prompt of the talker, which consists of text positions and groups. Does not import torch.
 
-Mirrors the prompts of the vendor's `MimoAudio`. Spoken dialogue, speech to text, text dialogue and
-understanding have one layout, with the parts of messages in order. Speech synthesis and
-transcription have separate layouts. The vendor picks requests such as "Please transcribe this audio
-file" at random; here the first of its list is used.
+This module mirrors the prompts of the vendor's `MimoAudio`. Spoken dialogue, speech-to-text, text
+dialogue and understanding share one layout, which contains the parts of all messages in order.
+Speech synthesis and transcription have their own layouts. The vendor picks an instruction such as
+"Please transcribe this audio file" at random. This module always uses the first one in the vendor's
+list.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ USER, ASSISTANT, SYSTEM, END = (
     "<|im_end|>\n",
 )
 IN_A_ROW = 5
-"""Ids of text, and then groups of frames, that stand together in an earlier spoken answer."""
+"""In an earlier spoken answer, this many text tokens alternate with this many groups of frames."""
 
 Ids = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint16]
@@ -48,7 +49,7 @@ Codes = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How the vendor draws the text of one kind of task."""
+    """The vendor's text sampling settings for one type of task."""
 
     temperature: float
     top_p: float = 1.0
@@ -63,11 +64,13 @@ TRANSCRIBED = Draws(0.0)
 
 @dataclass(frozen=True, slots=True)
 class TaskPrompt:
-    """The positions of a prompt: `ids` int64 [n], and `codes` uint16 [n, group, channels], which
-    are empty at positions of text.
+    """The positions of a prompt.
 
-    The answer is sampled by `draws` unless the request overrides it, and ends with one of `ends`.
-    `heard` counts the positions of recordings. The last `known` positions belong to the answer.
+    `ids` is an int64 array of shape [n], and `codes` is a uint16 array of shape [n, group,
+    channels], which contains empty codes at text positions. The answer is sampled with the settings
+    in `draws`, unless the request overrides them, and ends with one of the tokens in `ends`.
+    `heard` is the number of positions that recordings occupy. The last `known` positions belong to
+    the answer.
     """
 
     ids: Ids
@@ -78,7 +81,10 @@ class TaskPrompt:
     known: int = 0
 
     def sampling(self, sampling: Sampling, given: Collection[str]) -> Sampling:
-        """The request's sampling, in which the names of `given` are its own."""
+        """Return the sampling settings of the request.
+
+        Settings that are not `given` in the request default to those of the task.
+        """
         if "temperature" not in given:
             sampling = replace(sampling, temperature=self.draws.temperature)
         if "top_p" not in given:
@@ -87,13 +93,17 @@ class TaskPrompt:
 
 
 Encode = Callable[[Tensor], Codes]
-"""Codes uint16 [n * group, channels] of a recording's samples. Takes long."""
+"""Encodes the samples of a recording to uint16 codes of shape [n * group, channels].
+
+This takes a long time.
+"""
 
 
 class TaskPromptFactory:
-    """Makes prompts for one checkpoint.
+    """Creates prompts for one checkpoint.
 
-    `empty_codes` are those of a position of text. `context_limit` counts positions.
+    `empty_codes` contains the codes of a text position. `context_limit` is the maximum number of
+    positions.
     """
 
     def __init__(
@@ -113,7 +123,10 @@ class TaskPromptFactory:
         self._context_limit = context_limit
 
     def dialogue(self, said: Conversation, request: TaskRequest, *, speaks: bool) -> TaskPrompt:
-        """The answer to a conversation, which is spoken or not. Raises `InvalidArgument`."""
+        """Create the prompt for an answer to a conversation. `speaks` is true for a spoken answer.
+
+        Raises `InvalidArgument` if the conversation is not supported.
+        """
         system, turns = _turns(said.messages)
         page = self._page()
         if request.reference is not None:
@@ -141,7 +154,9 @@ class TaskPromptFactory:
         return self._made(page, draws, speaks=False)
 
     def speech(self, said: Conversation, request: TaskRequest) -> TaskPrompt:
-        """A text as it is. Raises `InvalidArgument`."""
+        """Create the prompt for reading a text aloud. Raises `InvalidArgument` if there is no
+        text.
+        """
         text = text_to_read(said)
         if not text.strip():
             raise InvalidArgument(f"{MESSAGES}: there is nothing to say", field=MESSAGES)
@@ -168,10 +183,10 @@ class TaskPromptFactory:
         return self._made(page, READ_ALOUD, speaks=True)
 
     def transcription(self, said: Conversation) -> TaskPrompt:
-        """Return the prompt for the transcript of a recording. Further text follows the vendor's
-        request.
+        """Create the prompt for transcribing a recording.
 
-        Raises `InvalidArgument`.
+        Additional text of the message follows the vendor's instruction. Raises `InvalidArgument` if
+        there is not exactly one recording in one user message.
         """
         messages = said.messages
         if len(messages) != 1 or messages[0].role != "user" or len(said.recordings) != 1:
@@ -196,8 +211,10 @@ class TaskPromptFactory:
         recordings: Sequence[Tensor],
         field: str,
     ) -> None:
-        """The parts of a turn. An earlier answer that was spoken has its text and its speech side
-        by side."""
+        """Add the parts of a turn.
+
+        For an earlier spoken answer, the text and the speech are interleaved.
+        """
         text = "".join(part.text for part in turn.parts if isinstance(part, TextPart))
         clips = [recordings[part.index] for part in turn.parts if isinstance(part, AudioPart)]
         if turn.role == "assistant" and clips:
@@ -232,7 +249,7 @@ class TaskPromptFactory:
 
 
 class _Page:
-    """Positions as they are written."""
+    """The positions of a prompt that is being written."""
 
     def __init__(self, tokenizer: PromptTokenizer, encode: Encode, empty: Codes) -> None:
         self.ids: list[int] = []
@@ -251,13 +268,13 @@ class _Page:
         self.codes.append(np.broadcast_to(self._empty, (len(ids), *self._empty.shape)))
 
     def clip(self, samples: Tensor, field: str = "options.reference_audio") -> None:
-        """A recording, between its marks."""
+        """Add a recording between its start and end tokens."""
         self.mark(self._tokenizer.ids.clip_start)
         self._groups(self._encoded(samples, field))
         self.mark(self._tokenizer.ids.clip_end)
 
     def spoken(self, text: Sequence[int], samples: Tensor, field: str) -> None:
-        """An answer with its speech: some ids of text, some groups, and so on."""
+        """Add a spoken answer, in which text tokens and groups alternate."""
         marks, groups = self._tokenizer.ids, self._encoded(samples, field)
         words = [*text]
         self.mark(marks.speech_start)
@@ -272,7 +289,7 @@ class _Page:
         self.mark(marks.speech_end)
 
     def _encoded(self, samples: Tensor, field: str) -> Codes:
-        """[n, group, channels] of a recording."""
+        """Encode a recording to groups of shape [n, group, channels]."""
         try:
             frames = self._encode(samples)
         except InvalidArgument as error:
@@ -288,7 +305,10 @@ class _Page:
 def _turns(
     messages: Sequence[ConversationMessage],
 ) -> tuple[str, Sequence[ConversationMessage]]:
-    """The system message's text, and the turns. Raises `InvalidArgument`."""
+    """Split the messages into the text of the system message and the turns.
+
+    Raises `InvalidArgument` if a message is not supported.
+    """
     system = ""
     if messages and messages[0].role == "system":
         if not all(isinstance(part, TextPart) for part in messages[0].parts):

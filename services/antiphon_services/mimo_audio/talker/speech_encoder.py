@@ -1,9 +1,12 @@
-"""Codes of a recording: log mel, layers that see all of it, and residual codebooks.
+"""Encodes a recording to codes.
 
-The vendor's code cuts a recording into segments of `SEGMENT_FRAMES` mel frames, which do not see
-each other, and repeats the last frame of codes until their number is a multiple of a group's. It
-encodes the segments in one batch, so padding follows a last segment that is shorter than the first,
-and changes its last rows. They are computed in that way here.
+A log-mel spectrogram is processed by transformer layers with full attention, followed by residual
+codebooks.
+
+The vendor's code divides a recording into segments of `SEGMENT_FRAMES` mel frames, which do not
+attend to each other. It repeats the last frame of codes until the number of frames is a multiple of
+the group size. Because it encodes the segments in one batch, a last segment that is shorter than
+the first one is padded, which changes its last rows. This module reproduces that behavior.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ LEAST_MAGNITUDE = 1e-7
 
 
 class CodecEncoderModule(nn.Module):
-    """The tensors below `encoder.` but for the quantizer's; `config` is the audio tokenizer's."""
+    """The tensors below `encoder.`, except for those of the quantizer.
+
+    `config` is the configuration of the audio tokenizer.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -44,8 +50,8 @@ class CodecEncoderModule(nn.Module):
 class SpeechEncoder:
     """Encodes recordings.
 
-    `tables` float [channels][entries, width] are those of the codebooks whose codes the language
-    model reads.
+    `tables` contains the codebooks whose codes the language model reads, each a float tensor of
+    shape [entries, width].
     """
 
     def __init__(
@@ -69,7 +75,7 @@ class SpeechEncoder:
         self._skip: int | None = config["encoder_skip_layer_id"]
         self._fft, self._hop = config["nfft"], config["hop_length"]
         self.sample_rate_hz: int = config["sampling_rate"]
-        # Both ends are reflected by half a window.
+        # Both ends are padded by reflection, with half a window.
         self.least_samples = self._fft // 2 + 1
         self.device = module.layer_norm.weight.device
         self.bytes = sum(each.nbytes for each in (*module.parameters(), *tables))
@@ -86,9 +92,9 @@ class SpeechEncoder:
         self._filters = torch.from_numpy(filters).to(self.device).float()
 
     def codes(self, samples: Tensor) -> Tensor:
-        """Encode samples float [m] to codes int64 [n, channels]; n is a multiple of `group`.
+        """Encode float samples of shape [m] to int64 codes of shape [n, channels].
 
-        m must be at least `least_samples`.
+        m must be at least `least_samples`. n is a multiple of `group`.
         """
         segments = torch.split(self.mel(samples), SEGMENT_FRAMES)
         longest = len(segments[0])
@@ -97,7 +103,9 @@ class SpeechEncoder:
         return torch.cat((made, made[-1:].expand(missing, -1)))
 
     def mel(self, samples: Tensor) -> Tensor:
-        """float [m // hop + 1, bins]: logarithms of mel magnitudes."""
+        """Return the logarithms of mel magnitudes, as a float tensor of shape [m // hop + 1,
+        bins].
+        """
         window = torch.hann_window(self._fft, device=samples.device)
         spectrum = torch.stft(
             samples.float(), self._fft, self._hop, window=window, return_complex=True
@@ -105,7 +113,11 @@ class SpeechEncoder:
         return (spectrum.abs().T @ self._filters).clamp(min=LEAST_MAGNITUDE).log()
 
     def _quantized(self, mel: Tensor, padded: bool) -> Tensor:
-        """int64 [n, channels] of mel frames [m, bins] of one segment, which padding follows."""
+        """Encode the mel frames of one segment, of shape [m, bins], to int64 codes of shape [n,
+        channels].
+
+        `padded` is true if the segment is shorter than the first one.
+        """
         residual, codes = self._states(mel, padded).float(), []
         for table in self._tables:
             distances = (
@@ -118,11 +130,12 @@ class SpeechEncoder:
         return torch.stack(codes, 1)
 
     def _states(self, mel: Tensor, padded: bool) -> Tensor:
-        """[n, width] of mel frames [m, bins]."""
+        """Encode mel frames of shape [m, bins] to states of shape [n, width]."""
         module = self._module
         stride: int = module.conv2.stride[0]
         count = (len(mel) - 1) // stride + 1
-        # Frames behind the last one are zero before the first convolution, or after it.
+        # The padding is zero before the first convolution if the segment is padded, and after it
+        # otherwise.
         behind = pad(mel, (0, 0, 0, module.conv2.kernel_size[0])) if padded else mel
         columns = behind.T[None].to(module.conv1.weight.dtype)
         rows = gelu(module.conv2(gelu(module.conv1(columns))))[0].T[:count]
@@ -137,8 +150,11 @@ class SpeechEncoder:
         return self._pooled(rows, padded)
 
     def _pooled(self, rows: Tensor, padded: bool) -> Tensor:
-        """Pool rows [m, width] to [n, width]; copies of the last row, or zeros, complete the last
-        pool."""
+        """Pool rows of shape [m, width] to [n, width].
+
+        The last pool is completed with copies of the last row if the segment is padded, and with
+        zeros otherwise.
+        """
         module = self._module
         missing = -len(rows) % self._pool
         behind = rows[-1:] if padded else torch.zeros_like(rows[-1:])

@@ -1,4 +1,4 @@
-"""The text tokenizer, and the ids of the marks of speech. No torch here."""
+"""The text tokenizer and the special tokens for speech. Does not import torch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ SPEECH_MARKS = (
     "<|eostm|>",
     "<|eot|>",
 )
-"""The vendor's code adds those that the tokenizer's files lack, in this order."""
+"""If the tokenizer's files lack some of these tokens, the vendor's code adds them in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkIds:
-    """Ids of marks. A recording stands between `clip_start` and `clip_end`, an answer's speech
-    between `speech_start` and `speech_end`; its text ends with `text_end`. `group` stands for a
-    group of frames, `ends` end every answer."""
+    """The IDs of special tokens.
+
+    A recording is enclosed in `clip_start` and `clip_end`. The speech of an answer is enclosed in
+    `speech_start` and `speech_end`, and its text ends with `text_end`. `group` stands for a group
+    of frames. Each of the tokens in `ends` ends an answer.
+    """
 
     clip_start: int
     clip_end: int
@@ -41,9 +44,9 @@ class MarkIds:
 
 
 class PromptTokenizer:
-    """Encodes the texts of messages and of the prompt's layout.
+    """Tokenizes the texts of messages and of the prompt layout.
 
-    Raises `FailedPrecondition` if an id is not below `vocabulary`.
+    Raises `FailedPrecondition` if a token ID is not below `vocabulary`.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> None:
@@ -74,17 +77,20 @@ class PromptTokenizer:
     def load(
         cls, model_dir: Path, vocabulary: int
     ) -> tuple[PromptTokenizer, PreTrainedTokenizerBase]:
-        """The tokenizer of a checkpoint, and Hugging Face's. Raises `FailedPrecondition`."""
+        """Load the tokenizer of a checkpoint. Returns it together with the Hugging Face tokenizer.
+
+        Raises `FailedPrecondition` if it cannot be loaded.
+        """
         tokenizer = load_tokenizer(model_dir)
         return cls(tokenizer, vocabulary), tokenizer
 
     def layout(self, text: str) -> list[int]:
-        """Ids of a text of the prompt's layout, which may spell control tokens."""
+        """Tokenize a text of the prompt layout, which may contain control tokens."""
         return text_ids(self._layout, text)
 
     def literal(self, text: str, field: str) -> list[int]:
-        """Ids of a text that people gave: none of them is a control token's.
+        """Tokenize a text from a user. The result never contains control tokens.
 
-        Raises `InvalidArgument` that names the field.
+        Raises `InvalidArgument`, with the name of the field, if the text is invalid.
         """
         return self.text.encode(text, field=field)

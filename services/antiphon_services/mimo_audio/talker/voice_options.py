@@ -1,4 +1,4 @@
-"""What a request's options ask for, and what does not go together. No torch here."""
+"""Parses the options of a request and rejects invalid combinations. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from antiphon.values.options import DIALOGUE, SPEECH, TASK, OptionValue
 from antiphon.values.sampling import Sampling
 
 CODE_TEMPERATURE, CODE_TOP_P = 0.9, 0.95
-"""The vendor's, of every task."""
+"""The vendor's sampling settings for codes, which are the same for all tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """The task and its options: the voice of a `reference`, an `instruction`, a voice that the text
-    itself has if `described`, or `thinking` aloud. Codes have a separate temperature and `top_p`.
+    """The task and its options.
+
+    The voice is that of a `reference` recording. `instruction` describes how to speak. `described`
+    is true if the text itself describes how to speak. `thinking` enables thinking. Codes have their
+    own temperature and `top_p`.
     """
 
     task: str
@@ -30,7 +33,7 @@ class TaskRequest:
     code_top_p: float
 
     def code_sampling(self, sampling: Sampling) -> Sampling:
-        """How codes are drawn in a segment whose text is drawn so."""
+        """Return the sampling of codes for a segment with the given text sampling."""
         return replace(
             sampling,
             temperature=self.code_temperature,
@@ -41,7 +44,7 @@ class TaskRequest:
 
 
 def read_request(options: Mapping[str, OptionValue], *, speaks: bool) -> TaskRequest:
-    """Raises `InvalidArgument` for options that do not go together."""
+    """Parse the options. Raises `InvalidArgument` if they cannot be combined."""
 
     def text(name: str) -> str:
         return str(options.get(name) or "")
@@ -82,7 +85,7 @@ def read_request(options: Mapping[str, OptionValue], *, speaks: bool) -> TaskReq
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raise `NotImplementedYet` for what this engine does not do."""
+    """Raise `NotImplementedYet` if the engine does not support a sampling setting."""
     if sampling.json_schema is not None:
         raise NotImplementedYet(
             "json_schema: this model cannot hold its text to a schema; leave it out",

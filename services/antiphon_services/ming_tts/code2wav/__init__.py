@@ -1,1 +1,1 @@
-"""Latents to samples."""
+"""The code2wav stage, which converts latents to samples."""

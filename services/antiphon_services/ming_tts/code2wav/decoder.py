@@ -1,13 +1,14 @@
-"""Decodes latents to samples, piece by piece; the pieces, joined, are those of one pass.
+"""Decodes latents to samples in pieces, with the same result as a single pass.
 
-A latent makes `LATENT_ROWS` rows, interpolated between its neighbours, so it waits for the next
-one. The rows pass causal layers, whose keys and values are kept, and an inverse transform, whose
-windows overlap.
+Each latent is upsampled to `LATENT_ROWS` rows, which are interpolated between neighboring latents.
+The rows of a latent can therefore only be computed once the next latent has arrived. The rows are
+processed by causal layers, whose keys and values are cached, and by an inverse transform with
+overlapping windows.
 
-A call decodes the pieces of many streams. The rows of all of them pass each matrix product and
-each norm as one sequence, without padding; interpolation, attention and the overlapping sums are
-each stream's own. States are values: a call returns new ones and changes none, so a call that
-fails can be repeated.
+A single call can decode pieces of many streams. Matrix products and normalization layers process
+the rows of all streams as one sequence, without padding. Interpolation, attention and the overlap
+of windows are computed separately for each stream. States are immutable. A call returns new states
+and does not modify the old ones, so a failed call can be repeated.
 """
 
 from __future__ import annotations
@@ -30,22 +31,24 @@ OVERLAP_SAMPLES = WINDOW_SAMPLES - ROW_SAMPLES
 PAD_SAMPLES = OVERLAP_SAMPLES // 2
 
 Past = tuple[Tensor, Tensor]
-"""A layer's keys and values, [1, heads, rows, head width] each."""
+"""The keys and the values of a layer, each of shape [1, heads, rows, head width]."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamingUpsample:
-    """Rows [1, 4 * latents, width] of latents [1, n, width]: linear between centres, the ends flat.
+    """Upsamples latents of shape [1, n, width] to rows of shape [1, 4 * latents, width].
 
-    Rows of the last latent come with the next one, or at the end. `kept` are the latents that the
-    next piece needs; the rows of the first `before` of them are out.
+    Rows are interpolated linearly between the centers of latents. At both ends, they are constant.
+    The rows of the last latent are returned together with those of the next one, or at the end of
+    the stream. `kept` contains the latents that the next piece requires. The rows of the first
+    `before` of these latents have already been returned.
     """
 
     kept: Tensor
     before: int = 0
 
     def advance(self, latents: Tensor, *, finished: bool) -> tuple[Tensor, StreamingUpsample]:
-        """The rows that are complete, and the state after them."""
+        """Return the rows that are complete, and the next state."""
         joined = torch.cat((self.kept, latents), 1)
         first, count = self.before, joined.shape[1]
         stop = count if finished else count - 1
@@ -54,7 +57,7 @@ class StreamingUpsample:
         rows = interpolate(
             joined.transpose(1, 2), scale_factor=LATENT_ROWS, mode="linear", align_corners=False
         ).transpose(1, 2)
-        # The next piece needs the last latent whose rows are out, and those that are not.
+        # The next piece requires the last latent whose rows have been returned, and all later ones.
         return (
             rows[:, first * LATENT_ROWS : stop * LATENT_ROWS],
             StreamingUpsample(joined[:, stop - 1 :], 1),
@@ -63,11 +66,12 @@ class StreamingUpsample:
 
 @dataclass(frozen=True, slots=True)
 class StreamingInverse:
-    """Samples of windows that overlap by three quarters; a row gives `ROW_SAMPLES`.
+    """Combines windows that overlap by three quarters. Each row contributes `ROW_SAMPLES` samples.
 
-    The samples of the last one and a half rows wait for later rows ("same" padding). `sums` are
-    those of the frames and of the weights, float [2, `OVERLAP_SAMPLES`]; `skipped` samples of the
-    stream's start are still to be dropped.
+    The samples of the last one and a half rows have to wait for later rows ("same" padding). `sums`
+    contains the sums of the frames and of the weights, as a float tensor of shape [2,
+    `OVERLAP_SAMPLES`]. `skipped` is the number of samples at the start of the stream that are still
+    to be dropped.
     """
 
     sums: Tensor
@@ -76,10 +80,10 @@ class StreamingInverse:
     def advance(
         self, frames: Tensor, weights: Tensor, *, finished: bool
     ) -> tuple[Tensor, StreamingInverse]:
-        """The samples, float [n], that no later row changes, and the state after them.
+        """Return the float samples, of shape [n], that no later row can change, and the next state.
 
-        `frames` are windows of samples, float [rows, `WINDOW_SAMPLES`], times the window, `weights`
-        the window's squares [`WINDOW_SAMPLES`].
+        `frames` contains windowed samples, as a float tensor of shape [rows, `WINDOW_SAMPLES`].
+        `weights` contains the squares of the window, with shape [`WINDOW_SAMPLES`].
         """
         count = len(frames)
         both = torch.stack((frames, weights.expand_as(frames))).transpose(1, 2)
@@ -98,7 +102,10 @@ class StreamingInverse:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """What a stream of latents needs for its next piece; `rows` have passed the layers."""
+    """The state that a stream requires for its next piece.
+
+    `rows` is the number of rows that the layers have processed.
+    """
 
     upsample: StreamingUpsample
     inverse: StreamingInverse
@@ -108,7 +115,10 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class LatentPiece:
-    """The next latents of a stream, [n, 64]; n may be 0 in the last piece, which is `finished`."""
+    """The next latents of a stream, of shape [n, 64].
+
+    `finished` is true for the last piece, in which n can be 0.
+    """
 
     state: StreamState
     latents: Tensor
@@ -117,14 +127,17 @@ class LatentPiece:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The rows of a stream in a call: `mask` is bool [rows, keys], True where a row sees a key."""
+    """The rows of one stream in a call.
+
+    `mask` is a boolean tensor of shape [rows, keys], which is True if a row attends to a key.
+    """
 
     rows: slice
     mask: Tensor
 
 
 class AudioDecoder:
-    """The decoder of all streams, which has no state of its own."""
+    """The decoder. It does not have any state, so all streams can share it."""
 
     def __init__(self, module: AudioDecoderModule) -> None:
         self._module: Any = module
@@ -133,7 +146,7 @@ class AudioDecoder:
         self._weights = self._window.square()
 
     def new_stream(self) -> StreamState:
-        """The state before a stream's first latents."""
+        """Create the state of a new stream."""
         attention = self._module.decoder.layers[0].self_attn
         heads = attention.k_proj.out_features // attention.head_dim
         kept = self._module.fc1.weight.new_zeros(1, 0, self._module.fc1.out_features)
@@ -147,9 +160,9 @@ class AudioDecoder:
 
     @torch.inference_mode()
     def advance(self, pieces: Sequence[LatentPiece]) -> list[tuple[Tensor, StreamState]]:
-        """The samples, float32 [m], that each piece completes, and the stream's next state.
+        """Return the float32 samples, of shape [m], that each piece completes, and its next state.
 
-        At least one piece is due.
+        There must be at least one piece.
         """
         latents = self._module.fc1(torch.cat([piece.latents for piece in pieces])[None])
         parts = torch.split_with_sizes(latents, [len(piece.latents) for piece in pieces], 1)
@@ -185,7 +198,10 @@ class AudioDecoder:
         return results
 
     def _frames(self, rows: Tensor) -> Tensor:
-        """Windows, float [rows, `WINDOW_SAMPLES`], of the layers' output [1, rows, width]."""
+        """Convert the output of the layers, of shape [1, rows, width], to windows of samples.
+
+        The result is a float tensor of shape [rows, `WINDOW_SAMPLES`].
+        """
         states = self._module.decoder.norm(rows)
         magnitudes, phases = self._module.head.out(states)[0].float().chunk(2, 1)
         spectra = torch.polar(magnitudes.exp().clamp(max=LARGEST_MAGNITUDE), phases)
@@ -195,7 +211,10 @@ class AudioDecoder:
     def _through(
         self, rows: Tensor, states: Sequence[StreamState], counts: Sequence[int]
     ) -> tuple[Tensor, list[tuple[Past, ...]]]:
-        """Apply all layers to rows [1, sum of counts, width]; return also each stream's pasts."""
+        """Apply all layers to rows of shape [1, sum of counts, width].
+
+        Also returns the new keys and values of each stream.
+        """
         positions = torch.cat(
             [
                 torch.arange(state.rows, state.rows + count)
@@ -227,7 +246,7 @@ class AudioDecoder:
         before: Sequence[Past],
         spans: Sequence[_Span],
     ) -> tuple[Tensor, list[Past]]:
-        """Each stream's rows attend to its own past and themselves."""
+        """Compute attention. The rows of a stream attend to its own past and to themselves."""
         shape = (*normed.shape[:2], -1, attention.head_dim)
         queries, keys, values = (
             each(normed).view(shape).transpose(1, 2)
@@ -255,7 +274,9 @@ class AudioDecoder:
         return linear(together, attention.o_proj.weight), kept
 
     def _mask(self, rows: int, keys: int, device: torch.device) -> Tensor:
-        """bool [rows, keys], True where a row sees a key."""
+        """Return a boolean tensor of shape [rows, keys], which is True if a row attends to a
+        key.
+        """
         key = torch.arange(keys, device=device)
         row = torch.arange(keys - rows, keys, device=device)[:, None]
         seen = key <= row

@@ -1,10 +1,13 @@
-"""Code2wav's engine: audio of many segments.
+"""The code2wav engine, which computes the audio of many segments.
 
-Each segment has a stream of its own, which keeps what the next latents need. Latents are decoded
-once, in order, as soon as they are there. A latent waits for the next one and the last rows for
-the end, so samples are complete a little later than their frames. A step decodes the pieces of
-many segments in one call, in which a stream's rows meet no other's. If the call fails, each
-segment's piece is decoded by itself, so a fault fails its segment and no other.
+Each segment has its own stream, which stores the state that the next latents require. Latents are
+decoded once, in order, as soon as they arrive. Because a latent has to wait for the next one, and
+the last rows have to wait for the end of the stream, samples are completed slightly later than
+their frames arrive.
+
+Each step decodes pieces of many segments in a single call. The streams do not affect each other. If
+the call fails, the piece of each segment is decoded separately, so that an error only affects its
+own segment.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ from antiphon_services.vocoder.pace import DecodePace
 from antiphon_services.vocoder.received_codes import invalid_codes
 
 PACE = DecodePace(step=8, least=1, padding=0)
-"""A frame is 0.32 s; a step decodes 2.6 s of audio at most."""
+"""Each step decodes up to 2.6 seconds of audio. A frame has a duration of 0.32 seconds."""
 
 _EDGES = VocoderEdges(frames=LATENTS, audio=AUDIO)
 _NO_FRAMES = Pending(np.empty((0, FRAME_WIDTH), np.float32), prime=False)
@@ -51,21 +54,25 @@ _NO_FRAMES = Pending(np.empty((0, FRAME_WIDTH), np.float32), prime=False)
 
 @dataclass(frozen=True, slots=True)
 class PieceTurn:
-    """Frames that a step takes from a segment; none when only the end is due."""
+    """The frames of a segment that are decoded in a step.
+
+    There are no frames if only the end of the segment remains to be processed.
+    """
 
     segment: VocoderSegment
     frames: Pending
 
     @property
     def finished(self) -> bool:
-        """Whether these are the segment's last."""
+        """Whether these are the last frames of the segment."""
         return self.segment.finish_reason is not None and not self.segment.pending
 
 
 class LatentDecoderEngine:
-    """Implements `antiphon.runtime.engine.Engine`: `speech_latents` in, `audio` out.
+    """An engine with the input edge `speech_latents` and the output edge `audio`.
 
-    `context_limit` is the most frames of a segment, `slots` the most segments.
+    Implements `antiphon.runtime.engine.Engine`. `context_limit` is the maximum number of frames in
+    a segment, and `slots` is the maximum number of segments.
     """
 
     def __init__(self, module: AudioDecoderModule, *, context_limit: int, slots: int) -> None:
@@ -75,11 +82,11 @@ class LatentDecoderEngine:
         self._segments: dict[SegmentKey, VocoderSegment] = {}
         self._streams: dict[SegmentKey, StreamState] = {}
         self._tails: dict[SegmentKey, TailSilence] = {}
-        # Segments that can step, the longest waiting first.
+        # The segments that can step, ordered by how long they have waited.
         self._ready: dict[SegmentKey, None] = {}
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `ResourceExhausted` when all slots are taken."""
+        """Add a segment. Raises `ResourceExhausted` if all slots are in use."""
         if len(self._segments) == self._slots:
             raise ResourceExhausted(f"{CODE2WAV} has {self._slots} slots, and all are taken")
         self._segments[key] = VocoderSegment(key, _EDGES, AUDIO in settings.outputs)
@@ -90,7 +97,7 @@ class LatentDecoderEngine:
             self._tails[key] = TailSilence(round(tail_s * SAMPLE_RATE_HZ))
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Check and queue frames. Raises `DataLoss` or `InvalidArgument`."""
+        """Validate and store frames. Raises `DataLoss` or `InvalidArgument`."""
         segment = self._segments[key]
         segment.check_order(chunk)
         frames = _read_frames(chunk)
@@ -101,21 +108,23 @@ class LatentDecoderEngine:
             self._ready[key] = None
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`speech_latents`, or None while frames or the finish wait to be worked off."""
+        """Return `speech_latents`, or None if there is input that has not been processed yet."""
         return None if self._segments[key].can_step else LATENTS
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What the segment has cost until now."""
+        """Return the usage of the segment up to this point."""
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment and its stream."""
+        """Remove the segment and its stream."""
         del self._segments[key], self._streams[key]
         self._tails.pop(key, None)
         self._ready.pop(key, None)
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Decode `PACE.step` frames at most, in one call; those that waited longest go first."""
+        """Decode up to `PACE.step` frames in one call, starting with those that have waited
+        longest.
+        """
         ready = [self._segments[key] for key in self._ready if key not in held]
         shares = PACE.shares([segment.waiting for segment in ready])
         stepped = [
@@ -140,7 +149,7 @@ class LatentDecoderEngine:
         return events
 
     def _advance(self, turns: Sequence[PieceTurn]) -> list[EngineEvent]:
-        """Decode these frames in one call, which changes no state if it fails."""
+        """Decode the frames in a single call. If it fails, no state is changed."""
         events: list[EngineEvent] = []
         for turn, result in zip(turns, together(self._decode, turns), strict=True):
             segment = turn.segment
@@ -152,8 +161,9 @@ class LatentDecoderEngine:
         return events
 
     def _decode(self, turns: Sequence[PieceTurn]) -> list[tuple[Tensor, StreamState]]:
-        """Samples, float32 [m], and the next state of each stream."""
-        # Joined in a copy: what comes in a message is read-only, which torch warns of.
+        """Return the float32 samples, of shape [m], and the next state of each stream."""
+        # Concatenating copies the frames. Otherwise, torch would warn that message arrays are
+        # read-only.
         joined = np.concatenate([turn.frames.codes for turn in turns])
         latents = on_device(joined, self._decoder.device).view(-1, LATENT_WIDTH)
         lengths = [len(turn.frames.codes) * STEP_LATENTS for turn in turns]
@@ -162,13 +172,17 @@ class LatentDecoderEngine:
             for turn, part in zip(turns, torch.split_with_sizes(latents, lengths), strict=True)
         ]
         made, states = zip(*self._decoder.advance(pieces), strict=True)
-        # One copy for all; each segment sends its slice.
+        # All samples are copied to the host at once, and each segment sends its slice.
         ends = np.cumsum([len(samples) for samples in made])[:-1]
         return list(zip(np.split(host_array(torch.cat(made)), ends), states, strict=True))
 
 
 def _read_frames(chunk: InputChunk) -> Tensor:
-    """The chunk's frames, float32 [n, 256], n = 0 for a bare finish. Raises `InvalidArgument`."""
+    """Return the chunk's frames, as a float32 array of shape [n, 256].
+
+    n is 0 if the chunk only signals the end of the segment. Raises `InvalidArgument` if the chunk
+    is not valid.
+    """
     if not chunk.tensors and chunk.segment_finished:
         return _NO_FRAMES.codes
     if set(chunk.tensors) != {LATENTS}:

@@ -1,4 +1,7 @@
-"""What code2wav does with each field of `config.json`; see `stage/config_fields.py`."""
+"""How code2wav handles the fields of `config.json`.
+
+The classes used here are documented in `stage/config_fields.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ AUDIO = ConfigPart(
     "audio_tokenizer_config",
     computed=names("dec_kwargs"),
     only={"sample_rate": (SAMPLE_RATE_HZ,), "patch_size": (LATENT_ROWS,)},
-    # The encoder, what understands audio, and what is for training.
+    # The fields of the encoder and of audio understanding, and those that are only used for
+    # training.
     idle=names(
         "enc_kwargs semantic_module_kwargs hifi_gan_disc_kwargs spec_disc_kwargs lambda_disc "
         "lambda_mel_loss lambda_adv lambda_feat_match_loss lambda_semantic init_method"
@@ -28,7 +32,7 @@ LAYERS = ConfigPart(
         "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
         "hidden_act rms_norm_eps max_position_embeddings sliding_window use_sliding_window"
     ),
-    # In the vendor's release of transformers a window is every layer's.
+    # In the vendor's version of transformers, the window applies to every layer.
     idle=names("vocab_size tie_word_embeddings max_window_layers"),
     ropes=PLAIN_ROPE,
 )
@@ -36,4 +40,4 @@ PARTS = (AUDIO, DECODER, LAYERS)
 FLASH_PARTS = tuple(
     replace(part, path=part.path.removeprefix(AUDIO.path).removeprefix(".")) for part in PARTS
 )
-"""Of `vae/config.json` in the layout of Ming-flash-omni."""
+"""The parts of `vae/config.json` in the layout of Ming-flash-omni."""

@@ -1,4 +1,4 @@
-"""Loads code2wav of a Ming TTS checkpoint."""
+"""Loads the code2wav stage of a Ming TTS checkpoint."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ from antiphon_services.vocoder.stage import NO_SAMPLING
 
 WARM_UP_FRAMES = 3
 FRAME_ROWS = LATENT_ROWS * STEP_LATENTS
-"""Rows of a frame in the layers."""
+"""The number of rows per frame in the layers."""
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the audio decoder's memory. A session keeps the rows that its layers see.
+    """Return the memory required for the audio decoder.
 
-    Raises `FailedPrecondition`.
+    Each session stores the rows that the layers can attend to. Raises `FailedPrecondition` if the
+    checkpoint cannot be read.
     """
     checkpoint = MingCheckpoint.read(model_dir)
     prefix = checkpoint.audio_prefix + DECODER
@@ -80,8 +81,8 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """Load the audio decoder.
 
-    Raises `InvalidArgument` for settings that do not apply, and `FailedPrecondition` when the
-    checkpoint does not fit together.
+    Raises `InvalidArgument` if a setting does not apply to this stage, and `FailedPrecondition` if
+    the parts of the checkpoint do not match.
     """
     require_plain_torch(CODE2WAV, config)
     checkpoint = MingCheckpoint.read(model_dir)
@@ -125,7 +126,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
 
 
 def _warm_up(engine: LatentDecoderEngine, count: int) -> None:
-    """Decode so many frames, one by one, so that no request pays for what happens once."""
+    """Decode `count` frames one by one, so that no request pays for one-time initialization."""
     key = SegmentKey("warm-up", 0)
     engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({AUDIO})))
     frame = {LATENTS: np.zeros((1, FRAME_WIDTH), np.float32)}

@@ -1,7 +1,7 @@
-"""The audio decoder of Ming TTS, with the names of the checkpoint (`audio.decoder`, in
-Ming-flash-omni `decoder`).
+"""The audio decoder of Ming TTS, with the tensor names of its checkpoint.
 
-Its layers are those of Qwen2 in transformers. The module holds weights; `decoder.py` computes.
+These tensors are below `audio.decoder`, or below `decoder` in Ming-flash-omni. The layers are those
+of Qwen2 in transformers. The computations are in `decoder.py`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,27 @@ from antiphon_services.lm.qwen2_stack import Qwen2Stack
 DECODER = "decoder."
 
 WINDOW_ROWS = 4
-"""Rows that a window of the inverse transform spans."""
+"""The number of rows that a window of the inverse transform spans."""
 
 UNUSED = ("decoder.embed_tokens.weight", "head.istft.window")
-"""A table that nothing reads, and what is computed here."""
+"""A table that is not used, and a window that is computed instead of loaded."""
 
 SEMANTIC = ("fc2", "fc3", "semantic_model")
-"""Children that understand audio, which some checkpoints have."""
+"""The modules for audio understanding, which only some checkpoints contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSizes:
-    """`backbone` is that of `audio_tokenizer_config.dec_kwargs` in the checkpoint."""
+    """The sizes of the decoder.
+
+    `backbone` is the object of this name in the checkpoint's `audio_tokenizer_config.dec_kwargs`.
+    """
 
     backbone: dict[str, Any]
 
 
 class AudioDecoderModule(nn.Module):
-    """All of `audio.decoder` but for `UNUSED`."""
+    """All tensors of `audio.decoder` except `UNUSED`."""
 
     def __init__(self, sizes: DecoderSizes) -> None:
         super().__init__()
@@ -45,5 +48,5 @@ class AudioDecoderModule(nn.Module):
         self.head = nn.Module()
         self.head.out = nn.Linear(config.hidden_size, WINDOW_ROWS * ROW_SAMPLES + 2)
         self.layer_count = int(config.num_hidden_layers)
-        # Rows that a row sees, with itself; 0 means all before it.
+        # The number of rows that a row attends to, including itself. 0 means all previous rows.
         self.window = config.sliding_window or 0

@@ -1,8 +1,9 @@
-"""Cuts the silence at the end of speech, which is known to be the end only when speech is over.
+"""Removes the silence at the end of speech.
 
-Mirrors `silence_holder` of Ming-flash-omni's talker: windows of 0.1 s are silent up to a mean
-magnitude of 1e-3, and silent ones are held until a loud one comes. Its last part, shorter than a
-window, is dropped there; here it is judged by itself.
+This module mirrors `silence_holder` in the talker of Ming-flash-omni. A window of 0.1 seconds is
+silent if its mean magnitude is at most 1e-3. Silent windows are held back until a window is loud or
+the speech ends. The vendor's code drops the last part if it is shorter than a window. Here, this
+part is treated as a separate window.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ Floats = npt.NDArray[np.float32]
 
 
 class TailSilence:
-    """Of one stream, at whose end `tail` samples of silence are left."""
+    """Removes silence from one stream, but keeps `tail` samples of silence at its end."""
 
     def __init__(self, tail: int) -> None:
         self._tail = tail
-        # Samples after the last loud window, of which so many windows are known to be silent.
+        # The samples after the last loud window. The first `_silent` windows of them are known to
+        # be silent.
         self._held: list[Floats] = []
         self._silent = 0
 
     def advance(self, samples: Floats, *, finished: bool) -> Floats:
-        """The samples that leave now: all up to the last loud window, and the tail at the end."""
+        """Return the samples that can be sent now.
+
+        These are all samples up to the last loud window and, at the end, the tail.
+        """
         held = np.concatenate((*self._held, samples))
-        # A part of a window is one at the end.
+        # An incomplete window only counts as a window at the end.
         starts = range(self._silent * WINDOW, len(held), WINDOW)
         ends = [start + WINDOW for start in starts if finished or start + WINDOW <= len(held)]
         loud = [end for end in ends if np.abs(held[end - WINDOW : end]).mean() > SILENT]

@@ -1,1 +1,1 @@
-"""Text to latents of audio."""
+"""The talker stage, which generates audio latents from text."""

@@ -1,4 +1,6 @@
-"""The aggregator: latents of a step, or of a recording, to rows of the language model."""
+"""The aggregator, which converts the latents of steps or recordings to rows of the language
+model.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from antiphon_services.ming_tts.talker.blocks import RmsTransformer, affine
 
 
 class Aggregator:
-    """Computes with the module `linear_proj_audio` of the checkpoint."""
+    """Computes rows with the `linear_proj_audio` module of the checkpoint."""
 
     def __init__(self, module: Any) -> None:
         self._latents = affine(module.x_embedder)
@@ -21,7 +23,9 @@ class Aggregator:
         self._transformer = RmsTransformer(module, 1 + STEP_LATENTS)
 
     def rows(self, latents: Tensor) -> Tensor:
-        """[n, hidden]: one row for each step's latents [n, 4, 64]."""
+        """Return rows of shape [n, hidden], one for each step's latents, which have shape [n, 4,
+        64].
+        """
         first = self._first.expand(len(latents), 1, -1)
         rows = torch.cat((first, linear(latents, *self._latents)), 1)
         return self._transformer.forward(rows, slice(1))[:, 0]

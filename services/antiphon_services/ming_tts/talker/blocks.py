@@ -1,8 +1,9 @@
-"""The transformer of flow head and aggregator: RMS norms, all rows see all, all heads rotated.
+"""The transformer of the flow head and the aggregator.
 
-Queries and keys are rotated in interleaved pairs. The rows of their weights are reordered at load
-into the halves that `antiphon_services.lm.rotary` rotates, which changes no product of a query and
-a key.
+It uses RMS normalization and full attention. All heads are rotated, and the original weights rotate
+queries and keys in interleaved pairs. `antiphon_services.lm.rotary` rotates halves instead, so the
+rows of the weights are reordered when the model is loaded. This does not change the product of a
+query and a key.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ NORM_EPSILON = 1e-6
 
 
 class RmsTransformer:
-    """The blocks of a module with `blocks`, `heads` and `final_layer`, over `rows` rows."""
+    """The transformer of a module that has `blocks`, `heads` and `final_layer`.
+
+    `rows` is the number of rows in a sequence.
+    """
 
     def __init__(self, module: Any, rows: int) -> None:
         heads = int(module.heads)
@@ -32,7 +36,7 @@ class RmsTransformer:
         self._rotation = Rotation(turns.to(self._norm.dtype))
 
     def forward(self, rows: Tensor, outputs: slice) -> Tensor:
-        """The outputs at some of the rows [sequences, rows, width]."""
+        """Return the outputs at the given rows of sequences with shape [sequences, rows, width]."""
         for block in self._blocks:
             rows = block.forward(rows, self._rotation)
         normed = rms_norm(rows[:, outputs], self._norm.shape, self._norm, NORM_EPSILON)
@@ -52,7 +56,7 @@ class _RmsBlock:
         self._up, self._down = affine(module.mlp.ff["0"][0]), affine(module.mlp.ff["2"])
 
     def forward(self, rows: Tensor, rotation: Rotation) -> Tensor:
-        """Rows [sequences, n, width] after the block."""
+        """Apply the block to rows of shape [sequences, n, width]."""
         rows = rows + self._attend(
             rms_norm(rows, self._norm.shape, self._norm, NORM_EPSILON), rotation
         )
@@ -71,12 +75,12 @@ class _RmsBlock:
 
 
 def affine(module: nn.Linear) -> Affine:
-    """Weight and bias."""
+    """Return the weight and the bias of a linear layer."""
     return module.weight, module.bias
 
 
 def _halved(module: nn.Linear, heads: int) -> Affine:
-    """The projection with the even rows of each head before its odd ones."""
+    """Reorder a projection so that the even rows of each head precede the odd rows."""
     weight, bias = affine(module)
     order = torch.arange(len(weight), device=weight.device).view(heads, -1, 2)
     order = order.transpose(1, 2).reshape(-1)

@@ -1,6 +1,6 @@
-"""How the vendor's models read what a voice is to be like: a caption in JSON.
+"""Formats the description of a voice as the JSON caption that the vendor's models expect.
 
-Mirrors `create_instruction` of the vendor's example.
+This module mirrors `create_instruction` in the vendor's example.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MUSIC = ("Genre", "Mood", "Instrument", "Theme", "ENV", "SNR")
 
 
 def caption_of(told: Mapping[str, str]) -> str:
-    """Return the caption of one speaker from these parts."""
+    """Create the caption of a single speaker from its parts."""
     parts: dict[str, object] = dict.fromkeys(_PARTS)
     parts |= {"序号": 1, "说话人": "speaker_1", "BGM": dict.fromkeys(_MUSIC)} | dict(told)
     return json.dumps({"audio_sequence": [parts]}, ensure_ascii=False)

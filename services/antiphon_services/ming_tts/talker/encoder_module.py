@@ -1,4 +1,4 @@
-"""The audio encoder of Ming TTS, with the names of the checkpoint (`audio.encoder`)."""
+"""The audio encoder of Ming TTS, with the tensor names of its checkpoint (`audio.encoder`)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ LEAST_SPREAD = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class EncoderSizes:
-    """`backbone` is that of `audio_tokenizer_config.enc_kwargs` in the checkpoint."""
+    """The sizes of the encoder.
+
+    `backbone` is the object of this name in the checkpoint's `audio_tokenizer_config.enc_kwargs`.
+    """
 
     backbone: dict[str, Any]
 
     def config(self, **changes: int) -> Qwen2Config:
-        """The layers' configuration. In the vendor's release of transformers a window is every
-        layer's."""
+        """Return the configuration of the layers.
+
+        In the vendor's version of transformers, the window applies to every layer.
+        """
         windows = {"max_window_layers": 0} if self.backbone.get("use_sliding_window") else {}
         made: Qwen2Config = Qwen2Config.from_dict(self.backbone | windows | changes)
         return made
 
 
 class AudioEncoderModule(nn.Module):
-    """Samples at 44.1 kHz to the mean and the spread of latents."""
+    """Encodes samples at 44.1 kHz to the mean and the standard deviation of latents."""
 
     def __init__(self, sizes: EncoderSizes) -> None:
         super().__init__()
@@ -42,12 +47,15 @@ class AudioEncoderModule(nn.Module):
         self.fc1 = nn.Linear(ROW_SAMPLES, width, bias=False)
         self.fc2 = nn.Linear(width, width)
         self.fc3 = nn.Linear(width, 2 * LATENT_WIDTH)
-        # Trained, and not used.
+        # The checkpoint contains these weights, but they are not used.
         self.norm = nn.LayerNorm(width)
         self.cls_embed = nn.Parameter(torch.zeros(1, 1, width))
 
     def forward(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation, [latents, 64] each, of samples [n], n at least 1."""
+        """Return the mean and the standard deviation, each of shape [latents, 64].
+
+        `samples` has shape [n], in which n must be at least 1.
+        """
         samples = pad(samples, (0, -len(samples) % (LATENT_ROWS * ROW_SAMPLES)))
         rows = self.fc2(self.fc1(samples.view(1, -1, ROW_SAMPLES)))
         rows = self.encoder(inputs_embeds=rows).last_hidden_state[0]

@@ -1,14 +1,15 @@
-"""The talker's engine: decodes frames of latents of many segments, one frame per segment and step.
+"""The talker engine, which decodes frames of latents for many segments, one frame per step.
 
-Worker threads prepare the prompts, because tokenization and the encoding of a reference recording
-take long. A step is one forward pass over the ready rows: parts of prompts, up to `prefill_rows`
-rows, frames that a client already has, and one row of every segment whose prompt is complete. These
-segments sample a frame in the same step, and the engine emits it.
+Worker threads prepare the prompts, because tokenizing the text and encoding a reference recording
+take a long time. Each step performs one forward pass. It includes up to `prefill_rows` rows of
+prompts, frames that the client already has, and one row for each segment whose prompt is complete.
+Each of these segments samples one frame, which is emitted in the same step.
 
-The stop head reads the state from which a frame is sampled. The frame at which it stops is spoken,
-and so is the frame of the last allowed draw. Then the next utterance of the text begins in the same
-slot; a segment whose next utterance has not arrived waits for its input. Of frames that a client
-already has, the stop head tells to which utterance they belong.
+The stop head reads the state from which a frame is sampled. An utterance ends with the frame at
+which the stop head stops, or after the maximum number of draws. In both cases, the last frame is
+part of the speech. The next utterance of the text then starts in the same slot. If it has not
+arrived, the segment waits for more input. For frames that the client already has, the stop head
+determines the utterance to which they belong.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ Part = TypeVar("Part", PromptPart[Any], KnownPart[Any])
 
 
 class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
-    """Implements `antiphon.runtime.engine.PreparingEngine`: `text_edge` in, `speech_latents` out.
+    """An engine with the input edge `text_edge` and the output edge `speech_latents`.
 
-    Another edge than `input` is that of a stage which writes the text: its tensor `utf8`.
+    Implements `antiphon.runtime.engine.PreparingEngine`. If `text_edge` is not `input`, it is the
+    edge of a stage that generates the text, which is then read from the tensor `utf8`.
     """
 
     role, edge = TALKER, LATENTS
@@ -63,7 +65,8 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
         prefill_rows: int = PREFILL_ROWS,
         preparations: Preparations[LatentPrompts] | None = None,
     ) -> None:
-        # Whether a frame is the last one is known when it is read, so no step is launched ahead.
+        # A step has to be read before it is known whether the frame is the last one, so steps are
+        # not launched in advance.
         super().__init__(model, context_limit, prefill_rows=prefill_rows, preparations=preparations)
         self._model = model
         self._front_end = front_end
@@ -71,18 +74,24 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
 
     @property
     def model(self) -> MingTalker:
-        """The model that the engine steps."""
+        """The model that the engine uses."""
         return self._model
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `InvalidArgument` for settings that `new_segment` refuses, another output, or a
-        history of frames that cannot be drawn."""
+        """Add a segment.
+
+        Raises `InvalidArgument` if another output is requested, or if the history contains frames
+        that cannot be drawn, as well as the errors of `new_segment`.
+        """
         known = known_latents(settings.history, FRAME_WIDTH)
         super().admit(key, settings)
         self._segments[key].known = known
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> LatentSegment:
-        """Raises `InvalidArgument` for a voice or a sampling that there is not."""
+        """Create a segment.
+
+        Raises `InvalidArgument` if the voice or a sampling setting is not supported.
+        """
         check_sampling(settings.sampling)
         voice = read_voice(
             settings.voice,
@@ -94,17 +103,17 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
         return LatentSegment(key, "", settings.sampling, text)
 
     def begin(self, segment: LatentSegment, prompt: LatentPrompts) -> Sequence[EngineEvent]:
-        """Begin the first of these utterances, unless an earlier one is being spoken."""
-        # More of the text may have come meanwhile.
+        """Start the first of the prepared utterances, unless another one is still being spoken."""
+        # More text may have arrived in the meantime.
         self.prepare(segment)
         return [] if segment.prompt.speaks else self._begin_utterance(segment)
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the segment's counts so far, of all its utterances."""
+        """Return the usage of the segment up to this point, including all of its utterances."""
         return _with_all_rows(self._segments[key], super().so_far(key))
 
     def finish(self, segment: LatentSegment, reason: FinishReason) -> list[EngineEvent]:
-        """Return the segment's last events, with the rows of all its utterances."""
+        """Return the last events of the segment, with the rows of all of its utterances."""
         events = super().finish(segment, reason)
         return [
             _with_all_rows(segment, each) if isinstance(each, Completed) else each
@@ -114,13 +123,16 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
     def forward(
         self, segments: Sequence[LatentSegment], events: list[EngineEvent]
     ) -> PendingStep | None:
-        """One call for the parts, known frames and draws of all; None when it draws nothing."""
+        """Compute the prompt parts, known frames and draws of all segments in one call.
+
+        Returns None if there are no draws.
+        """
         all_parts = self.take_parts(segments)
         parts, known = by_slot(all_parts), by_slot(self.take_known(segments, all_parts))
         work = []
         for segment in segments:
             slot = segment.slot
-            # Whether there is a draw behind known frames depends on the stop head at the last one.
+            # The stop head at the last known frame decides whether a draw follows.
             draws = segment.can_draw and slot not in known
             draw = segment.next_draw() if draws else None
             turn = LatentTurn(parts.get(slot, ()), known.get(slot, ()), draw)
@@ -138,7 +150,7 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
         return PendingStep(draws_made) if draws_made else None
 
     def take_drawn(self, segment: LatentSegment, drawn: LatentDrawn) -> Sequence[EngineEvent]:
-        """Emit the frame, and end its utterance if it is the last one."""
+        """Emit the frame, and end its utterance if it is the last frame."""
         if not np.isfinite(drawn.frame).all():
             return self.undecided(segment)
         frame = Emitted(segment.key, LATENTS, segment.frames, {LATENTS: drawn.frame})
@@ -146,7 +158,10 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
         return [frame, *self._end(segment, drawn.stop)]
 
     def _end(self, segment: LatentSegment, stop: Floats) -> list[EngineEvent]:
-        """End the utterance if its last frame does; `stop` are the stop head's logits there."""
+        """End the utterance if its last frame is a final one.
+
+        `stop` contains the logits of the stop head at that frame.
+        """
         if not np.isfinite(stop).all():
             return self.undecided(segment)
         segment.shown = segment.handed_on
@@ -161,7 +176,7 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
         return self._begin_utterance(segment)
 
     def _begin_utterance(self, segment: LatentSegment) -> list[EngineEvent]:
-        """Begin the next utterance, or finish the segment after the last one."""
+        """Start the next utterance, or finish the segment after the last one."""
         if segment.prompt.go_on():
             assert segment.slot is not None
             segment.bound(self._context_limit)
@@ -180,8 +195,11 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
     def _take_known(
         self, segment: LatentSegment, parts: Sequence[KnownPart[Any]], stops: Floats
     ) -> list[EngineEvent]:
-        """Emit known frames as if they had been drawn, up to the end of their utterance; those
-        behind it belong to the next one. `stops` [n, 2] are the stop head's logits at each."""
+        """Emit known frames as if they had been drawn, up to the end of their utterance.
+
+        Frames after the end belong to the next utterance. `stops`, of shape [n, 2], contains the
+        logits of the stop head at each frame.
+        """
         frames = np.concatenate([each.frames for each in parts])
         first = segment.frames - len(frames)
         count = len(frames)
@@ -201,8 +219,10 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
 
 
 def _end_of_utterance(segment: LatentSegment, frames: int, stop: Floats) -> FinishReason | None:
-    """Why the current utterance ends after so many of its frames; None if it goes on. `stop` are
-    the stop head's logits at the last of them."""
+    """Return why the current utterance ends after `frames` frames, or None if it continues.
+
+    `stop` contains the logits of the stop head at the last frame.
+    """
     if is_last(frames - 1, stop):
         return FinishReason.STOP
     return FinishReason.LENGTH if frames == segment.most_frames else None
@@ -214,7 +234,7 @@ def _with_all_rows(segment: LatentSegment, completed: Completed) -> Completed:
 
 
 def by_slot(parts: Iterable[Part]) -> dict[int | None, list[Part]]:
-    """The parts of each slot, in order."""
+    """Group the parts by slot and preserve their order."""
     found: dict[int | None, list[Part]] = defaultdict(list)
     for part in parts:
         found[part.slot].append(part)

@@ -1,4 +1,7 @@
-"""What the talker does with each field of `config.json`; see `stage/config_fields.py`."""
+"""How the talker handles the fields of `config.json`.
+
+The classes used here are documented in `stage/config_fields.py`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ MODEL = ConfigPart(
 LAYERS = ConfigPart(
     "llm_config",
     computed=LAYER_SIZES,
-    # The head that writes text is not used.
+    # The language model head is not used.
     idle=names("tie_word_embeddings max_window_layers"),
     ropes=PLAIN_ROPE,
 )
@@ -32,7 +35,7 @@ _BLOCKS = names("hidden_size depth num_heads mlp_ratio")
 _PLAIN_BLOCKS = {"qk_norm": OFF, "pe_attn_head": (None,)}
 _TRAINING = names("dropout cfg_dropout_prob")
 _FLASH_BLOCKS = {**_PLAIN_BLOCKS, "in_channels": (None, LATENT_WIDTH)}
-# Widths that follow from the language model, and which kernel computes attention.
+# Widths that are determined by the language model, and the choice of the attention kernel.
 _FLASH_WIDTHS = names("llm_cond_dim llm_input_dim attn_backend")
 FLOW = ConfigPart(
     "ditar_config",
@@ -49,7 +52,7 @@ AUDIO = ConfigPart(
     "audio_tokenizer_config",
     computed=names("enc_kwargs dec_kwargs"),
     only={"sample_rate": (SAMPLE_RATE_HZ,), "patch_size": (LATENT_ROWS,)},
-    # What understands audio, and what is for training.
+    # The fields of audio understanding, and those that are only used for training.
     idle=names(
         "semantic_module_kwargs hifi_gan_disc_kwargs spec_disc_kwargs lambda_disc lambda_mel_loss "
         "lambda_adv lambda_feat_match_loss lambda_semantic init_method"
@@ -81,7 +84,8 @@ FLASH_PARTS = (
             "cfg_strength": (None, GUIDANCE),
             "spk_dim": (None, SPEAKER_WIDTH),
         },
-        # The layers are in `llm/config.json`; how many requests run at once is set by `slots`.
+        # The layers are configured in `llm/config.json`. The number of concurrent requests is set
+        # by `slots`.
         idle=names("llm_config audio_vae_path campplus_model max_conc"),
     ),
     ConfigPart(
@@ -92,7 +96,7 @@ FLASH_PARTS = (
     ),
     ConfigPart("aggregator", computed=_BLOCKS, only=_FLASH_BLOCKS, idle=_TRAINING | _FLASH_WIDTHS),
 )
-"""Of the layout of Ming-flash-omni, as the two below."""
+"""The parts in the layout of Ming-flash-omni. The same applies to the two constants below."""
 FLASH_LAYER_PARTS = (replace(LAYERS, path=""),)
 FLASH_AUDIO_PARTS = tuple(
     replace(part, path=part.path.removeprefix(AUDIO.path).removeprefix("."))

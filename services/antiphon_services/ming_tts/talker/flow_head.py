@@ -1,8 +1,9 @@
-"""The flow head: from a hidden state and the latents before a step to the step's latents.
+"""The flow head, which computes the latents of a step.
 
-Mirrors `FlowLoss.sample` of the vendor: ten Euler steps over four latents, guided, with noise after
-each step but the last one where the temperature is above 0. Ming-flash-omni adds noise after the
-last one, too.
+Its inputs are a hidden state and the preceding latents. This module mirrors the vendor's
+`FlowLoss.sample`. It solves four latents with ten Euler steps and classifier-free guidance. If the
+temperature is above 0, noise is added after each step except the last one. Ming-flash-omni also
+adds noise after the last step.
 """
 
 from __future__ import annotations
@@ -24,25 +25,30 @@ from antiphon_services.ming_tts.talker.module import TIME_WIDTH
 STEPS = 10
 GUIDANCE = 2.0
 NOISE = 0.25
-"""Standard deviation of the noise over a unit of the flow's time, at temperature 1."""
+"""The standard deviation of the noise per unit of flow time at temperature 1."""
 
 _TIME_SCALE, _TIME_BASE = 1000, 10_000
 
 
 def step_draws(key: int, step: int, noises: int) -> Tensor:
-    """float32 [1 + noises, 4, 64]: what the step begins with, then its noise."""
+    """Return the random numbers of a step, as a float32 tensor of shape [1 + noises, 4, 64].
+
+    The first entry is the initial value. The remaining entries are the noise.
+    """
     count = 1 + noises
     numbers = normal_draws(key, step, count * STEP_LATENTS * LATENT_WIDTH)
     return torch.from_numpy(numbers).view(count, STEP_LATENTS, LATENT_WIDTH)
 
 
 class FlowHead:
-    """Computes with the module `flowloss.cfm.model` of the checkpoint. With a `noisy_end` noise is
-    added after the last step, too."""
+    """Computes latents with the `flowloss.cfm.model` module of the checkpoint.
+
+    If `noisy_end` is true, noise is also added after the last step.
+    """
 
     def __init__(self, module: Any, *, noisy_end: bool) -> None:
         self.noises = STEPS if noisy_end else STEPS - 1
-        """How often noise is added where the temperature is above 0."""
+        """How many times noise is added if the temperature is above 0."""
         self._latents = affine(module.x_embedder)
         self._condition = affine(module.c_embedder.cond_embedder)
         self._transformer = RmsTransformer(module, 1 + HISTORY_LATENTS + STEP_LATENTS)
@@ -52,7 +58,9 @@ class FlowHead:
         self._times = module.t_embedder.time_mlp(self._embedded(self._steps.times))
 
     def _embedded(self, times: Tensor) -> Tensor:
-        """[evaluations, `TIME_WIDTH`]: sines, then cosines."""
+        """Return embeddings of shape [evaluations, `TIME_WIDTH`], in which sines precede
+        cosines.
+        """
         half = TIME_WIDTH // 2
         rates = torch.exp(torch.arange(half).float() * -(math.log(_TIME_BASE) / (half - 1)))
         angles = _TIME_SCALE * times[:, None] * rates
@@ -66,9 +74,10 @@ class FlowHead:
         draws: Sequence[Tensor],
         temperatures: Sequence[float],
     ) -> Tensor:
-        """The latents [n, 4, 64] that follow on `history` [n, 32, 64] at hidden states [n, hidden].
+        """Compute the latents that follow `history`, as a tensor of shape [n, 4, 64].
 
-        `draws` are those of `step_draws` for each.
+        `states` has shape [n, hidden], and `history` has shape [n, 32, 64]. `draws` contains the
+        result of `step_draws` for each of them.
         """
         conditions = linear(torch.cat((states, torch.zeros_like(states))), *self._condition)
         past = linear(history, *self._latents).repeat(2, 1, 1)
@@ -91,7 +100,7 @@ class FlowHead:
         draws: Sequence[Tensor],
         temperatures: Sequence[float],
     ) -> Tensor:
-        """With the noise of those whose temperature is above 0."""
+        """Add noise to all values whose temperature is above 0."""
         for place, temperature in enumerate(temperatures):
             if temperature > 0:
                 scale = NOISE * math.sqrt(temperature) * math.sqrt(width)

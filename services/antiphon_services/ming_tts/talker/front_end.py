@@ -1,10 +1,13 @@
-"""Prepare the talker's prompts from the text and the voice of a request.
+"""Prepares the talker's prompts from the text and the voice of a request.
 
-Mirrors `speech_generation` of the vendor's example. A request with a recording and its text
-continues the recording, a request with only a recording uses its speaker, and a caption describes
-the voice. A caption without a recording leaves the speaker open. In Ming-flash-omni the name of a
-voice stands for a recording of the checkpoint and its text, and a long text is several utterances,
-each with a prompt. So is a text in pieces, in both layouts.
+This module mirrors `speech_generation` in the vendor's example. A request with a recording and its
+transcript continues the recording. A request with only a recording uses the speaker of the
+recording. A caption describes the voice, but without a recording, it does not determine the
+speaker.
+
+In Ming-flash-omni, the name of a voice selects a recording of the checkpoint and its transcript. A
+long text is divided into utterances, each of which has its own prompt. Streamed text is divided
+into utterances in both layouts.
 """
 
 from __future__ import annotations
@@ -32,12 +35,15 @@ from antiphon_services.text.read_aloud import MESSAGES, most_json_bytes, text_to
 from antiphon_services.text.utf8_pieces import nothing_to_say
 
 MOST_PIECES_BYTES = 64 << 10
-"""Most bytes of a text in pieces, an hour of speech."""
+"""The maximum size of streamed text in bytes, which corresponds to an hour of speech."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatentPrompts:
-    """The prompts of utterances, in order, and whether they are the `last` of their text."""
+    """The prompts of utterances in order.
+
+    `last` is true if these are the last utterances of their text.
+    """
 
     utterances: tuple[LatentPrompt, ...]
     last: bool = True
@@ -45,17 +51,18 @@ class LatentPrompts:
 
 @dataclass(frozen=True, slots=True)
 class PresetVoice:
-    """A voice of a checkpoint: its recording, and the `text` of the recording."""
+    """A voice of the checkpoint, which consists of a recording and its transcript in `text`."""
 
     voice: RecordedVoice
     text: str
 
 
 class LatentFrontEnd:
-    """Makes prompts for one checkpoint; `context_limit` counts the positions of a segment.
+    """Creates prompts for one checkpoint.
 
-    `voices` are the names of those that the model was trained on. `stored` are those of
-    Ming-flash-omni by name in lower case, None in the other layout.
+    `context_limit` is the maximum number of positions in a segment. `voices` contains the names of
+    the voices that the model was trained on. `stored` contains the voices of Ming-flash-omni by
+    lowercase name. It is None for the other layout.
     """
 
     def __init__(
@@ -75,30 +82,32 @@ class LatentFrontEnd:
 
     @property
     def max_text_bytes(self) -> int:
-        """No text of more bytes can fit; one of fewer need not."""
+        """The maximum size of a text in bytes. A longer text can never fit, but a shorter one may
+        not fit either.
+        """
         return self._context_limit * self._tokenizer.bytes_per_id
 
     def check_size(self, json_bytes: int) -> None:
-        """Raise `InvalidArgument` for a message whose JSON is larger than any that fits."""
+        """Raise `InvalidArgument` if the JSON of a message is too large for its text to fit."""
         if json_bytes > most_json_bytes(self.max_text_bytes):
             raise too_long(f"{json_bytes} bytes are too many", MESSAGES)
 
     def check_pieces(self, count: int) -> None:
-        """Raise `InvalidArgument` for more than `MOST_PIECES_BYTES` of text in pieces."""
+        """Raise `InvalidArgument` if streamed text is larger than `MOST_PIECES_BYTES`."""
         if count > MOST_PIECES_BYTES:
             raise too_long(f"more than {MOST_PIECES_BYTES} bytes of text are too many", PIECE_FIELD)
 
     def prepare(self, tensors: Tensors, request: MingVoiceRequest) -> LatentPrompts:
-        """Return the prompts of an `input` chunk. Takes long, so that it should run on a worker
-        thread.
+        """Create the prompts for an `input` chunk.
 
-        Raises `InvalidArgument` unless the input is one user message of text, and if a prompt
-        leaves no positions for speech.
+        This takes a long time, so call it on a worker thread. Raises `InvalidArgument` if the input
+        is not a single user message that consists of text, or if a prompt leaves no room for
+        speech.
         """
         text = text_to_read(from_tensors(tensors))
         if not text.strip():
             raise InvalidArgument(f"{MESSAGES}: there is nothing to say", field=MESSAGES)
-        # A description of music is no text that is read.
+        # A description of music is not read aloud, so it is not divided.
         divided = self._stored is not None and not all(mark in text for mark in MUSIC_MARKS)
         return self._prompts(split_text(text) if divided else [text], request, MESSAGES)
 
@@ -111,10 +120,11 @@ class LatentFrontEnd:
         last: bool,
         may_be_silent: bool,
     ) -> LatentPrompts:
-        """Return the prompts of the utterances that a piece of a text completes. Takes long.
+        """Create the prompts of the utterances that a piece of text completes.
 
-        Raises `InvalidArgument` as `ArrivingText.take` does, if a prompt leaves no positions for
-        speech, and for a text that says nothing unless it `may_be_silent`.
+        This takes a long time. Raises `InvalidArgument` if a prompt leaves no room for speech, or
+        if the text has no speakable content and `may_be_silent` is false, as well as the errors of
+        `ArrivingText.take`.
         """
         texts = arriving.take(utf8, last=last)
         if last and arriving.silent and not may_be_silent:
@@ -148,11 +158,11 @@ class LatentFrontEnd:
 
     @property
     def stores_voices(self) -> bool:
-        """Whether the name of a voice stands for a recording."""
+        """Whether the name of a voice selects a recording."""
         return self._stored is not None
 
     def _voice(self, request: MingVoiceRequest) -> tuple[RecordedVoice | None, str]:
-        """Return the recording to continue, and its text."""
+        """Return the recording to continue and its transcript."""
         if request.reference is not None:
             return self._encoder.voice(request.reference), request.reference_text
         if self._stored is not None and request.stored:

@@ -1,7 +1,8 @@
-"""One segment of the talker: its text, and the prompts that are made of it. See `lm/frames.py`.
+"""A segment of the talker: its text and the prompts made from it.
 
-A segment speaks its utterances in order in one slot, with one stream of frames. Each has a prompt
-of its own: positions and counts of draws start at 0 for every utterance.
+A segment speaks its utterances in order. They share a single slot and a single stream of frames.
+Each utterance has its own prompt, and its positions and draws are counted from 0. The base classes
+are in `lm/frames.py`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from antiphon_services.ming_tts.talker.voice_options import MingVoiceRequest
 
 
 class LatentText(TextInPieces[LatentPrompts]):
-    """The text of a segment, and then the prompts of its utterances, one of which is `current`.
+    """Receives the text of a segment, and stores the prompts of its utterances.
 
-    It arrives on `input`, or on the edge of a stage that writes it.
+    `current` is the prompt of the current utterance. The text arrives on `input`, or on the edge of
+    a stage that generates it.
     """
 
     def __init__(
@@ -40,13 +42,13 @@ class LatentText(TextInPieces[LatentPrompts]):
         self._waiting: deque[LatentPrompt] = deque()
         self._current: LatentPrompt | None = None
         self.complete = False
-        """Whether all utterances have prompts."""
+        """Whether the prompts of all utterances have been prepared."""
         self.rows_before = 0
-        """Rows of the prompts of earlier utterances."""
+        """The number of rows in the prompts of earlier utterances."""
 
     @property
     def current(self) -> LatentPrompt:
-        """The prompt of the current utterance, which there must be."""
+        """The prompt of the current utterance, which must exist."""
         assert self._current is not None
         return self._current
 
@@ -57,21 +59,23 @@ class LatentText(TextInPieces[LatentPrompts]):
 
     @property
     def is_last(self) -> bool:
-        """Whether no utterance follows the current one."""
+        """Whether the current utterance is the last one."""
         return self.complete and not self._waiting
 
     @property
     def rows(self) -> int:
-        """Length of the current prompt, with the first draw's row."""
+        """The length of the current prompt, including the row of the first draw."""
         return len(self.current.ids)
 
     @property
     def prompt_rows(self) -> int | None:
-        """The current prompt's `rows`; None while there is no current utterance."""
+        """The value of `rows`, or None if there is no current utterance."""
         return self.rows if self.speaks else None
 
     def make_pieces(self, utf8: bytes, *, last: bool) -> Callable[[], LatentPrompts]:
-        """See `LatentFrontEnd.prepare_piece`."""
+        """Return a function that prepares a piece, as described in
+        `LatentFrontEnd.prepare_piece`.
+        """
         make, arriving = self._front_end.prepare_piece, self._arriving
         return partial(make, arriving, utf8, self._request, last=last, may_be_silent=self.written)
 
@@ -81,7 +85,7 @@ class LatentText(TextInPieces[LatentPrompts]):
         self.complete = prompt.last
 
     def go_on(self) -> bool:
-        """Make the next utterance the current one. Returns False if it is not there."""
+        """Select the next utterance. Return False if it is not available."""
         if self._current is not None:
             self.rows_before += len(self._current.ids)
         self._current = self._waiting.popleft() if self._waiting else None
@@ -90,10 +94,10 @@ class LatentText(TextInPieces[LatentPrompts]):
 
 @dataclass(slots=True)
 class LatentSegment(SpokenTextSegment[LatentText]):
-    """Every draw is a frame, the last one of an utterance as well.
+    """A segment in which every draw is a frame, including the last draw of an utterance.
 
-    Utterances before the current one had `drawn_before` frames. `cut` is set once a limit has ended
-    an utterance, or left one out.
+    `drawn_before` is the number of frames in earlier utterances. `cut` is true if a limit has ended
+    or skipped an utterance.
     """
 
     drawn_before: int = 0
@@ -101,11 +105,13 @@ class LatentSegment(SpokenTextSegment[LatentText]):
     cut: bool = False
 
     def take_text(self, step: int) -> None:
-        """Nothing goes with a frame."""
+        """Does nothing, because a frame has no additional text."""
 
     @property
     def handed_on(self) -> int:
-        """Number of frames of the current utterance that were sent, including known ones."""
+        """The number of frames of the current utterance that have been emitted, including known
+        frames.
+        """
         return self.frames - self.drawn_before
 
     @property
@@ -116,7 +122,7 @@ class LatentSegment(SpokenTextSegment[LatentText]):
 
     @property
     def next_known_end(self) -> int | None:
-        """End of the next part of the known frames, within the current utterance."""
+        """The end of the next part of known frames, which is limited to the current utterance."""
         if not self.prompt_complete or self.frames >= len(self.known):
             return None
         stop = self.frames - self.frames % PART_ROWS + PART_ROWS
@@ -124,14 +130,16 @@ class LatentSegment(SpokenTextSegment[LatentText]):
         return stop if stop > self.frames else None
 
     def known_part(self, stop: int) -> KnownPart[LatentText]:
-        """The part of the known frames up to `stop`; no frame is before an utterance's first."""
+        """Return the known frames up to `stop`. The first frame of an utterance has no previous
+        frame.
+        """
         part = SpokenTextSegment.known_part(self, stop)
         return part if part.step else replace(part, before=self.known[:0])
 
     def bound(self, context_limit: int) -> None:
-        """Limit the draws of each utterance to the context.
+        """Limit the number of draws in each utterance to the size of the context.
 
-        Raises `InvalidArgument` for more known frames than the request allows.
+        Raises `InvalidArgument` if there are more known frames than the request allows.
         """
         self.positions = context_limit
         if len(self.known):
@@ -139,7 +147,7 @@ class LatentSegment(SpokenTextSegment[LatentText]):
 
     @property
     def most_frames(self) -> int:
-        """The most frames of the current utterance."""
+        """The maximum number of frames in the current utterance."""
         left = self.sampling.max_tokens - self.drawn_before
         room = self.positions - self.prompt.rows + 1
         own = self.prompt.current.most_steps
@@ -147,20 +155,25 @@ class LatentSegment(SpokenTextSegment[LatentText]):
 
     @property
     def out_of_draws(self) -> bool:
-        """Whether the request allows no more frames."""
+        """Whether the segment has used all frames that the request allows."""
         return self.frames >= self.sampling.max_tokens
 
     @property
     def reason(self) -> FinishReason:
-        """Why the segment ends."""
+        """The reason why the segment ends."""
         return FinishReason.LENGTH if self.cut else FinishReason.STOP
 
     def next_draw(self) -> FrameDraw[None]:
-        """The next row and draw, which are made now; the segment can. Draws are counted over all
-        utterances."""
+        """Return the next row and draw, and mark them as launched. Only call this if `can_draw` is
+        true.
+
+        Draws are numbered across all utterances.
+        """
         return replace(self.launch(None), step=self.frames)
 
     def end_utterance(self, frames: int) -> None:
-        """End the current utterance after so many frames of the segment."""
+        """End the current utterance. `frames` is the number of frames in the segment up to its
+        end.
+        """
         self.frames = self.drawn_before = frames
         self.prefilled = self.launched = self.shown = 0

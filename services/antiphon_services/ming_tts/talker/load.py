@@ -70,20 +70,25 @@ from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
 DEFAULT_SAMPLING = Sampling(
     temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=200
 )
-"""As the vendor's `speech_generation`: 200 steps are 64 s."""
+"""The default sampling settings of the vendor's `speech_generation`. 200 steps correspond to 64
+seconds.
+"""
 MOST_STEPS_OF_ALL = 2000
-"""The default of `max_tokens` for Ming-flash-omni, whose texts are divided: 640 s."""
+"""The default of `max_tokens` for Ming-flash-omni, which corresponds to 640 seconds. It is higher
+because its texts are divided into utterances.
+"""
 
 DENSE = "dense"
 
-# Rows beside the text: the template's, and the recording's.
+# The maximum number of rows in addition to the text. They include those of the template and the
+# recording.
 OTHER_ROWS = 128
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the talker's memory; the encoder of recordings is on the host.
+    """Return the memory required for the talker. The recording encoder uses host memory.
 
-    Raises `FailedPrecondition`.
+    Raises `FailedPrecondition` if the checkpoint cannot be read.
     """
     checkpoint = MingCheckpoint.read(model_dir)
     skip = FLASH_UNUSED if checkpoint.flash else (f"{AUDIO}.", *UNUSED)
@@ -98,12 +103,12 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig, *, text_edge: str = INPUT) -> LoadedStage:
-    """The talker with its text front end and the encoder of reference recordings.
+    """Load the talker, its text front end, and the encoder for reference recordings.
 
-    A pipeline in which another stage writes the text names that stage's `text_edge`.
-
-    Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
-    `FailedPrecondition` when the checkpoint does not fit together or onnxruntime is missing.
+    If another stage of the pipeline generates the text, `text_edge` is the name of the edge between
+    them. Raises `InvalidArgument` if a setting is not supported, or if the slots do not fit in
+    memory. Raises `FailedPrecondition` if the parts of the checkpoint do not match, or if
+    onnxruntime is not installed.
     """
     require_plain_torch(TALKER, config)
     checkpoint = MingCheckpoint.read(model_dir)
@@ -169,7 +174,10 @@ def load(model_dir: Path, config: StageConfig, *, text_edge: str = INPUT) -> Loa
 
 
 def _sizes(checkpoint: MingCheckpoint) -> TalkerSizes:
-    """What the talker is made of. Raises `FailedPrecondition` for what is not computed."""
+    """Read the sizes of the talker.
+
+    Raises `FailedPrecondition` if a configuration is not supported.
+    """
     path, config = checkpoint.config_file, checkpoint.config
     flow, aggregator = ("flowmodel", "aggregator")
     if checkpoint.flash:
@@ -181,7 +189,8 @@ def _sizes(checkpoint: MingCheckpoint) -> TalkerSizes:
         _check_kind(path, config)
         check_fields(path, config, PARTS)
         with reading(path):
-            # Without it the vendor's flow sees as many latents as it makes.
+            # If this field is missing, the vendor's flow uses as many previous latents as it
+            # generates.
             config[flow]["history_patch_size"]
     with reading(path):
         return TalkerSizes(
@@ -194,7 +203,7 @@ def _sizes(checkpoint: MingCheckpoint) -> TalkerSizes:
 def _stored_voices(
     checkpoint: MingCheckpoint, encoder: ReferenceVoiceEncoder
 ) -> dict[str, PresetVoice]:
-    """The voices that the checkpoint lists, by name in lower case."""
+    """Load the voices that the checkpoint lists, by lowercase name."""
     listed = read_listed_voices(checkpoint.voices_file, checkpoint.folder)
     return {
         name: PresetVoice(encoder.voice(each.samples), each.text) for name, each in listed.items()
@@ -202,8 +211,10 @@ def _stored_voices(
 
 
 def _check_kind(path: Path, told: Mapping[str, object]) -> None:
-    """Raise `FailedPrecondition` for the vendor's larger models, which have another language model
-    and another prompt."""
+    """Raise `FailedPrecondition` for the vendor's larger models.
+
+    They use a different language model and a different prompt.
+    """
     kind = told.get("model_type")
     if kind != DENSE:
         raise FailedPrecondition(
@@ -213,7 +224,7 @@ def _check_kind(path: Path, told: Mapping[str, object]) -> None:
 
 
 def _tokenizer(model_dir: Path) -> LiteralTokenizer:
-    """The tokenizer. Raises `FailedPrecondition` if it lacks a token of the prompt."""
+    """Load the tokenizer. Raises `FailedPrecondition` if a token of the prompt is missing."""
     tokenizer = LiteralTokenizer(load_tokenizer(model_dir), tags=True)
     if missing := [each for each in CONTROL if each not in tokenizer.control]:
         raise FailedPrecondition(f"{model_dir}: the tokenizer has no token {missing[0]}; {REMEDY}")
@@ -221,10 +232,13 @@ def _tokenizer(model_dir: Path) -> LiteralTokenizer:
 
 
 def _warm_up(engine: MingTalkerEngine, slots: int, limit: int) -> None:
-    """See `antiphon_services.lm.warm_up`. Raises `Internal` if the model gives no latents."""
+    """Warm up the engine, as described in `antiphon_services.lm.warm_up`.
+
+    Raises `Internal` if the model does not generate any latents.
+    """
 
     def make_input(words: int) -> Iterator[InputChunk]:
-        """A text of so many words."""
+        """Yield the input for a text of `words` words."""
         text = WORD * words
         if engine.text_edge == INPUT:
             yield text_chunk(INPUT, text)

@@ -1,8 +1,8 @@
-"""The talker of Ming TTS, with the names of the checkpoint.
+"""The talker of Ming TTS, with the tensor names of its checkpoint.
 
-Its language model is Qwen2 of transformers. The modules hold weights; `antiphon_services.lm`
-computes with those of the language model, and `blocks.py` with those of the flow head and the
-aggregator.
+The language model is Qwen2 of transformers. The modules only store weights. The computations of the
+language model are in `antiphon_services.lm`, and those of the flow head and the aggregator are in
+`blocks.py`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from antiphon.pipelines.ming_tts import LATENT_WIDTH, SPEAKER_WIDTH
 from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 AUDIO = "audio"
-"""The child that holds encoder and decoder of the audio; each loads by itself."""
+"""The module with the audio encoder and the audio decoder, which are loaded separately."""
 
 FLASH_UNUSED = ("aggregator.rotary_embed.inv_freq", "cfm.model.rotary_embed.inv_freq")
-"""As `UNUSED`, in the layout of Ming-flash-omni."""
+"""The equivalent of `UNUSED` in the layout of Ming-flash-omni."""
 
 UNUSED = (
     "model.lm_head.weight",
     "linear_proj_audio.rotary_embed.inv_freq",
     "flowloss.cfm.model.rotary_embed.inv_freq",
 )
-"""The head that writes text, and what is computed here."""
+"""The language model head, and buffers that are computed instead of loaded."""
 
 TIME_WIDTH = 256
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSizes:
-    """Of the flow head or the aggregator."""
+    """The sizes of the flow head or the aggregator."""
 
     width: int
     layers: int
@@ -44,13 +44,13 @@ class BlockSizes:
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> BlockSizes:
-        """As the checkpoint's `config.json` has them."""
+        """Read the sizes from the checkpoint's `config.json`."""
         return cls(told["hidden_size"], told["depth"], told["num_heads"], told["mlp_ratio"])
 
 
 @dataclass(frozen=True, slots=True)
 class TalkerSizes:
-    """What the module is made of."""
+    """The sizes of the talker."""
 
     language_model: Qwen2Config
     flow: BlockSizes
@@ -58,7 +58,7 @@ class TalkerSizes:
 
 
 class MingTalkerModule(nn.Module):
-    """All of the checkpoint but `AUDIO` and `UNUSED`."""
+    """All tensors of the checkpoint except `AUDIO` and `UNUSED`."""
 
     noisy_end = False
     """Whether the flow adds noise after its last step."""
@@ -78,7 +78,9 @@ class MingTalkerModule(nn.Module):
 
     @property
     def stack(self) -> Any:
-        """The decoder layers as `lm.decoder` takes them, with the table of words."""
+        """The decoder layers, with the interface that `lm.decoder` requires, and the word
+        embeddings.
+        """
         return self.model.model
 
     @property
@@ -88,12 +90,15 @@ class MingTalkerModule(nn.Module):
 
     @property
     def latent_aggregator(self) -> Any:
-        """The network that turns latents into rows."""
+        """The network that converts latents to rows."""
         return self.linear_proj_audio
 
 
 class FlashTalkerModule(nn.Module):
-    """The talker of Ming-flash-omni but for `FLASH_UNUSED`: the same parts, under other names."""
+    """The talker of Ming-flash-omni, except for `FLASH_UNUSED`.
+
+    It consists of the same parts as `MingTalkerModule`, but their names are different.
+    """
 
     noisy_end = True
 
@@ -110,7 +115,9 @@ class FlashTalkerModule(nn.Module):
 
     @property
     def stack(self) -> Any:
-        """The decoder layers as `lm.decoder` takes them, with the table of words."""
+        """The decoder layers, with the interface that `lm.decoder` requires, and the word
+        embeddings.
+        """
         return self.model
 
     @property
@@ -120,7 +127,7 @@ class FlashTalkerModule(nn.Module):
 
     @property
     def latent_aggregator(self) -> Any:
-        """The network that turns latents into rows."""
+        """The network that converts latents to rows."""
         return self.aggregator
 
 
@@ -163,7 +170,7 @@ class _BlockModule(nn.Module):
 
 
 class _NormWeight(nn.Module):
-    """The weight of an RMS norm."""
+    """The weight of an RMS normalization layer."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""The prompt of an utterance: ids, and what stands in the places of two kinds of them.
+"""The prompt of an utterance, which consists of token IDs, a speaker and latents.
 
-Mirrors `prepare_input_embed` of the vendor for the dense model, and `build_tts_input` of
-Ming-flash-omni. Knows no torch.
+Special tokens mark the rows of the speaker and the latents. This module mirrors the vendor's
+`prepare_input_embed` for the dense model, and `build_tts_input` for Ming-flash-omni. It does not
+import torch.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SYSTEM = "You are a helpful assistant."
 TASK = "Please generate speech based on the following description.\n"
 TEXT_HEADER = " Text input:\n"
 MUSIC_MARKS = ("Genre: ", "Mood: ", "Instrument: ", "Theme: ", "Duration: ")
-"""A text that has all of them has no `TEXT_HEADER` before it."""
+"""If a text contains all of these marks, it is not preceded by `TEXT_HEADER`."""
 
 START, END, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 SPEAKER_START, SPEAKER, SPEAKER_END = "<|vision_start|>", "<|vision_pad|>", "<|vision_end|>"
@@ -34,11 +35,14 @@ CONTROL = (
     *(START, END, END_OF_TEXT, SPEAKER_START, SPEAKER, SPEAKER_END),
     *(AUDIO_START, AUDIO),
 )
-"""Every control token of a prompt."""
+"""All control tokens that a prompt can contain."""
 
 LEAST_CAP_S, CAP_S_PER_CHARACTER = 2.0, 5818 / 16000
 MOST_STEPS = 200
-"""The longest speech of an utterance in Ming-flash-omni: by its characters, and in steps."""
+"""The maximum duration of an utterance in Ming-flash-omni.
+
+It depends on the number of characters, and is also limited to a number of steps.
+"""
 
 Floats = npt.NDArray[np.float32]
 Encode = Callable[[str], Sequence[int]]
@@ -46,7 +50,11 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class RecordedVoice:
-    """What a recording gives: `speaker` float32 [192], and `latents` float32 [4 * n, 64]."""
+    """The data extracted from a recording.
+
+    `speaker` is a float32 array of shape [192], and `latents` is a float32 array of shape [4 * n,
+    64].
+    """
 
     speaker: Floats
     latents: Floats
@@ -54,9 +62,13 @@ class RecordedVoice:
 
 @dataclass(frozen=True, slots=True)
 class LatentPrompt:
-    """`ids` int32 [rows]. The row `speaker_row` is the speaker's, or zero if `speaker` is None;
-    there is none if `speaker_row` is None. The last rows are those of `latents`, four each. The
-    first step's flow sees the latents `past` before it. Speech has at most `most_steps` steps."""
+    """The prompt of an utterance.
+
+    `ids` is an int32 array of shape [rows]. The row at `speaker_row` contains the speaker, or zeros
+    if `speaker` is None. If `speaker_row` is None, the prompt has no speaker row. The last rows
+    contain `latents`, with four latents per row. `past` contains the latents that precede the first
+    step of the flow. `most_steps` is the maximum number of steps.
+    """
 
     ids: npt.NDArray[np.int32]
     speaker_row: int | None
@@ -80,11 +92,11 @@ def make_prompt(
     nameless: bool = False,
     flash: bool = False,
 ) -> LatentPrompt:
-    """The prompt that speaks `text`.
+    """Create a prompt that speaks `text`.
 
-    With a `reference_text` the voice's latents are part of it. `instruction` is the JSON of the
-    vendor's caption. `nameless` reserves the speaker's row where there is no voice. With `flash` it
-    is the prompt of Ming-flash-omni.
+    If there is a `reference_text`, the latents of the voice are part of the prompt. `instruction`
+    is a caption in the vendor's JSON format. If `nameless` is true, the prompt has a speaker row
+    even if there is no voice. If `flash` is true, the prompt has the layout of Ming-flash-omni.
     """
     ids = [control[START], *encode(f"system\n{SYSTEM}"), control[END], *encode("\n")]
     ids += [control[START], *encode("user\n"), *encode(TASK)]
@@ -108,14 +120,16 @@ def make_prompt(
     speaker = None if voice is None else voice.speaker.reshape(SPEAKER_WIDTH)
     past = latents
     if flash and voice is not None:
-        # As in the vendor's code, also where the recording's text is not known.
+        # Like the vendor's code, this applies even if there is no transcript.
         past = voice.latents
     most = flash_steps(len(text)) if flash else None
     return LatentPrompt(np.array(ids, np.int32), speaker_row, speaker, latents, past, most)
 
 
 def flash_steps(characters: int) -> int:
-    """The most steps of speech in Ming-flash-omni, by the number of characters of its text."""
+    """Return the maximum number of steps for a text with `characters` characters in
+    Ming-flash-omni.
+    """
     longest_s = max(LEAST_CAP_S, characters * CAP_S_PER_CHARACTER)
     steps = int(longest_s / (STEP_LATENTS * LATENT_SAMPLES / SAMPLE_RATE_HZ))
     return min(max(1, steps), MOST_STEPS)

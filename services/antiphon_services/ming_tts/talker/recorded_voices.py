@@ -1,4 +1,4 @@
-"""Voices of Ming-flash-omni: the recordings that `data/voice_name.json` lists, with their words."""
+"""The voices of Ming-flash-omni, which are recordings listed in `data/voice_name.json`."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ from antiphon.pipelines.ming_tts import SAMPLE_RATE_HZ
 from antiphon_services.clips.features import resampled
 
 WIDTHS = (2, 3, 4)
-"""Bytes of a sample that are read."""
+"""The supported sample widths in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedVoice:
-    """Samples float32 [n] at 44.1 kHz, and their `text`."""
+    """A recording and its transcript.
+
+    `samples` is a float32 array of shape [n] at 44.1 kHz.
+    """
 
     samples: npt.NDArray[np.float32]
     text: str
 
 
 def read_listed_voices(file: Path, folder: Path) -> dict[str, ListedVoice]:
-    """The voices by name in lower case, in the file's order; none without the file.
+    """Read the voices in the order of the file, by lowercase name.
 
-    Paths of recordings are relative to `folder`. Raises `FailedPrecondition` for an entry without a
-    recording, a recording that cannot be read or lies elsewhere, and two names that differ by case
-    alone.
+    Returns no voices if the file does not exist. Recording paths are relative to `folder`. Raises
+    `FailedPrecondition` if an entry has no recording, if a recording cannot be read or is outside
+    of `folder`, or if two names only differ in case.
     """
     if not file.is_file():
         return {}
@@ -58,13 +61,13 @@ def _voice(name: str, listed: Mapping[str, str], folder: Path) -> ListedVoice:
 
 
 def _samples(path: Path) -> npt.NDArray[np.float32]:
-    """The mean of the channels of a WAV file, at 44.1 kHz."""
+    """Read a WAV file, average its channels, and resample it to 44.1 kHz."""
     with wave.open(str(path), "rb") as file:
         width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
         content = np.frombuffer(file.readframes(file.getnframes()), np.uint8)
     if width not in WIDTHS:
         raise ValueError(f"its samples have {8 * width} bits; store them with 16, 24 or 32")
-    # Little-endian whole numbers go into the upper bytes of 32 bits.
+    # The little-endian samples are copied to the upper bytes of 32-bit integers.
     whole = np.zeros((len(content) // width, 4), np.uint8)
     whole[:, 4 - width :] = content.reshape(-1, width)
     mono = (whole.view("<i4").reshape(-1, channels) / 2.0**31).mean(1, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""What a reference recording gives a clone: the speaker's vector, and latents."""
+"""Extracts the speaker vector and the latents of a reference recording for voice cloning."""
 
 from __future__ import annotations
 
@@ -28,27 +28,33 @@ SPEAKER_FILE, ENCODER = "campplus.onnx", "encoder."
 NETWORK_RATE_HZ = 16_000
 SPEAKER_BINS = 80
 CLIP_KEY = 0
-"""Of the numbers that latents of a recording are drawn with: the same in every request, so that a
-recording is the same voice in each."""
+"""The key for the random numbers that are used to draw the latents of a recording.
+
+It is the same in every request, so that a recording always results in the same voice.
+"""
 
 
 def encoder_part(checkpoint: MingCheckpoint) -> StoredPart:
-    """Return the tensors that a `ReferenceVoiceEncoder` loads. Raises `FailedPrecondition`."""
+    """Return the tensors that a `ReferenceVoiceEncoder` loads.
+
+    Raises `FailedPrecondition` if the checkpoint cannot be read.
+    """
     weights, prefix = Weights(checkpoint.audio_folder), checkpoint.audio_prefix + ENCODER
     return StoredPart(weights, prefix, dtype=FLOAT32, on_host=True)
 
 
 class ReferenceVoiceEncoder:
-    """Encodes recordings of 44.1 kHz with the networks of a checkpoint, in float32 on a CPU.
+    """Encodes recordings at 44.1 kHz with the networks of a checkpoint, in float32 on a CPU.
 
-    Mirrors `preprocess_one_prompt_wav`, `pad_waveform` and `encode_latent` of the vendor. Raises
-    `FailedPrecondition` if a file of the checkpoint or onnxruntime is missing.
+    This class mirrors the vendor's `preprocess_one_prompt_wav`, `pad_waveform` and `encode_latent`.
+    Raises `FailedPrecondition` if a file of the checkpoint is missing or onnxruntime is not
+    installed.
     """
 
     def __init__(self, checkpoint: MingCheckpoint) -> None:
         self._speaker = OnnxNetwork(checkpoint.folder / SPEAKER_FILE)
-        # The vendor's code fills up the last step of a recording behind it, and the first one
-        # before it in Ming-flash-omni.
+        # The vendor's code pads a recording to complete steps at its end. In Ming-flash-omni, it
+        # pads the start instead.
         self._fills_before = checkpoint.flash
         audio = checkpoint.audio()
         with reading(checkpoint.config_file):
@@ -64,15 +70,15 @@ class ReferenceVoiceEncoder:
         self._voices = ClipCache(self._encode)
 
     def voice(self, samples: Samples) -> RecordedVoice:
-        """Return the voice of samples [n]; its arrays are shared and read-only.
+        """Return the voice of samples with shape [n]. Its arrays are shared and read-only.
 
-        Takes long, so that it should run on a worker thread.
+        This takes a long time, so call it on a worker thread.
         """
         return self._voices.of(samples)
 
     @torch.inference_mode()
     def _encode(self, samples: Samples) -> RecordedVoice:
-        # A copy: the samples of a message are read-only, which torch warns of.
+        # Message arrays are read-only and torch warns about them, so the samples are copied.
         heard = torch.tensor(samples)
         rows = kaldi_fbank(resampled(heard, SAMPLE_RATE_HZ, NETWORK_RATE_HZ).numpy(), SPEAKER_BINS)
         speaker = self._speaker((rows - rows.mean(0, keepdims=True))[None])

@@ -1,4 +1,4 @@
-"""The talker of one Ming TTS checkpoint: what the engine computes with."""
+"""The talker of a Ming TTS checkpoint, which performs the computations of the engine."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from antiphon_services.ming_tts.talker.prompt import LatentPrompt
 Floats = npt.NDArray[np.float32]
 
 FIRST_STOP = 4
-"""The first step, from 0, that the stop head may end."""
+"""The index of the first step at which the stop head can end an utterance."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatentTurn:
-    """What a segment puts into a step: parts of its prompt, known frames, or a draw."""
+    """The work of a segment in a step: parts of its prompt, known frames, or a draw."""
 
     parts: Sequence[PromptPart[LatentText]] = ()
     known: Sequence[KnownPart[LatentText]] = ()
@@ -42,35 +42,41 @@ class LatentTurn:
 
 @dataclass(frozen=True, slots=True)
 class LatentDrawn:
-    """A frame float32 [1, 256], and the logits of the stop head float32 [2] at its state."""
+    """A frame, and the logits of the stop head at its state.
+
+    `frame` is a float32 array of shape [1, 256], and `stop` is a float32 array of shape [2].
+    """
 
     frame: Floats
     stop: Floats
     mark: None = None
 
     def read(self) -> LatentDrawn:
-        """Itself: what was drawn is on the host."""
+        """Return this object, because the result is already on the host."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class LatentOutcome:
-    """What came of a turn: its draw, if there was one, and the logits of the stop head float32
-    [n, 2] at its known frames, if there were some."""
+    """The result of a turn.
+
+    `drawn` is set if the turn had a draw. `known_stops`, a float32 array of shape [n, 2], contains
+    the logits of the stop head at known frames, and is set if the turn had any.
+    """
 
     drawn: LatentDrawn | None = None
     known_stops: Floats | None = None
 
 
 class MingTalker(FrameDecoder):
-    """Forward passes and draws, for `slots` sessions of `context_limit` positions at most.
+    """Performs forward passes and draws for up to `slots` sessions of `context_limit` positions.
 
-    A frame is the latents of one step. Raises `InvalidArgument` when there is no memory for the
-    slots.
+    A frame contains the latents of one step. Raises `InvalidArgument` if the slots do not fit in
+    memory.
     """
 
     code_sizes = ()
-    """No frames of codes are drawn."""
+    """Empty, because this talker does not draw codes."""
 
     def __init__(
         self, module: MingTalkerModule | FlashTalkerModule, *, context_limit: int, slots: int
@@ -83,12 +89,13 @@ class MingTalker(FrameDecoder):
         self._flow = FlowHead(module.flow_head, noisy_end=module.noisy_end)
         self._aggregator = Aggregator(module.latent_aggregator)
         self._device = self._words.device
-        # By slot: the latents before the next step, and the row of that step.
+        # Both tensors are indexed by slot. They contain the latents before the next step and the
+        # row of that step.
         self._history = self._words.new_zeros(slots, HISTORY_LATENTS, LATENT_WIDTH)
         self._pending = torch.zeros_like(self._words[:1]).repeat(slots, 1)
 
     def rows(self, prompt: LatentPrompt, start: int, stop: int) -> Tensor:
-        """[stop - start, hidden]: rows of a prompt."""
+        """Return rows of a prompt, as a tensor of shape [stop - start, hidden]."""
         rows = embedding(on_device(prompt.ids[start:stop], self._device), self._words)
         speaker_row = prompt.speaker_row
         if speaker_row is not None and start <= speaker_row < stop:
@@ -96,7 +103,7 @@ class MingTalker(FrameDecoder):
             if prompt.speaker is not None:
                 speaker = torch.tensor(prompt.speaker).to(rows)
                 rows[speaker_row - start] = linear(speaker, *self._speaker)
-        # The last rows are the recording's, four latents each.
+        # The last rows contain the recording, with four latents per row.
         text_rows = len(prompt.ids) - len(prompt.latents) // STEP_LATENTS
         if stop > text_rows:
             first = max(start, text_rows)
@@ -105,17 +112,19 @@ class MingTalker(FrameDecoder):
         return rows
 
     def begin(self, slot: int, prompt: LatentPrompt) -> None:
-        """Prepare the slot for draws after the prompt, whose last row is appended with the first
-        draw."""
+        """Prepare the slot for draws after the prompt.
+
+        The last row of the prompt is appended together with the first draw.
+        """
         count = len(prompt.ids)
         self._pending[slot] = self.rows(prompt, count - 1, count)[0]
         self._history[slot] = 0
         self._remember(slot, prompt.past)
 
     def step(self, turns: Sequence[LatentTurn]) -> list[LatentOutcome]:
-        """Append the rows of all in one forward; then draw in one flow.
+        """Append all rows in one forward pass, and then draw all frames in one run of the flow.
 
-        After an error it can be called again with the same: what was drawn is noted last.
+        The state is only updated at the end, so this method can be called again after an error.
         """
         parts = [part for turn in turns for part in turn.parts]
         known = [part for turn in turns for part in turn.known]
@@ -152,7 +161,10 @@ class MingTalker(FrameDecoder):
         ]
 
     def _draw(self, states: Tensor, draws: Sequence[FrameDraw[None]]) -> Floats:
-        """float32 [n, 256]: the frames of these draws, from their states [n, hidden]."""
+        """Return the frames of the draws, as a float32 array of shape [n, 256].
+
+        `states` has shape [n, hidden].
+        """
         slots = on_device([each.slot for each in draws], self._device)
         samplings = [each.sampling for each in draws]
         numbers = [
@@ -168,23 +180,23 @@ class MingTalker(FrameDecoder):
         return made
 
     def _known_rows(self, part: KnownPart[LatentText]) -> Tensor:
-        """[n, hidden]: the rows of draws whose frames are known."""
+        """Return rows of shape [n, hidden] for draws whose frames are known."""
         before = np.concatenate((part.before, part.frames[:-1]))
         rows = self._aggregated(before)
         return rows if part.step else torch.cat((self._pending[part.slot][None], rows))
 
     def _aggregated(self, frames: Floats) -> Tensor:
-        """[n, hidden]: the rows of frames [n, 256]."""
+        """Return rows of shape [n, hidden] for frames of shape [n, 256]."""
         latents = torch.tensor(frames).to(self._words).view(-1, STEP_LATENTS, LATENT_WIDTH)
         return self._aggregator.rows(latents)
 
     def _remember(self, slot: int, latents: Floats) -> None:
-        """These latents, or frames of them, come after those that the slot has."""
+        """Append latents, or the latents of frames, to the history of the slot."""
         heard = torch.tensor(latents).to(self._history).view(-1, LATENT_WIDTH)
         joined = torch.cat((self._history[slot], heard))
         self._history[slot] = joined[-HISTORY_LATENTS:]
 
 
 def is_last(step: int, stop: Floats) -> bool:
-    """Whether the stop head ends the speech with the frame of this step."""
+    """Return whether the stop head ends the speech with the frame of this step."""
     return step >= FIRST_STOP and bool(stop[1] > stop[0])

@@ -1,12 +1,13 @@
-"""The utterances of a text: whole, as the vendor's front end cuts it, or as it arrives. Pure.
+"""Divides a text into utterances. The functions of this module have no side effects.
 
-A unit is a Chinese character or a word of Latin letters. An utterance of Ming-flash-omni has at
-most `MOST_UNITS`, because the model was trained on short ones.
+The length of a text is measured in units. A unit is a Chinese character or a word of Latin letters.
+In Ming-flash-omni, an utterance has up to `MOST_UNITS` units, because the model was trained on
+short utterances.
 
-A whole text is cut as in `text_segment_cut.py` of the vendor, after the port in vllm-omni: whole
-sentences are joined while they fit, and longer ones are cut at clauses, then between words.
-A text in pieces is cut at the first sentence that ends after `LEAST_UNITS`. Its cuts depend on
-the text alone, not on how it arrives.
+A complete text is divided as in the vendor's `text_segment_cut.py`, following the port in
+vllm-omni. Sentences are joined as long as they fit. Longer sentences are divided into clauses, and
+then between words. A streamed text is divided after the first sentence that ends after
+`LEAST_UNITS` units. The result depends only on the text, and not on how it arrives.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ from antiphon_services.text.utf8_pieces import Utf8Pieces
 MOST_UNITS = 50
 LEAST_UNITS = 5
 MOST_CHARACTERS = 400
-"""An arriving text without units, such as digits, is cut after so many characters."""
+"""A streamed text without units, for example one that consists of digits, is divided after this
+many characters.
+"""
 
-# A full stop within a number or an abbreviation. Not assigned by Unicode, so no text has it.
+# Stands for a full stop within a number or an abbreviation. Unicode does not assign this character,
+# so it cannot occur in a text.
 _INNER_STOP = "\ue000"
 _UNIT = re.compile(f"[\u4e00-\u9fa5{_INNER_STOP}]|[a-zA-Z]+")
 _UNIT_OR_REST = re.compile("[\u4e00-\u9fa5]|[a-zA-Z]+|[^a-zA-Z\u4e00-\u9fa5]+")
@@ -37,19 +41,20 @@ _CLOSING = "\"'”’」』)）"  # noqa: RUF001
 
 
 def units_of(text: str) -> int:
-    """The number of units of a text."""
+    """Return the number of units in a text."""
     return len(_UNIT.findall(text))
 
 
 def says_something(text: str) -> bool:
-    """Whether a text has more than ASCII punctuation and white space."""
+    """Return whether a text contains anything except ASCII punctuation and whitespace."""
     return not _SILENT.issuperset(text)
 
 
 def split_text(text: str) -> list[str]:
-    """The utterances of a whole text, at least one. A text that fits one is unchanged.
+    """Divide a complete text into one or more utterances. A text that fits is returned unchanged.
 
-    In the utterances of a longer text, ASCII marks between sentences and clauses are Chinese ones.
+    In longer texts, ASCII punctuation between sentences and clauses is replaced with Chinese
+    punctuation.
     """
     stripped = _with_inner_stops(text.strip()).replace("\n", " ").replace("。，", "。")  # noqa: RUF001
     if units_of(stripped) <= MOST_UNITS:
@@ -70,16 +75,18 @@ def split_text(text: str) -> list[str]:
 
 
 def _with_inner_stops(text: str) -> str:
-    """Mark the full stops between two digits, and between two capital letters."""
+    """Replace full stops between two digits and between two capital letters."""
     text = re.sub(r"(\d)\.(\d)", rf"\1{_INNER_STOP}\2", text)
-    # Neighbouring letters overlap, so that one pass marks every second stop.
+    # Matches cannot overlap, so a single pass only replaces every second full stop.
     for _ in range(3):
         text = re.sub(r"([A-Z])\.([A-Z])", rf"\1{_INNER_STOP}\2", text)
     return text
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """The sentences, with their marks; the last one gets a full stop if it has no mark."""
+    """Yield the sentences with their punctuation. A full stop is added to the last one if it has
+    none.
+    """
     for found in re.finditer(f"[^{_SENTENCE_ENDS}]*[{_SENTENCE_ENDS}]|[^{_SENTENCE_ENDS}]+", text):
         sentence = found[0].strip()
         if sentence:
@@ -87,7 +94,10 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _clauses(sentence: str) -> list[str]:
-    """The clauses, with their marks. One that says nothing is part of the clause before it."""
+    """Split a sentence into clauses with their punctuation.
+
+    Clauses without speakable content are appended to the previous clause.
+    """
     clauses: list[str] = []
     for found in re.finditer(f"[^{_CLAUSE_ENDS}]*[{_CLAUSE_ENDS}]|[^{_CLAUSE_ENDS}]+", sentence):
         clause = found[0].strip()
@@ -99,7 +109,7 @@ def _clauses(sentence: str) -> list[str]:
 
 
 def _joined_clauses(clauses: list[str]) -> Iterator[str]:
-    """The clauses; a short one is joined to the next if both fit."""
+    """Yield the clauses. A short clause is joined to the next one if both fit."""
     at = 0
     while at < len(clauses):
         pair = "".join(clauses[at : at + 2])
@@ -110,7 +120,7 @@ def _joined_clauses(clauses: list[str]) -> Iterator[str]:
 
 
 def _parts(clause: str) -> list[str]:
-    """The clause, cut between units if it is too long."""
+    """Split a clause between units if it is too long."""
     if units_of(clause) <= MOST_UNITS:
         return [clause]
     parts, part = [], ""
@@ -125,7 +135,7 @@ def _parts(clause: str) -> list[str]:
 
 
 def _append(utterances: list[str], text: str) -> None:
-    """Add a clause, or a part of one, to the last utterance if it fits."""
+    """Append a clause, or a part of one, to the last utterance if it fits."""
     text = text.lstrip(_NOT_FIRST)
     if not says_something(text):
         return
@@ -139,18 +149,21 @@ def _append(utterances: list[str], text: str) -> None:
 
 
 class ArrivingText:
-    """A text in pieces of UTF-8, cut to utterances as soon as their ends are known."""
+    """Divides a text that arrives as pieces of UTF-8 as soon as the end of an utterance is
+    known.
+    """
 
     def __init__(self) -> None:
         self._decoder = Utf8Pieces()
         self._text = ""
         self.silent = True
-        """Whether there has been no utterance yet."""
+        """Whether there has not been an utterance yet."""
 
     def take(self, utf8: bytes, *, last: bool) -> list[str]:
-        """Add a piece, and return the utterances that are complete; `last` ends the text.
+        """Add a piece of text, and return the utterances that are complete.
 
-        A piece may end within a character. Raises `InvalidArgument` for invalid UTF-8.
+        `last` marks the end of the text. A piece may end in the middle of a character. Raises
+        `InvalidArgument` if the text is not valid UTF-8.
         """
         self._text += self._decoder.take(utf8, last=last)
         utterances = []
@@ -166,7 +179,7 @@ class ArrivingText:
 
 
 def _first_end(text: str, *, last: bool) -> int | None:
-    """Where the first utterance of a text ends, if no later text can change that."""
+    """Return the end of the first utterance, or None if later text could still change it."""
     count, in_word, clause, space = 0, False, 0, 0
     for at, character in enumerate(text):
         latin = character.isascii() and character.isalpha()
@@ -190,7 +203,7 @@ def _first_end(text: str, *, last: bool) -> int | None:
 
 
 def _ends_sentence(text: str, at: int, following: str) -> bool:
-    """Whether a sentence ends with the character at a place, before the `following` one."""
+    """Return whether a sentence ends with the character at `at`, given the character after it."""
     if following and following in _ARRIVING_ENDS + _CLOSING:
         return False
     end = text[: at + 1].rstrip(_CLOSING)[-1:]

@@ -1,4 +1,4 @@
-"""The voice options of a request, checked. This module does not import torch."""
+"""Validates the voice options of a request. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from antiphon_services.ming_tts.talker.caption import (
 from antiphon_services.stage.voices import choose_voice
 
 LEAST_REFERENCE_SAMPLES = SAMPLE_RATE_HZ // 10
-"""Enough for every network's windows."""
+"""The minimum length of a reference recording in samples. It is sufficient for the windows of every
+network.
+"""
 
 CAPTIONED = {
     "instruction": STYLE,
@@ -34,16 +36,16 @@ CAPTIONED = {
     "volume": VOLUME,
     "emotion": EMOTION,
 }
-"""The part of the caption that each option fills."""
+"""Maps options to the parts of the caption that they set."""
 
 
 @dataclass(frozen=True, slots=True)
 class MingVoiceRequest:
     """The voice of a request.
 
-    It has parts of a `caption`, and optionally a `reference`, float32 [n] at 44.1 kHz, with its
-    text. Alternatively, it is a `stored` recording of the checkpoint, by name. Without any of them
-    the model chooses a voice.
+    The voice is either described by the parts of a `caption`, or a recording of the checkpoint with
+    the name `stored`. A caption can be combined with a `reference` recording, a float32 array of
+    shape [n] at 44.1 kHz, and its transcript. If none of these are set, the model chooses a voice.
     """
 
     caption: Mapping[str, str] = field(default_factory=dict)
@@ -55,10 +57,10 @@ class MingVoiceRequest:
 def read_voice(
     voice: str, options: Mapping[str, OptionValue], voices: Sequence[str], *, stored: bool = False
 ) -> MingVoiceRequest:
-    """Return the voice of a request. `voices` are the names of `stored` recordings, or parts of
-    captions.
+    """Parse the voice of a request.
 
-    Raises `InvalidArgument` that names the option.
+    `voices` contains the names of `stored` recordings, or names that can be used in captions.
+    Raises `InvalidArgument`, with the name of the option, if the options are invalid.
     """
     reference, text = options.get("reference_audio"), _text(options, "reference_text")
     caption = {part: _text(options, name) for name, part in CAPTIONED.items()}
@@ -87,7 +89,7 @@ def read_voice(
 
 
 def check_sampling(sampling: Sampling) -> None:
-    """Raise `InvalidArgument` for settings of ids: this talker draws latents."""
+    """Raise `InvalidArgument` for sampling settings that only apply to tokens."""
     neutral = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
     for name, value in neutral.items():
         if getattr(sampling, name) != value:

@@ -1,7 +1,8 @@
-"""Voices that Ming-omni-tts was trained on, by name: from the vendor's `cookbooks/instructions.md`.
+"""The names of the voices that Ming-omni-tts was trained on.
 
-A checkpoint has no file that lists them: the caption of a request names one (`IP`). Left out are
-that page's voices of films and cartoons, and its names with an emotion (`..._高兴`).
+The list is taken from the vendor's `cookbooks/instructions.md`, because checkpoints do not contain
+it. The caption of a request selects a voice by name (`IP`). Voices of film and cartoon characters,
+and names with an emotion (`..._高兴`), are not included.
 """
 
 from __future__ import annotations

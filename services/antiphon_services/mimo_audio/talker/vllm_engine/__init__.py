@@ -1,7 +1,8 @@
-"""The language model on vLLM: its layers and its paged memory.
+"""Runs the layers of the language model on vLLM, with its paged KV cache.
 
-Runs in vLLM's processes: `model`. Runs in the stage: everything else. A session of the stage is one
-request of vLLM whose input grows by a position a step. A position of text is its id. A group of
-frames is a row that the stage's group encoder has made. The last hidden state of each position
-comes back, and the stage draws from it as the torch engine does.
+Only `model` runs in vLLM's processes. Everything else runs in the stage. A session of the stage is
+a single vLLM request whose input grows by one position per step. The input for a text position is
+its token. The input for a group of frames is a row that the stage's group encoder computes. vLLM
+returns the last hidden state of each position, and the stage draws from it in the same way as the
+torch engine.
 """

@@ -1,7 +1,7 @@
-"""The model that the talker brings to vLLM; read before vLLM is imported."""
+"""The model class that the talker registers with vLLM. It is read before vLLM is imported."""
 
 from __future__ import annotations
 
 GROUPED = "AntiphonMiMoAudioLayers"
 MODELS = {GROUPED: "antiphon_services.mimo_audio.talker.vllm_engine.model:GroupedLayers"}
-"""Class by architecture, in vLLM's form `module:name`."""
+"""Maps architectures to classes, in the format `module:name` that vLLM uses."""

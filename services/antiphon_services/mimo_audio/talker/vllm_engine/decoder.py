@@ -1,7 +1,8 @@
-"""`model.SpeechTextModel` whose layers run on vLLM: a session of the stage is one of vLLM.
+"""An implementation of `model.DialogueModel` whose layers run on vLLM.
 
-A step hands each session its next part, then waits for the rows of those that draw. So sessions
-share vLLM's steps as they share a forward of the torch engine.
+A step first sends each session its next part. It then waits for the rows of all sessions that draw.
+Sessions therefore share vLLM's steps, in the same way as they share a forward pass of the torch
+engine.
 """
 
 from __future__ import annotations
@@ -36,33 +37,37 @@ NAME_BYTES = 16
 
 
 class SessionHost(Protocol):
-    """What runs sessions; `antiphon_services.vllm.host.VllmHost`."""
+    """Runs sessions. Implemented by `antiphon_services.vllm.host.VllmHost`."""
 
     def open(self, session: VllmSession) -> None:
-        """Begin a session."""
+        """Start a session."""
 
     def extend(self, session: VllmSession, part: SessionPart) -> None:
-        """Hand on its next part."""
+        """Send the next part of a session."""
 
     def cancel(self, number: int) -> None:
-        """End it."""
+        """Cancel a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostDraw:
-    """A draw that will not come; `read` gives the error."""
+    """A draw that failed because its session ended. `read` returns the error."""
 
     error: AntiphonError
     mark: Mark | None = None
 
     def read(self) -> AntiphonError:
-        """The error."""
+        """Return the error."""
         return self.error
 
 
 @dataclass(slots=True)
 class _PagedSession:
-    """A slot's session in vLLM: rows that have come by position, and the fault that ended it."""
+    """The vLLM session of a slot.
+
+    `rows` contains the rows received so far by position. `fault` is the error that ended the
+    session.
+    """
 
     session: VllmSession
     rows: dict[int, Tensor] = field(default_factory=dict)
@@ -70,8 +75,10 @@ class _PagedSession:
 
 
 class PagedSpeechTextModel:
-    """Implements `model.DialogueModel` for at most `slots` sessions; `empty_id` stands for a group
-    of frames."""
+    """Implements `model.DialogueModel` for up to `slots` sessions.
+
+    `empty_id` is the token that stands for a group of frames.
+    """
 
     def __init__(
         self,
@@ -95,21 +102,24 @@ class PagedSpeechTextModel:
         self._by_number: dict[int, _PagedSession] = {}
 
     def take_slot(self, session: str, *, returns: bool) -> int:
-        """A free slot. Raises `ResourceExhausted`."""
+        """Reserve a free slot. Raises `ResourceExhausted` if all slots are in use."""
         slot = self._slots.take()
         if slot is None:
             raise ResourceExhausted(f"all {self._count} slots are taken")
         return slot
 
     def give_slot_back(self, slot: int, doubtful: range) -> None:
-        """End the slot's session. vLLM keeps what others may find in its prefix cache."""
+        """End the session of the slot.
+
+        vLLM keeps the data that other sessions can reuse from its prefix cache.
+        """
         if (running := self._by_slot.pop(slot, None)) is not None:
             del self._by_number[running.session.number]
             self._host.cancel(running.session.number)
         self._slots.free(slot)
 
     def begin(self, slot: int, prompt: TaskPrompt) -> None:
-        """Open the session that will answer this prompt."""
+        """Open the session that will answer a prompt."""
         self.draws.begin(slot, prompt)
         running = _PagedSession(VllmSession(next(self._numbers), len(prompt.ids) - 1))
         self._by_slot[slot] = self._by_number[running.session.number] = running
@@ -118,7 +128,7 @@ class PagedSpeechTextModel:
     def step(
         self, parts: Sequence[PromptPart[DialogueInput]], draws: Sequence[TextDraw]
     ) -> Sequence[DrawInFlight]:
-        """See `JointModel.step`. Waits for vLLM if there are draws."""
+        """Implements `JointModel.step`. Waits for vLLM if there are draws."""
         for each in parts:
             rows = slice(each.start, each.stop)
             self._extend(each.slot, each.prompt.held.ids[rows], each.prompt.held.codes[rows])
@@ -135,7 +145,9 @@ class PagedSpeechTextModel:
         return self._draw(draws)
 
     def _draw(self, draws: Sequence[TextDraw]) -> Sequence[DrawInFlight]:
-        """A draw from each row that has come, and the fault of each session without one."""
+        """Return a draw for each row that has been received, and the error of each session without
+        one.
+        """
         at_slot = {draw.slot: self._by_slot[draw.slot] for draw in draws}
         faults = {slot: running.fault for slot, running in at_slot.items()}
         drawing = [draw for draw in draws if faults[draw.slot] is None]
@@ -155,7 +167,7 @@ class PagedSpeechTextModel:
         return running.fault is None and position not in running.rows
 
     def _note(self, delivery: Delivery) -> None:
-        """Keep what has come for a session that still has its slot."""
+        """Store a delivery for a session that still has a slot."""
         match delivery:
             case Rows(number, start, rows) if (running := self._by_number.get(number)) is not None:
                 running.rows |= {start + at: row for at, row in enumerate(rows)}
@@ -165,7 +177,10 @@ class PagedSpeechTextModel:
     def _extend(
         self, slot: int, ids: npt.NDArray[np.int64], codes: npt.NDArray[np.integer]
     ) -> None:
-        """Hand these positions to the slot's session: ids [n] and codes [n, group, channels]."""
+        """Send positions to the session of the slot.
+
+        `ids` has shape [n], and `codes` has shape [n, group, channels].
+        """
         spoken = ids == self._empty_id
         edges = np.flatnonzero(np.diff(spoken, prepend=False, append=False))
         given = []

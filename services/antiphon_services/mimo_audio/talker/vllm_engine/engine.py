@@ -1,4 +1,7 @@
-"""The `vllm` engine of the talker: the torch engine's steps, with layers in vLLM's processes."""
+"""The `vllm` engine of the talker.
+
+It performs the same steps as the torch engine, but its layers run in vLLM's processes.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ from antiphon_services.mimo_audio.talker.engine import SpeechTextEngine
 
 
 class WatchedHost(Protocol):
-    """What keeps vLLM running; `antiphon_services.vllm.host.VllmHost`."""
+    """Keeps vLLM running. Implemented by `antiphon_services.vllm.host.VllmHost`."""
 
     def check_up(self) -> None:
         """Raise `Unavailable` while vLLM is down."""
 
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
-        """See `DetachedEngine.watch`."""
+        """Implements `DetachedEngine.watch`."""
 
 
 class VllmSpeechTextEngine(SpeechTextEngine):
     """Implements `antiphon.runtime.engine.DetachedEngine` and `PreparingEngine`.
 
-    `close_vllm` ends vLLM's processes. Other arguments are those of `SpeechTextEngine`.
+    `close_vllm` stops vLLM's processes. The other arguments are those of `SpeechTextEngine`.
     """
 
     def __init__(
@@ -41,29 +44,33 @@ class VllmSpeechTextEngine(SpeechTextEngine):
         self._close_vllm: Callable[[], None] | None = close_vllm
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in. Raises `Unavailable` while vLLM is down, and what `SpeechTextEngine`
-        does."""
+        """Add a segment.
+
+        Raises `Unavailable` while vLLM is down, and the errors of `SpeechTextEngine.admit`.
+        """
         self._host.check_up()
         super().admit(key, settings)
 
     def take_drawn(
         self, segment: DialogueSegment, drawn: Drawn | AntiphonError
     ) -> Sequence[EngineEvent]:
-        """What leaves with a position that was drawn, or the fault that ended vLLM's session."""
+        """Return the events for a position that was drawn, or for an error that ended the vLLM
+        session.
+        """
         if isinstance(drawn, AntiphonError):
             segment.end()
             return [Failed(segment.key, drawn)]
         return super().take_drawn(segment, drawn)
 
     def interrupt(self) -> None:
-        """Nothing: a step waits for vLLM's next one at most, or for its end."""
+        """Does nothing, because a step only waits until vLLM completes its next step or stops."""
 
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
-        """See `DetachedEngine.watch`."""
+        """Implements `DetachedEngine.watch`."""
         self._host.watch(changed)
 
     def close(self) -> None:
-        """Make no more prompts and end vLLM's processes; calls after the first do nothing."""
+        """Stop preparing prompts, and stop vLLM's processes. Calling this again has no effect."""
         super().close()
         close, self._close_vllm = self._close_vllm, None
         if close is not None:

@@ -1,4 +1,7 @@
-"""Starts vLLM for a checkpoint's layers. To be imported when its environment is prepared."""
+"""Starts vLLM for the layers of a checkpoint.
+
+Only import this module after the environment of vLLM has been prepared.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from antiphon_services.vllm.media import MediaLimits
 from antiphon_services.vllm.row_receiver import RowAddress
 
 OWN_ARGUMENTS: Mapping[str, Any] = {"skip_mm_profiling": True}
-"""Rows are made in the stage, so vLLM has no encoder to measure."""
+"""The stage computes the rows itself, so vLLM has no encoder to profile."""
 CACHE = "kv_cache_memory_bytes"
 
 
@@ -42,11 +45,11 @@ def start_engine(
     draws: PositionDraws,
     settings: Mapping[str, Any],
 ) -> VllmSpeechTextEngine:
-    """The engine, serving. `settings` are arguments of `SpeechTextEngine`.
+    """Start vLLM and return the engine. `settings` contains arguments of `SpeechTextEngine`.
 
-    Raises `FailedPrecondition` for heads that vLLM computes otherwise, `InvalidArgument` for
-    arguments that vLLM does not take or where its memory does not hold all slots, and what its
-    start raises.
+    Raises `FailedPrecondition` if vLLM does not support the head size, and `InvalidArgument` if
+    vLLM rejects an argument or its memory is too small for all slots. Errors that occur while vLLM
+    starts are raised as well.
     """
     hidden, heads = layers.hidden_size, layers.num_attention_heads
     if layers.head_dim * heads != hidden:
@@ -63,7 +66,7 @@ def start_engine(
         head_dim=layers.head_dim,
         hidden=hidden,
     )
-    # vLLM has a place for the id that it samples behind the last position.
+    # vLLM needs one more position for the token that it samples after the last position.
     positions = limit + 1
     overrides = {"max_position_embeddings": max(positions, layers.max_position_embeddings)}
     given = {**OWN_ARGUMENTS, **config.engine_args}
@@ -87,7 +90,7 @@ def start_engine(
     held = vllm.host.cache_positions
     if held < config.slots * positions:
         vllm.close()
-        # Sessions keep their memory between two steps, so none could go on when it is full.
+        # Sessions keep their memory between steps, so none of them could continue if it were full.
         raise InvalidArgument(
             f"slots: vLLM's memory holds {held} positions, {config.slots} slots of {positions} "
             "need more; lower slots or context_limit, or raise engine_args.gpu_memory_utilization",

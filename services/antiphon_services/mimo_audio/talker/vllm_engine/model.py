@@ -1,6 +1,8 @@
-"""Qwen2's layers on vLLM, with rows in place of words and a tap of the last hidden state.
+"""The layers of Qwen2 on vLLM.
 
-The model draws nothing: its logits are zeros, since vLLM must sample an id of each position.
+The input can contain rows instead of tokens, and the last hidden states are returned to the stage.
+vLLM has to sample a token for each position, so the logits are set to zero and the result is
+ignored.
 """
 
 from __future__ import annotations
@@ -26,37 +28,40 @@ from antiphon_services.vllm.session import MODALITY, ROWS
 from antiphon_services.vllm.tap import TapLayer
 
 LAYERS = "model."
-"""The prefix of the tensors that are loaded here."""
+"""The prefix of the tensors that are loaded by this model."""
 
 
 class RowInfo(BaseProcessingInfo):  # type: ignore[misc, unused-ignore]
-    """Any number of runs of rows, each as long as a context at most."""
+    """Allows any number of row sequences, each of which can be as long as the context."""
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
-        """No limit of the model's own."""
+        """The model has no limit."""
         return {MODALITY: None}
 
     def get_mm_max_tokens_per_item(
         self, seq_len: int, mm_counts: Mapping[str, int]
     ) -> Mapping[str, int]:
-        """A run may be a whole context."""
+        """A row sequence can be as long as the context."""
         return {MODALITY: seq_len}
 
 
 class NoDummyInputs(BaseDummyInputsBuilder[RowInfo]):  # type: ignore[type-arg, unused-ignore]
-    """Nothing is profiled: rows are made elsewhere."""
+    """Disables profiling, because the rows are computed elsewhere."""
 
     def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
-        """None."""
+        """Return an empty text."""
         return ""
 
     def get_dummy_mm_data(self, seq_len: int, mm_counts: Mapping[str, int], mm_options: Any) -> Any:
-        """None."""
+        """Return no data."""
         return {}
 
 
 class NoProcessor(BaseMultiModalProcessor[RowInfo]):  # type: ignore[type-arg, unused-ignore]
-    """Parts of a session come processed; see `antiphon_services.vllm.session`."""
+    """A processor that is not used, because the stage sends processed input.
+
+    `antiphon_services.vllm.session` describes the format.
+    """
 
     def _get_mm_fields_config(self, hf_inputs: Any, hf_processor_mm_kwargs: Any) -> Any:
         return {}
@@ -69,7 +74,10 @@ class NoProcessor(BaseMultiModalProcessor[RowInfo]):  # type: ignore[type-arg, u
 
 @MULTIMODAL_REGISTRY.register_processor(NoProcessor, info=RowInfo, dummy_inputs=NoDummyInputs)
 class GroupedLayers(nn.Module, SupportsMultiModal):  # type: ignore[misc, unused-ignore]
-    """`model` of the checkpoint. What leaves its final norm is kept for the tap's connector."""
+    """The tensors below `model` in the checkpoint.
+
+    The output of the final normalization is passed to the connector that returns it to the stage.
+    """
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -83,7 +91,7 @@ class GroupedLayers(nn.Module, SupportsMultiModal):  # type: ignore[misc, unused
         self.antiphon_tap: Any = TapLayer(config.hidden_size, vllm_config.cache_config)
 
     def embed_multimodal(self, **given: Any) -> Sequence[torch.Tensor]:
-        """The rows [n, hidden] of each run, as they came."""
+        """Return the rows of each sequence, of shape [n, hidden], without changes."""
         rows = given.get(ROWS)
         return () if rows is None else tuple(rows)
 
@@ -95,18 +103,18 @@ class GroupedLayers(nn.Module, SupportsMultiModal):  # type: ignore[misc, unused
         inputs_embeds: torch.Tensor | None = None,
         **_others: object,
     ) -> torch.Tensor:
-        """The last hidden states [tokens, hidden]."""
+        """Return the last hidden states, of shape [tokens, hidden]."""
         layers: Any = self.model
         hidden: torch.Tensor = layers(input_ids, positions, intermediate_tensors, inputs_embeds)
         self.antiphon_tap(hidden.unsqueeze(1))
         return hidden
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Zeros [tokens, vocabulary]."""
+        """Return zeros of shape [tokens, vocabulary]."""
         return hidden_states.new_zeros(len(hidden_states), self._vocabulary)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Load the layers and the table of words, and pass the other tensors over."""
+        """Load the layers and the word embeddings, and ignore all other tensors."""
         own = ((name, weight) for name, weight in weights if name.startswith(LAYERS))
         loaded: set[str] = AutoWeightsLoader(self).load_weights(own)
         return loaded
