@@ -1,3 +1,4 @@
-"""Model families, with one file for each. Knowledge that several stages of a model share is kept
-only here.
+"""Model families. Each family is declared in a separate module.
+
+Everything that several stages of a model must agree on is defined here and nowhere else.
 """

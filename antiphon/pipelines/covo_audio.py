@@ -1,12 +1,12 @@
 """Covo-Audio (`tencent/Covo-Audio-Chat`): thinker -> code2wav.
 
 This module defines only what its two stages must agree on. The reference is the vendor's
-repository, Tencent/Covo-Audio. A single language model, the thinker, reads recordings. It writes
-text and speech codes into one stream of IDs. The text is sent to the client and the codes are sent
-to code2wav. Code2wav generates the audio of a whole answer from noise. The noise is determined by
-the seed of its sampling settings.
+repository, Tencent/Covo-Audio. A single language model, the thinker, reads recordings and writes
+text and speech codes into one stream of tokens. The text is sent to the client, and the codes are
+sent to code2wav, which generates the audio of a complete answer from noise. The seed in the
+sampling settings determines the noise.
 
-The vendor's licence permits academic use only.
+The vendor's license only permits academic use.
 """
 
 from __future__ import annotations

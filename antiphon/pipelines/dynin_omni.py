@@ -1,12 +1,13 @@
 """Dynin-Omni (`snu-aidas/Dynin-Omni`): thinker -> unit2wav, thinker -> token2image.
 
-What its stages must agree on and nothing else. Reference: the vendor's repository,
-AIDASLab/Dynin-Omni. One masked-diffusion model, the thinker, makes ids of one kind for an answer:
-text for the client, speech units for unit2wav, or image tokens for token2image.
+This module defines only what its stages must agree on. The reference is the vendor's repository,
+AIDASLab/Dynin-Omni. A single masked-diffusion model, the thinker, generates each answer as tokens
+of one type. Text is sent to the client, speech units are sent to unit2wav, and image tokens are
+sent to token2image.
 
-A checkpoint is three directories: the model's, that of EMOVA's speech tokenizer and that of
-MAGVITv2. The encoders of both tokenizers are the thinker's, the decoders are the other stages'. See
-`CheckpointDirs`.
+A checkpoint consists of three directories. They contain the model, EMOVA's speech tokenizer and
+MAGVITv2. The thinker uses the encoders of both tokenizers, and the other two stages use their
+decoders. `CheckpointDirs` finds these directories.
 """
 
 from __future__ import annotations
@@ -40,14 +41,18 @@ INPUT, TEXT, UNITS, IMAGE_TOKENS = "input", "text", "units", "image_ids"
 AUDIO, DRAWING = "audio", "image"
 
 SPEECH_TOKENIZER, IMAGE_TOKENIZER = "emova_speech_tokenizer_hf", "magvitv2"
-"""The names of the tokenizers' released directories."""
+"""The names of the directories in which the tokenizers are released."""
 SPEECH_REPOSITORY = Companion(
     f"snu-aidas/{SPEECH_TOKENIZER}", "audio_tokenizer_dir", SPEECH_TOKENIZER
 )
 IMAGE_REPOSITORY = Companion(f"snu-aidas/{IMAGE_TOKENIZER}", "image_tokenizer_dir", IMAGE_TOKENIZER)
 
 UNIT_ENTRIES, IMAGE_ENTRIES = 4096, 8192
-"""The vocabulary of the model has so many image tokens after its text, and then so many units."""
+"""The number of speech units and image tokens.
+
+In the vocabulary of the model, the image tokens follow the text tokens, and the speech units follow
+the image tokens.
+"""
 
 STEPS, BLOCK, GUIDANCE = "steps", "block", "guidance"
 MOST_POSITIONS = 1 << 14
@@ -103,9 +108,11 @@ class CheckpointDirs:
 
     @classmethod
     def find(cls, model: Path, speech_setting: str, image_setting: str) -> CheckpointDirs:
-        """Take the settings, or the directories of the released names in or beside the model's.
+        """Find the directories.
 
-        Raises `FailedPrecondition` if there is none.
+        A setting that is not empty is used as is. Otherwise, the released directory name is looked
+        for inside the model's directory and next to it. Raises `FailedPrecondition` if a directory
+        cannot be found.
         """
         return cls(
             model,
@@ -115,7 +122,7 @@ class CheckpointDirs:
 
     @property
     def all(self) -> tuple[Path, Path, Path]:
-        """All three directories. Every stage states the fingerprint of each."""
+        """All three directories. Every stage includes all of them in its fingerprint."""
         return self.model, self.speech, self.image
 
 

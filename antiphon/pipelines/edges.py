@@ -49,8 +49,9 @@ PIECE_FIELD = f"input.{PIECE}"
 
 
 def spoken_edge(consumer: str) -> Edge:
-    """Return the edge `input`, which carries either a conversation with a single text or the pieces
-    of a text.
+    """Return the edge `input` of a stage that reads a text aloud.
+
+    The edge carries either a conversation with a single text, or the pieces of a text.
     """
     edge = conversation_edge(consumer)
     piece = TensorSpec(PIECE, "uint8", (VARIES,), optional=True)
@@ -58,8 +59,9 @@ def spoken_edge(consumer: str) -> Edge:
 
 
 def text_edge(producer: str) -> Edge:
-    """Return the edge `text`, which carries the answer's tokens, and their log probabilities if
-    requested.
+    """Return the edge `text`, which carries the tokens of the answer.
+
+    It also carries their log probabilities if the request asks for them.
     """
     return Edge(
         "text",
@@ -130,7 +132,7 @@ def frames_edge(
 
 
 def whole_ids_edge(name: str, producer: str, consumer: str, unit: str) -> Edge:
-    """Return an edge of IDs for a consumer that needs all of them before it begins."""
+    """Return an edge of token IDs for a consumer that needs all of them before it can start."""
     return Edge(
         name,
         producer,
@@ -143,8 +145,9 @@ def whole_ids_edge(name: str, producer: str, consumer: str, unit: str) -> Edge:
 
 
 def audio_edge(producer: str, frames: str = "", dtype: str = "uint16") -> Edge:
-    """Return the edge `audio`, which carries samples and the codec `frames` from which they were
-    decoded, if there are any.
+    """Return the edge `audio`, which carries samples.
+
+    If `frames` is set, it also carries the codec frames from which the samples were decoded.
     """
     samples = TensorSpec("samples", "float32", (VARIES,))
     decoded = (TensorSpec(frames, dtype, (VARIES, VARIES)),) if frames else ()
@@ -160,8 +163,9 @@ def audio_edge(producer: str, frames: str = "", dtype: str = "uint16") -> Edge:
 
 
 def image_edge(producer: str) -> Edge:
-    """Return the edge `image`, which carries complete image files. See
-    `antiphon.wire.images.image_parts`.
+    """Return the edge `image`, which carries complete image files.
+
+    The format is described in `antiphon.wire.images.image_parts`.
     """
     return Edge(
         "image",

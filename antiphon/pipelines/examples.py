@@ -1,6 +1,6 @@
 """Generates input for a single stage, for use in load tests.
 
-A declaration specifies an `Example` for each stage. If a stage has none, it can only be load-tested
+A pipeline declares an `Example` for each stage. Without an example, a stage can only be load-tested
 with recorded input.
 """
 
@@ -71,8 +71,9 @@ class Example(Protocol):
 
 
 def conversation(edge: str) -> Example:
-    """Return an example that is a conversation with a single message. Use it for a stage that
-    receives the client's input.
+    """Return an example that is a conversation with a single message.
+
+    Use it for a stage that receives the client's input.
     """
 
     def example(settings: ExampleSettings) -> MadeUp:
@@ -87,7 +88,7 @@ def conversation(edge: str) -> Example:
 
 
 def random_codes(edge: str, tensor: str = "") -> Example:
-    """Return an example of random codec frames. See `timed_frames`.
+    """Return an example of random codec frames, divided into chunks as in `timed_frames`.
 
     By default, the tensor has the same name as the edge.
     """
@@ -99,7 +100,10 @@ def random_codes(edge: str, tensor: str = "") -> Example:
 
 
 def random_ids(edge: str) -> Example:
-    """Return random ids in one chunk, as many as `--frames`. The tensor has the edge's name."""
+    """Return an example of random token IDs, which are sent in a single chunk.
+
+    The number of IDs is set with `--frames`. The tensor has the same name as the edge.
+    """
 
     def example(settings: ExampleSettings) -> MadeUp:
         count, entries = settings.frames, settings.description.code_entries
@@ -116,7 +120,7 @@ def random_ids(edge: str) -> Example:
 
 
 def random_floats(edge: str) -> Example:
-    """Return an example of random float frames. See `timed_frames`.
+    """Return an example of random float frames, divided into chunks as in `timed_frames`.
 
     The tensor has the same name as the edge.
     """
@@ -149,11 +153,10 @@ def _drawn_frames(
 def timed_frames(
     edge: str, tensor: str, frames: Tensor, settings: ExampleSettings
 ) -> Sequence[TimedChunk]:
-    """Divide the frames into chunks according to `settings.groups`. The last chunk ends the
-    segment.
+    """Divide the frames into chunks according to `settings.groups`.
 
-    The first chunk is due immediately. Each later chunk is due when its last frame would have been
-    generated.
+    The last chunk ends the segment. The first chunk is due immediately. Each later chunk is due
+    when its last frame would have been generated.
     """
     count, chunks = len(frames), list[TimedChunk]()
     first = min(settings.groups.first, count)

@@ -16,8 +16,9 @@ LONGEST_REASON = 300
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises `FailedPrecondition` if the file is missing or
-    invalid.
+    """Return the JSON object in a file.
+
+    Raises `FailedPrecondition` if the file is missing or invalid.
     """
     require_file(path)
     with reading(path):
@@ -40,8 +41,9 @@ def require_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Convert every error that a library raises because of the file's content to
-    `FailedPrecondition`.
+    """Convert every error that a library raises because of the file's content.
+
+    The resulting error is a `FailedPrecondition`.
     """
     try:
         yield

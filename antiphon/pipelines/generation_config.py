@@ -1,6 +1,4 @@
-"""The default sampling settings of a checkpoint, which are read from its
-`generation_config.json`.
-"""
+"""The default sampling settings of a checkpoint, as read from its `generation_config.json`."""
 
 from __future__ import annotations
 
@@ -20,8 +18,9 @@ SETTINGS = {
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
-"""Maps Hugging Face's names of the settings, without the prefix for the role, to antiphon's
-names.
+"""Maps Hugging Face's setting names to antiphon's names.
+
+The keys do not include the prefix for the role.
 """
 
 GREEDY = ("do_sample", "dosample")

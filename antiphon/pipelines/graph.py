@@ -1,9 +1,8 @@
-"""The declaration of a model family. It lists the stages and edges and specifies how a checkpoint
-is recognized.
+"""The declaration of a model family.
 
-A declaration is a frozen value named `PIPELINE`, which `registry.py` finds. The code of each stage
-is the function `load` in the module `<package>.<role>.load`. Model architectures are not listed
-anywhere else.
+A declaration lists the stages and edges, and specifies how a checkpoint is recognized. It is a
+frozen value named `PIPELINE`, which `registry.py` finds. The code of each stage is the function
+`load` in the module `<package>.<role>.load`. Model architectures are not listed anywhere else.
 """
 
 from __future__ import annotations
@@ -39,8 +38,10 @@ DEFAULT_CHUNK_POLICY = ChunkPolicy(first=1, ramp=(1, 2, 3, 4, 6, 8), steady=12)
 
 @lru_cache
 def _name_of(dtype: np.dtype) -> str:
-    """Return the name of a dtype. The result is cached because numpy computes the name again on
-    each access, which would happen for every chunk.
+    """Return the name of a dtype.
+
+    NumPy computes the name again on each access, which would happen for every chunk, so the result
+    is cached.
     """
     return dtype.name
 
@@ -59,8 +60,9 @@ class TensorSpec:
     optional: bool = False
 
     def admits(self, tensor: Tensor) -> bool:
-        """Return whether a tensor has the declared dtype and shape. An empty tensor is only allowed
-        if it has no rows.
+        """Return whether a tensor has the declared dtype and shape.
+
+        An empty tensor is only allowed if it has no rows.
         """
         if tensor.ndim != len(self.shape) or self.dtype not in ("", _name_of(tensor.dtype)):
             return False
@@ -124,12 +126,13 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """A stage, with its options and whether it samples. Requests can only set the sampling of a
-    stage that samples.
+    """A stage of a pipeline.
 
-    If a stage receives the client's input and `reads_aloud` is true, it speaks a single user
-    message verbatim instead of answering a conversation. `example` generates input for load tests.
-    If `dtype` is set, it is the only supported dtype. If it is empty, the deployment can choose.
+    `samples` states whether the stage samples. Requests can only set the sampling settings of a
+    stage that does. If a stage receives the client's input and `reads_aloud` is true, it speaks a
+    single user message verbatim instead of answering a conversation. `example` generates input for
+    load tests. If `dtype` is set, it is the only supported dtype. If it is empty, the deployment
+    can choose.
     """
 
     role: str
@@ -140,8 +143,7 @@ class StageSpec:
     dtype: str = ""
 
     def with_options(self, options: Iterable[Option]) -> StageSpec:
-        """Return a copy of the stage in which the given options replace those that have the same
-        name.
+        """Return a copy of the stage in which the given options replace those with the same name.
 
         Raises `FailedPrecondition` if an option is not declared, because the gateway would not know
         it.
@@ -157,10 +159,10 @@ class StageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A type of checkpoint that contains only the given `roles`. It is recognized by a `field` of
-    its `config.json` that is false.
+    """A type of checkpoint that contains only the given `roles`.
 
-    `lacks` describes the missing feature.
+    It is recognized by a `field` of its `config.json` that is false. `lacks` describes the missing
+    feature.
     """
 
     field: str
@@ -186,11 +188,10 @@ class CheckpointFiles:
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """A further repository that every checkpoint of a family needs, given by its ID on the Hugging
-    Face hub.
+    """An additional repository that every checkpoint of a family needs.
 
-    `setting` is the stage setting that contains its directory. `folder` is its name if it is
-    included in a checkpoint.
+    `hub_id` is its ID on the Hugging Face Hub. `setting` is the stage setting that contains its
+    directory. `folder` is the name of its directory if it is included in a checkpoint.
     """
 
     hub_id: str
@@ -219,13 +220,13 @@ class Companion:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A model family. `architectures` are the values in `config.json` that identify its
-    checkpoints.
+    """A model family.
 
-    Some checkpoints may be of a `variant` that has fewer stages. A checkpoint without a
-    `config.json` is recognized by the file `marker`. The layout of a checkpoint is the first one in
-    `files` whose marker it contains. Raises `InvalidArgument` if the declaration is inconsistent.
-    The error names the field.
+    `architectures` contains the values in `config.json` that identify its checkpoints. Some
+    checkpoints may be of a `variant` that has fewer stages. A checkpoint without a `config.json` is
+    recognized by the file `marker`. The layout of a checkpoint is the first entry of `files` whose
+    marker it contains. Raises `InvalidArgument`, with the name of the field, if the declaration is
+    inconsistent.
     """
 
     name: str
@@ -255,16 +256,18 @@ class Pipeline:
         return next(stage for stage in self.stages if stage.role == role)
 
     def with_options(self, role: str, options: Iterable[Option]) -> Pipeline:
-        """Return a copy of the pipeline with some options of one stage replaced. See
-        `StageSpec.with_options`.
+        """Return a copy of the pipeline in which options of one stage are replaced.
+
+        `StageSpec.with_options` describes which options can be replaced.
         """
         described = self.stage(role).with_options(options)
         stages = tuple(described if each.role == role else each for each in self.stages)
         return replace(self, stages=stages)
 
     def of_checkpoint(self, config: Mapping[str, object]) -> Pipeline:
-        """Return the pipeline for a checkpoint with this `config.json`. It contains only the stages
-        of this checkpoint and their edges.
+        """Return the pipeline for a checkpoint with this `config.json`.
+
+        It contains only the stages of this checkpoint and their edges.
         """
         variant = self.variant
         if variant is None or config.get(variant.field) is not False:
@@ -282,9 +285,7 @@ class Pipeline:
         )
 
     def check_role(self, role: str, model: str) -> None:
-        """Raise `InvalidArgument` if the family has no stage with this role, or if this `model` has
-        none.
-        """
+        """Raise `InvalidArgument` if the family, or this `model`, has no stage with this role."""
         if role in self.roles:
             return
         lacks = ""
@@ -329,9 +330,7 @@ class Pipeline:
 
 
 def _faults(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Yield the inconsistencies of a declaration. Each of them is a pair of a field name and a
-    sentence.
-    """
+    """Yield the inconsistencies of a declaration, as pairs of a field name and a sentence."""
     for role in _repeated(pipeline.roles):
         yield "stages", f"two have the role {role}; give each stage a role of its own"
     for name in _repeated(edge.name for edge in pipeline.edges):
@@ -394,8 +393,9 @@ def _repeated(names: Iterable[str]) -> list[str]:
 
 
 def _circle(pipeline: Pipeline) -> list[str]:
-    """Return the roles of stages that form a cycle, with producers first. The list is empty if
-    there is no cycle.
+    """Return the roles of stages that form a cycle, with producers first.
+
+    The list is empty if there is no cycle.
     """
     producers = {
         role: {edge.producer for edge in pipeline.inputs(role)} - {CLIENT}

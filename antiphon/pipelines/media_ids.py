@@ -25,9 +25,7 @@ class MediaIds(Protocol):
 
 
 def is_media(ids: npt.NDArray[np.int32], special: MediaIds) -> npt.NDArray[np.bool_]:
-    """Return a bool array of shape [n] that indicates which of the `ids`, of shape [n], are media
-    placeholders.
-    """
+    """Return which IDs are media placeholders, as a bool array of the same shape."""
     # For a short prompt, `np.isin` takes five times as long.
     found: npt.NDArray[np.bool_] = ids == special.audio
     found |= (ids == special.image) | (ids == special.video)

@@ -45,8 +45,9 @@ CODEBOOKS = (1024, 1024, 128, 128, 128, 128, 128, 128)
 """The sizes of the codebooks. A frame has one code from each codebook."""
 
 BLOCK_FRAMES = 20
-"""The number of frames that are decoded at a time in a stream. The model is trained to write five
-groups of speech in a row.
+"""The number of frames that are decoded at a time in a stream.
+
+The model is trained to write five groups of speech in a row.
 """
 
 MOST_REFERENCE_S = 60.0

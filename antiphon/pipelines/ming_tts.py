@@ -44,7 +44,7 @@ MOST_REFERENCE_S = 30.0
 
 LATENT_WIDTH = 64
 STEP_LATENTS = 4
-"""The number of latents that the talker generates in one step. They correspond to 0.32 s of
+"""The number of latents that the talker generates in one step. It corresponds to 0.32 seconds of
 audio.
 """
 FRAME_WIDTH = STEP_LATENTS * LATENT_WIDTH
@@ -192,8 +192,9 @@ class MingCheckpoint:
 
     @property
     def text_folder(self) -> Path:
-        """The folder that contains the tokenizer. In Ming-flash-omni it also contains the
-        configuration of the language model.
+        """The folder that contains the tokenizer.
+
+        In Ming-flash-omni, it also contains the configuration of the language model.
         """
         return self.folder / LAYERS_FOLDER if self.flash else self.folder
 

@@ -1,4 +1,4 @@
-"""Positions for rotary attention in prompts that contain images or videos (M-RoPE)."""
+"""Computes positions for rotary attention in prompts that contain images or videos (M-RoPE)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def rotary_positions(
     *,
     edge: str,
 ) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the positions of the given IDs, and the next position after them.
+    """Return the positions of the given token IDs, and the next position after them.
 
     The positions have the shape [n, 3], with columns for time, height and width. `seen` contains
     the placeholder IDs for images and videos. Each run of one of these IDs corresponds to a row of
     `grids`, in order. `grids` has the shape [m, 3] and contains the numbers of time steps, rows and
     columns. `steps`, of shape [m], contains the distance between two time steps, in positions.
-    After a run, positions continue from its largest position. This function mirrors Hugging Face's
-    `get_rope_index`. Raises `DataLoss` with the given `edge` if the runs and the grids do not
-    match.
+    After a run, positions continue from its largest position. This function mirrors
+    `get_rope_index` of Hugging Face transformers. Raises `DataLoss`, with the name of the `edge`,
+    if the runs and the grids do not match.
     """
     at = np.isin(ids, tuple(seen))
     edges = np.flatnonzero(np.diff(np.where(at, ids, -1), prepend=-1, append=-1))

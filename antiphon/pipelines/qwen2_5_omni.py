@@ -62,8 +62,9 @@ DEFAULT_VOICE = "chelsie"
 
 CODE_RATE_HZ = 50.0
 TOKEN_PACE_S = 0.018
-"""The minimum interval between chunks of `tokens`. A frame needs one token and is longer than this
-interval.
+"""The minimum interval between chunks of `tokens`, in seconds.
+
+Each frame requires one token, and a frame is longer than this interval.
 """
 BLOCK_CODES = 12
 
@@ -71,8 +72,10 @@ Voice = TypeVar("Voice")
 
 
 def talker_example(settings: ExampleSettings) -> MadeUp:
-    """Return a prompt of random IDs and rows that is sent immediately, and `settings.tokens` reply
-    rows that follow one at a time.
+    """Return an example for the talker.
+
+    A prompt of random IDs and rows is sent immediately, followed by `settings.tokens` reply rows,
+    one at a time.
     """
     if settings.model_dir is None:
         raise FailedPrecondition(
@@ -166,8 +169,9 @@ class PlaceholderIds:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> PlaceholderIds:
-        """Read the IDs from a checkpoint's `config.json`. Raises `FailedPrecondition` if one is
-        missing.
+        """Read the IDs from a checkpoint's `config.json`.
+
+        Raises `FailedPrecondition` if one of them is missing.
         """
         thinker = config.get("thinker_config", {})
         found = {}
@@ -184,8 +188,9 @@ class PlaceholderIds:
 
 
 def code_entries(config: dict[str, Any]) -> int:
-    """Return the number of codes that token2wav supports. Raises `FailedPrecondition` if the
-    configuration does not specify it.
+    """Return the number of codes that token2wav supports.
+
+    Raises `FailedPrecondition` if the configuration does not specify it.
     """
     try:
         # The embedding table has one row more than the configuration specifies.
@@ -195,16 +200,16 @@ def code_entries(config: dict[str, Any]) -> int:
 
 
 def noise_source(key: int) -> np.random.Generator:
-    """Return the generator for the noise that token2wav uses for one answer. `key` is the keyed
-    seed of its sampling settings.
+    """Return the generator for the noise that token2wav uses for one answer.
 
-    The noise consists of standard normal values in float32, in the order of the mel frames.
+    `key` is the keyed seed of its sampling settings. The noise consists of standard normal values
+    in float32, in the order of the mel frames.
     """
     return np.random.Generator(np.random.Philox(key=key))
 
 
 def voices_by_name(told: Mapping[str, Voice]) -> dict[str, Voice]:
-    """Return the voices by their names in lower case. The default voice is first.
+    """Return the voices by lowercase name, starting with the default voice.
 
     Raises `FailedPrecondition` if two names differ only in case.
     """

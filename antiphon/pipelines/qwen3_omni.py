@@ -46,14 +46,17 @@ DEFAULT_VOICE = "ethan"
 """The default voice if the checkpoint contains it, as in the reference."""
 
 AUDIO_CHUNK_POSITIONS = 13
-"""The number of prompt positions for a full chunk of the audio tower, which has `2 * n_window` mel
-frames.
+"""The number of prompt positions for a full chunk of the audio tower.
+
+A full chunk consists of `2 * n_window` mel frames.
 """
 
 
 def talker_example(settings: ExampleSettings) -> MadeUp:
-    """Return a prompt of random text IDs that is sent immediately, and `settings.tokens` reply IDs
-    that follow one at a time.
+    """Return an example for the talker.
+
+    A prompt of random text IDs is sent immediately, followed by `settings.tokens` reply IDs, one at
+    a time.
     """
     if settings.model_dir is None:
         raise FailedPrecondition(
@@ -140,9 +143,7 @@ PIPELINE = Pipeline(
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """The IDs in the thinker's vocabulary that structure a prompt. They are read from
-    `config.json`.
-    """
+    """The special token IDs that structure a prompt, as read from the thinker's `config.json`."""
 
     im_start: int
     im_end: int
@@ -157,8 +158,9 @@ class SpecialIds:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> SpecialIds:
-        """Read the IDs from a checkpoint's `config.json`. Raises `FailedPrecondition` if one is
-        missing.
+        """Read the IDs from a checkpoint's `config.json`.
+
+        Raises `FailedPrecondition` if one of them is missing.
         """
         thinker = config.get("thinker_config", {})
         try:
@@ -186,11 +188,10 @@ class SpecialIds:
 
 
 def window_positions(n_window: int, n_window_infer: int) -> int:
-    """Return the number of prompt positions in a window of the audio tower. Each window is encoded
-    independently.
+    """Return the number of prompt positions in a window of the audio tower.
 
-    The result is 0 if a window does not consist of a whole number of chunks. In this case, windows
-    cannot be encoded separately.
+    Each window is encoded independently. The result is 0 if a window does not consist of a whole
+    number of chunks. In this case, windows cannot be encoded separately.
     """
     chunks, rest = divmod(n_window_infer, 2 * n_window)
     return 0 if rest else chunks * AUDIO_CHUNK_POSITIONS
@@ -199,8 +200,8 @@ def window_positions(n_window: int, n_window_infer: int) -> int:
 def user_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:
     """Return the prompt positions of all user segments in ascending order.
 
-    A segment starts at an im_start and ends before the next one. The ID that follows im_start is
-    the role. Positions before the first im_start do not belong to any segment.
+    A segment starts at an `im_start` token and ends before the next one. The token that follows
+    `im_start` is the role. Positions before the first `im_start` do not belong to any segment.
     """
     starts = np.flatnonzero(ids == special.im_start)
     ends = np.append(starts[1:], len(ids))
@@ -222,8 +223,9 @@ def talker_row_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt
 
 
 def assistant_start(ids: npt.NDArray[np.int32], special: SpecialIds) -> int:
-    """Return the position of the im_start in the last assistant header. Raises `FailedPrecondition`
-    if there is none.
+    """Return the position of `im_start` in the last assistant header.
+
+    Raises `FailedPrecondition` if there is none.
     """
     heads = np.flatnonzero((ids[:-1] == special.im_start) & (ids[1:] == special.assistant))
     if not len(heads):

@@ -29,8 +29,9 @@ GROUP = "antiphon.pipelines"
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A pipeline's name and the source of its declaration. If it cannot be used, `fault` contains
-    the reason.
+    """The name of a pipeline and the source of its declaration.
+
+    If the declaration cannot be used, `fault` contains the reason.
     """
 
     name: str
@@ -62,8 +63,9 @@ def own_pipelines() -> dict[str, Pipeline]:
 
 
 def identifying_files() -> tuple[str, ...]:
-    """Return the names of the files that `pipeline_of` uses to find a checkpoint's pipeline. A
-    checkpoint need not contain all of them.
+    """Return the names of the files that `pipeline_of` uses to find the pipeline of a checkpoint.
+
+    A checkpoint does not have to contain all of them.
     """
     markers = {each.pipeline.marker for each in _declarations() if each.pipeline} - {""}
     return (CONFIG_FILE, *sorted(markers))
@@ -88,10 +90,10 @@ def pipeline_named(name: str) -> Pipeline:
 
 
 def pipeline_for(model_dir: Path, name: str = "") -> Pipeline:
-    """Return the pipeline with the given name. If the name is empty, the checkpoint determines the
-    pipeline. The result contains only the checkpoint's stages.
+    """Return the pipeline with the given name, reduced to the stages of the checkpoint.
 
-    Raises the same errors as `pipeline_named` and `pipeline_of`.
+    If the name is empty, the checkpoint determines the pipeline. Raises the same errors as
+    `pipeline_named` and `pipeline_of`.
     """
     if not name:
         return pipeline_of(model_dir)
@@ -101,11 +103,11 @@ def pipeline_for(model_dir: Path, name: str = "") -> Pipeline:
 
 
 def pipeline_of(model_dir: Path) -> Pipeline:
-    """Return the pipeline for a checkpoint directory. It contains only the checkpoint's stages.
+    """Return the pipeline for a checkpoint directory, reduced to the stages of the checkpoint.
 
-    A pipeline matches if the directory contains its `marker`, or if its `config.json` names one of
-    the pipeline's architectures. Raises `NotFound` if neither file exists. Raises
-    `FailedPrecondition` if there is not exactly one match.
+    A pipeline matches if the directory contains its `marker`, or if the `config.json` lists one of
+    its architectures. Raises `NotFound` if neither file exists. Raises `FailedPrecondition` if
+    there is not exactly one match.
     """
     declarations = _declarations()
     marked = [
@@ -137,8 +139,9 @@ def pipeline_of(model_dir: Path) -> Pipeline:
 
 
 def _only(claims: Sequence[Declaration], model_dir: Path, what: str) -> Declaration:
-    """Return the only pipeline that matches a checkpoint. Raises `FailedPrecondition` if there are
-    several.
+    """Return the only pipeline that matches a checkpoint.
+
+    Raises `FailedPrecondition` if there are several.
     """
     if len(claims) > 1:
         raise FailedPrecondition(
@@ -150,9 +153,7 @@ def _only(claims: Sequence[Declaration], model_dir: Path, what: str) -> Declarat
 
 
 def _known_architectures(declarations: Sequence[Declaration]) -> str:
-    """Return a list of the known architectures and of the declarations that cannot be used, as
-    text.
-    """
+    """Return the known architectures, and the declarations that cannot be used, as text."""
     known = sorted(
         name for each in declarations if each.pipeline for name in each.pipeline.architectures
     )
@@ -178,8 +179,9 @@ def _own_declarations() -> Iterator[Declaration]:
 
 
 def _elsewhere(entry: EntryPoint) -> Declaration:
-    """Load the declaration of an entry point. If its module raises an exception, the exception is
-    stored as `fault`.
+    """Load the declaration of an entry point.
+
+    If its module raises an exception, the exception is stored as `fault`.
     """
     try:
         pipeline = entry.load()
