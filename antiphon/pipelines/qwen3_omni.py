@@ -143,7 +143,7 @@ PIPELINE = Pipeline(
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """The special token IDs that structure a prompt, as read from the thinker's `config.json`."""
+    """The IDs in the thinker's vocabulary that structure a prompt, as read from `config.json`."""
 
     im_start: int
     im_end: int
