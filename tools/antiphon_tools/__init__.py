@@ -1,1 +1,1 @@
-"""What one runs from a checkout: launcher, demo, load tests, speaking checkpoint."""
+"""Command-line tools for a checkout: the launcher, the demo, load tests and others."""

@@ -1,4 +1,4 @@
-"""The files of a checkout: those that Git knows, and new ones that it does not ignore."""
+"""Lists the files of a checkout, including new files that Git does not ignore."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def files_of(root: Path = ROOT, pattern: str = "*") -> list[Path]:
-    """Return the existing files that match Git's pattern, relative to `root`.
+    """Return the existing files that match a Git pattern, relative to `root`.
 
-    Raises `subprocess.CalledProcessError` outside a checkout.
+    Raises `subprocess.CalledProcessError` if `root` is not in a checkout.
     """
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", pattern]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout

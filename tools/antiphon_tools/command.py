@@ -1,7 +1,7 @@
-"""`antiphon COMMAND`: what the server's distribution installs.
+"""The `antiphon` command, which is installed with the server's distribution.
 
-Each command is a module of its own, which is imported only when it runs: `antiphon load` and
-`antiphon keys` need no torch.
+Each subcommand is a separate module that is only imported when it runs. As a result, commands such
+as `antiphon load` and `antiphon keys` do not require torch.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from antiphon.version import VERSION
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A function `(arguments, *, prog) -> exit status`, and what it does in a line."""
+    """A subcommand and its one-line description.
+
+    The function has the signature `(arguments, *, prog) -> exit status`.
+    """
 
     module: str
     function: str
     purpose: str
 
     def load(self) -> Callable[..., int]:
-        """Import the function."""
+        """Import and return the function."""
         found: Callable[..., int] = getattr(importlib.import_module(self.module), self.function)
         return found
 
@@ -58,7 +61,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status."""
+    """Run a command and return its exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     name, rest = (given[0], given[1:]) if given else ("--help", [])
     if name in ("-h", "--help"):
@@ -78,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def usage() -> str:
-    """The commands, one a line."""
+    """Return the help text, which lists all commands."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {each.purpose}" for name, each in COMMANDS.items()]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""What figures come from: the device, and the versions of what runs on it."""
+"""Describes the device and the software versions with which results were measured."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PACKAGES = ("torch", "transformers", "numpy", "triton", "grpcio", "protobuf", "u
 
 
 class NoDevice(Exception):
-    """There is no device to measure."""
+    """Raised if the device for a measurement does not exist."""
 
 
 def require(device: torch.device) -> None:
-    """Raise `NoDevice` with the reason if tensors cannot be created on the device."""
+    """Raise `NoDevice`, with the reason, if tensors cannot be created on the device."""
     if device.type == "cpu":
         return
     if torch.version.cuda is None and torch.version.hip is None:
@@ -39,7 +39,7 @@ def require(device: torch.device) -> None:
 
 
 def facts(device: torch.device) -> dict[str, Any]:
-    """Versions, and what the device is."""
+    """Return a description of the device and the versions of relevant packages."""
     known: dict[str, Any] = {
         "python": platform.python_version(),
         "machine": platform.platform(),
@@ -49,7 +49,7 @@ def facts(device: torch.device) -> dict[str, Any]:
         "device": str(device),
     }
     if device.type == "cuda":
-        # torch does not say what these return.
+        # These functions have no type annotations in torch.
         cudnn: Any = torch.backends.cudnn
         nccl: Any = torch.cuda.nccl
         properties = torch.cuda.get_device_properties(device)
@@ -76,7 +76,7 @@ def _version(name: str) -> str:
 
 
 def _driver() -> str:
-    """As nvidia-smi reports it; not every machine has the program."""
+    """Return the driver version that nvidia-smi reports, if the program is installed."""
     if (program := shutil.which("nvidia-smi")) is None:
         return "unknown: no nvidia-smi"
     asked = [program, "--query-gpu=driver_version", "--format=csv,noheader"]

@@ -1,7 +1,8 @@
-"""`python -m antiphon_tools.release`: the version of a release, in every file that states it.
+"""`python -m antiphon_tools.release`: set or check the version in every file that contains it.
 
-`set VERSION` writes it, and dates the changelog's section; `check TAG` fails unless all files
-state the tag's version. A chart's version is semantic: `0.2.0.dev0` is `0.2.0-dev.0` there.
+`set VERSION` writes the version and adds the date to the changelog's section. `check TAG` fails if
+a file contains a different version than the tag. The chart uses a semantic version, so `0.2.0.dev0`
+becomes `0.2.0-dev.0` there.
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ _SECTION = re.compile(r"^## (\S+) \((.*)\)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A file that states the version: `pattern` has it as its only group. Some are the chart's."""
+    """A file that contains the version.
+
+    The only group in `pattern` matches the version. `of_chart` is true if it is the version of the
+    chart.
+    """
 
     file: str
     pattern: str
     of_chart: bool = False
 
     def found_in(self, root: Path) -> list[str]:
-        """What the file states, each time."""
+        """Return all versions that the file contains."""
         text = (root / self.file).read_text()
         return [match[1] for match in re.finditer(self.pattern, text, re.MULTILINE)]
 
     def write(self, root: Path, version: str) -> None:
-        """State this version each time."""
+        """Replace all versions in the file."""
         path = root / self.file
         stated = of_chart(version) if self.of_chart else version
 
@@ -56,13 +61,15 @@ STATEMENTS = (
 
 
 def of_chart(version: str) -> str:
-    """The version as semantic versioning writes it."""
+    """Convert the version to the format of semantic versioning."""
     number, mark, rest = re.fullmatch(r"(\d+\.\d+\.\d+)\.?([a-z]*)(\d*)", version).groups()  # type: ignore[union-attr]
     return f"{number}-{mark}.{rest}" if mark else str(number)
 
 
 def faults(root: Path, tag: str) -> Iterator[str]:
-    """What keeps a tag from being released: files that state another version."""
+    """Yield the reasons why a tag cannot be released, such as files that contain a different
+    version.
+    """
     version = tag.removeprefix("v")
     if not tag.startswith("v") or not VERSION.fullmatch(version):
         yield f"{tag}: is no tag of a release; write v0.1.0"
@@ -79,9 +86,9 @@ def faults(root: Path, tag: str) -> Iterator[str]:
 
 
 def set_version(root: Path, version: str, day: datetime.date) -> None:
-    """Write the version to every file, and date the changelog's first section.
+    """Write the version to every file, and add the date to the changelog's first section.
 
-    Raises `ValueError` for what is no version.
+    Raises `ValueError` if `version` is not a valid version.
     """
     if not VERSION.fullmatch(version):
         raise ValueError(f"{version}: is no version; write 0.1.0, 0.2.0rc1 or 0.2.0.dev0")
@@ -93,7 +100,7 @@ def set_version(root: Path, version: str, day: datetime.date) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Set or check; the exit status."""
+    """Set or check the version, and return the exit status."""
     parser = argparse.ArgumentParser(prog="release", description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("set", help="write a version").add_argument("version")

@@ -1,10 +1,11 @@
-"""silero's weights out of the ONNX file of its wheel, as the gateway reads them.
+"""Extract Silero's weights from the ONNX file in its wheel, in the format that the gateway reads.
 
     pip download --no-deps silero-vad==6.2.3
     python -m antiphon_tools.silero_weights silero_vad-6.2.3-*.whl
     gateway/antiphon_gateway/voice_activity/silero.npz
 
-No onnx package is needed: of the file only the tensors' names, shapes and bytes are read.
+This does not require an ONNX package, because only the names, shapes and data of tensors are read
+from the file.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ NAMES = {
     for layer in range(4)
     for kind in ("weight", "bias")
 }
-# Fields of ONNX's messages, and protobuf's wire types.
+# Field numbers of ONNX messages, and the wire types of protobuf.
 GRAPH, INITIALIZER, DIMS, DATA_TYPE, NAME, RAW_DATA = 7, 5, 1, 2, 8, 9
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 FLOAT = 1
 
 
 def weights_of(model: bytes) -> dict[str, np.ndarray[Any, Any]]:
-    """The model's tensors by the gateway's names. Raises `ValueError` if one is missing."""
+    """Return the tensors of the model by the gateway's names. Raises `ValueError` if one is
+    missing.
+    """
     weights = {}
     for field, graph in fields_of(model):
         for inner, tensor in fields_of(graph) if field == GRAPH else ():
@@ -57,7 +60,7 @@ def _tensor(message: bytes) -> tuple[str, np.ndarray[Any, Any]]:
     name, raw = "", b""
     for field, value in fields_of(message):
         if field == DIMS:
-            # One number, or several of them packed.
+            # The field contains either a single number or several packed numbers.
             shape += [value] if isinstance(value, int) else list(_varints(value))
         elif field == DATA_TYPE and value != FLOAT:
             return "", np.empty(0)
@@ -69,7 +72,7 @@ def _tensor(message: bytes) -> tuple[str, np.ndarray[Any, Any]]:
 
 
 def fields_of(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Number and value of each field of a protobuf message."""
+    """Yield the number and value of each field of a protobuf message."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -100,7 +103,7 @@ def _varints(message: bytes) -> Iterator[int]:
 
 
 def main() -> None:
-    """Convert the file of a wheel."""
+    """Convert the file in a wheel."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("wheel", type=Path)
     parser.add_argument("out", type=Path)

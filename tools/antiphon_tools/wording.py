@@ -1,11 +1,12 @@
-"""Measure the style of pages and docstrings by patterns that make technical sentences unclear.
+"""Measure the style of pages and docstrings by looking for patterns that make sentences unclear.
 
-Pages hold `PATTERNS` to at most twice the rates of well-kept documentation (h11, etcd's raft,
-trio, starlette, mini-sglang, Temporal), and sentences to its lengths. Docstrings hold the rates in
-`DOCSTRING_LIMITS`, which may only be lowered.
+Pages may match `PATTERNS` up to twice as often as well-maintained documentation does (h11, etcd's
+raft, trio, starlette, mini-sglang and Temporal), and must have a similar sentence length. The
+limits for docstrings are in `DOCSTRING_LIMITS`, which may only be lowered.
 
-`python -m antiphon_tools.wording` fails if the pages exceed a limit, and prints the sentences.
-`--docstrings` prints the rates of the docstrings by root, and the files with the most matches.
+`python -m antiphon_tools.wording` fails if the pages exceed a limit, and prints the sentences
+concerned. `--docstrings` prints the rates for the docstrings in each top-level directory, and the
+files with the most matches.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from antiphon_tools.checkout import ROOT, files_of
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Words of one kind, and how often they may occur in 10,000 words of the pages."""
+    """A group of words, and the maximum number of matches per 10,000 words in pages."""
 
     words: re.Pattern[str]
     limit: float
@@ -32,7 +33,7 @@ class Pattern:
 
 
 def _pattern(words: str, anchor: float, remedy: str) -> Pattern:
-    """A pattern with twice the rate that was measured in the other documentation."""
+    """Create a pattern whose limit is twice the rate measured in other documentation."""
     return Pattern(re.compile(words, re.IGNORECASE), 2 * anchor, remedy)
 
 
@@ -52,7 +53,7 @@ PATTERNS: Mapping[str, Pattern] = {
 }
 MEDIAN_WORDS = 16
 LONG_WORDS = 35
-"""Words of a sentence of the pages: the median, and the ninth decile."""
+"""Limits for the number of words in a sentence of the pages: the median and the 90th percentile."""
 
 DOCSTRING_LIMITS: Mapping[str, Mapping[str, int]] = {
     folder: dict(zip(PATTERNS, limits, strict=True))
@@ -66,7 +67,9 @@ DOCSTRING_LIMITS: Mapping[str, Mapping[str, int]] = {
         "benchmarks": (3, 3, 39, 11, 6, 10),
     }.items()
 }
-"""Matches of each pattern in 10,000 words of the docstrings below a root of the repository."""
+"""The maximum number of matches of each pattern per 10,000 words, for the docstrings in each
+top-level directory.
+"""
 
 _FENCE = re.compile(r"^[ \t]*(```|~~~).*?^[ \t]*\1[^\n]*$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"``[^`]+``|`[^`]+`")
@@ -80,13 +83,13 @@ _WORD = re.compile(r"[A-Za-z']+")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence without code: `line` counts from 1 in its file."""
+    """A sentence without code. `line` is the line number in its file, starting at 1."""
 
     path: Path
     line: int
     text: str
     is_row: bool = False
-    """Whether it is of a table or a heading, whose lengths do not count."""
+    """Whether the sentence is in a table or a heading, in which case its length is ignored."""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {' '.join(self.text.split())}"
@@ -94,25 +97,27 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """Sentences, and how often they match the patterns."""
+    """Sentences whose style is measured."""
 
     sentences: tuple[Sentence, ...]
 
     @property
     def words(self) -> int:
-        """All words."""
+        """The total number of words."""
         return sum(len(_WORD.findall(each.text)) for each in self.sentences)
 
     def matching(self, pattern: Pattern) -> list[Sentence]:
-        """Sentences that match, once for each match."""
+        """Return the sentences that match a pattern. A sentence is repeated for each additional
+        match.
+        """
         return [s for s in self.sentences for _ in pattern.words.finditer(s.text)]
 
     def rate(self, pattern: Pattern) -> float:
-        """Matches in 10,000 words."""
+        """Return the number of matches per 10,000 words."""
         return 1e4 * len(self.matching(pattern)) / max(self.words, 1)
 
     def length(self, share: float) -> int:
-        """The words that this share of the sentences does not exceed."""
+        """Return the sentence length, in words, at the given quantile."""
         counts = sorted(
             count
             for each in self.sentences
@@ -122,7 +127,7 @@ class Wording:
 
 
 def sentences_of(path: Path, text: str) -> Iterator[Sentence]:
-    """The sentences of a page in Markdown, without code, addresses of links and front matter."""
+    """Yield the sentences of a Markdown page, without code, link targets and front matter."""
     for code in (_HEAD, _FENCE):
         text = code.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
     text = _CODE.sub(lambda match: "X" + re.sub(r"[^\n]", " ", match.group()[1:]), text)
@@ -145,7 +150,7 @@ def sentences_of(path: Path, text: str) -> Iterator[Sentence]:
 
 
 def pages(root: Path = ROOT) -> Wording:
-    """All pages of the repository."""
+    """Return the sentences of all pages in the repository."""
     listed = files_of(root, "*.md")
     return Wording(
         tuple(s for path in listed for s in sentences_of(path, (root / path).read_text()))
@@ -153,7 +158,7 @@ def pages(root: Path = ROOT) -> Wording:
 
 
 def docstrings(folder: str, root: Path = ROOT) -> Wording:
-    """All docstrings below a folder of the repository, generated code excluded."""
+    """Return the sentences of all docstrings in a directory, except those in generated code."""
     found = []
     for path in files_of(root, f"{folder}/*.py"):
         if path.match("antiphon/v1/*"):
@@ -171,7 +176,7 @@ def docstrings(folder: str, root: Path = ROOT) -> Wording:
 
 
 def faults_of_pages(wording: Wording) -> list[str]:
-    """What exceeds the limits of pages, each with its sentences."""
+    """Return the violated limits of pages, with the sentences that match."""
     faults = []
     for name, pattern in PATTERNS.items():
         rate = wording.rate(pattern)
@@ -190,7 +195,7 @@ def faults_of_pages(wording: Wording) -> list[str]:
 
 
 def faults_of_docstrings(measured: Mapping[str, Wording]) -> list[str]:
-    """What exceeds `DOCSTRING_LIMITS`, each with its files."""
+    """Return the violated limits in `DOCSTRING_LIMITS`, with the files that match."""
     faults = []
     for folder, wording in measured.items():
         for name, limit in DOCSTRING_LIMITS[folder].items():
@@ -203,13 +208,13 @@ def faults_of_docstrings(measured: Mapping[str, Wording]) -> list[str]:
 
 
 def _worst(wording: Wording, patterns: Iterable[Pattern], most: int = 20) -> list[str]:
-    """The files with the most matches."""
+    """Return the files with the most matches."""
     counts = Counter(str(each.path) for pattern in patterns for each in wording.matching(pattern))
     return [f"{count:4d}  {path}" for path, count in counts.most_common(most)]
 
 
 def main() -> int:
-    """Print the rates, and what exceeds a limit."""
+    """Print the rates and the limits that are exceeded."""
     parser = argparse.ArgumentParser(description="Measure the style of pages and docstrings.")
     parser.add_argument("--docstrings", action="store_true", help="rates and files of docstrings")
     if not parser.parse_args().docstrings:

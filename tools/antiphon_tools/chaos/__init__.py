@@ -1,1 +1,1 @@
-"""Inject faults into a running deployment, and check that clients receive undisturbed answers."""
+"""Injects faults into a running deployment, and checks that clients receive unchanged answers."""

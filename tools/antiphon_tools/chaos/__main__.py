@@ -1,13 +1,15 @@
-"""`python -m antiphon_tools.chaos`: break a fleet on this machine, and compare the answers.
+"""Inject faults into a deployment on this machine, and compare the answers.
 
-Two replicas of each stage and a gateway run as processes. In each round, one process is killed,
-frozen, slowed down or deprived of descriptors while listeners receive answers. Every answer must
-equal the undisturbed one, to the id, the frame and the sample. Afterwards no stage may hold
-anything. If the gateway is killed, listeners request the rest of their answers when it is back.
-A failed check ends the run and prints the seed that reproduces the rounds.
+A gateway and two replicas of each stage run as processes. In each round, one process is killed,
+frozen, slowed down or deprived of file descriptors while listeners receive answers. Every answer
+must be identical to the answer without faults, including all token IDs, frames and samples. After
+the round, no stage may still hold resources. If the gateway is killed, listeners request the rest
+of their answers when it is available again. A failed check ends the run and prints the seed that
+reproduces the rounds.
 
-With only `--faults kill`, one answer runs at a time, and each kill hits the replica that makes
-it. A failed check is reported and the run continues. `--replicas 1` shows how soon it is an error.
+With `--faults kill` alone, only one answer runs at a time, and each kill hits the replica that
+generates it. In this mode, a failed check is reported and the run continues. Use `--replicas 1` to
+measure how long it takes until clients receive an error.
 """
 
 from __future__ import annotations
@@ -48,15 +50,19 @@ LITTLE_AHEAD = {
     "max_stage_ahead_seconds": 0.1,
     "max_stage_ahead_positions": 4,
 }
-"""Every stage is at work for as long as its answer is spoken, so that it can be killed then."""
+"""Limits how far stages run ahead of playback.
+
+As a result, each stage is busy while its answer is being played, so that it can be killed during
+that time.
+"""
 ONCE = Retry(attempts=1)
-"""What the SDK would do for its caller is not what the fleet is asked for."""
+"""Disables the retries of the SDK, so that only the deployment can hide a fault."""
 
 
 def main(
     arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_tools.chaos"
 ) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line and return its exit status."""
     options = _parser(prog).parse_args(arguments)
     seed = secrets.randbits(32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
@@ -76,7 +82,7 @@ def main(
 
 
 def _model(options: argparse.Namespace, directory: Path) -> Path:
-    """The checkpoint that is served."""
+    """Return the checkpoint to serve."""
     if options.model is not None:
         return model_directory(options.model, hub_settings(options))
     build_tiny_checkpoint(directory / "tiny", TinyShape(endless_speech=True))
@@ -88,13 +94,16 @@ def _launcher(options: argparse.Namespace) -> type[Launcher]:
 
 
 def _ended(options: argparse.Namespace, count: int, began_at: float) -> bool:
-    """Whether there were enough rounds; unless a number or a time is given, for two minutes."""
+    """Return whether the run is complete.
+
+    By default, a run takes two minutes. It can be limited to a number of rounds or a time instead.
+    """
     seconds = options.seconds or (float("inf") if options.rounds else SECONDS)
     return count == options.rounds or time.monotonic() - began_at >= seconds
 
 
 async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool:
-    """Kill replicas during answers, and print the cost. Returns whether a check failed."""
+    """Kill replicas during answers and print the cost. Returns whether a check failed."""
     model = _model(options, directory)
     done: list[Kill] = []
     async with (
@@ -140,7 +149,7 @@ async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool
 
 
 def _log(options: argparse.Namespace) -> Report:
-    """Writes down what becomes of processes and what they print, if that is wanted."""
+    """Return a function that logs process events and output, if a log file was requested."""
     if options.log is None:
         return lambda event: None
     options.log.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +164,7 @@ def _log(options: argparse.Namespace) -> Report:
 
 
 async def _break(options: argparse.Namespace, seed: int, directory: Path) -> bool:
-    """Break what is drawn. Raises `ChaosFound` when something does not hold."""
+    """Inject random faults. Raises `ChaosFound` if a check fails."""
     model = _model(options, directory)
     done: list[Round] = []
     async with (
@@ -195,7 +204,7 @@ def _line(number: int, done: Round) -> str:
 
 
 def _table(done: Sequence[Round]) -> str:
-    """What each fault has cost, by the stage that it hit."""
+    """Return a table of the cost of each fault, by stage."""
     found: dict[tuple[str, str], list[Round]] = defaultdict(list)
     for each in done:
         found[each.fault.name, each.target.partition("#")[0]].append(each)
@@ -206,7 +215,8 @@ def _table(done: Sequence[Round]) -> str:
     ]
     for (fault, role), rounds in sorted(found.items()):
         heard = [each for one in rounds for each in one.heard]
-        # One listener of a round at least had its replica hit: the worst is that one's.
+        # At least one listener in a round used the affected replica, and that listener had the
+        # longest delay.
         late = sorted(1000 * max(each.underrun_s for each in one.heard) for one in rounds)
         gaps = sum(not plays_on(each.underrun_s, BUFFER_S) for each in heard)
         p95 = late[min(len(late) - 1, int(0.95 * len(late)))]

@@ -1,5 +1,6 @@
-"""Find the replicas that compute the current answers, and read the gateway's counts of
-failovers."""
+"""Finds the replicas that generate the current answers, and reads the gateway's failover
+metrics.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +25,20 @@ _SECONDS = re.compile(r"failover_seconds_sum (\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Failovers:
-    """Answers that went on elsewhere since the gateway began, and how long that took in all."""
+    """The number of answers that continued on another replica, and the total time that this
+    took.
+    """
 
     continued: float
     seconds: float
 
     def since(self, before: Failovers) -> Failovers:
-        """What came in between."""
+        """Return the difference from an earlier state."""
         return Failovers(self.continued - before.continued, self.seconds - before.seconds)
 
 
 async def failovers(fleet: TargetFleet) -> Failovers:
-    """Those of the fleet's gateway."""
+    """Read the metrics of the deployment's gateway."""
     text = await asyncio.to_thread(_page, f"{fleet.running.http_url}/metrics")
     return Failovers(
         sum(map(float, _CONTINUED.findall(text))), sum(map(float, _SECONDS.findall(text)))
@@ -49,19 +52,19 @@ def _page(url: str) -> str:
 
 
 class Carriers:
-    """Asks the stages which of them have a segment open."""
+    """Queries which stages have an open segment."""
 
     def __init__(self, channels: dict[str, grpc.aio.Channel]) -> None:
         self._channels = channels
 
     async def now(self) -> frozenset[str]:
-        """Names of the replicas that have one."""
+        """Return the names of all replicas that have an open segment."""
         names = list(self._channels)
         busy = await asyncio.gather(*map(self._has_segment, names))
         return frozenset(name for name, has in zip(names, busy, strict=True) if has)
 
     async def of(self, role: str) -> list[str]:
-        """Those of one stage, in the order of their names."""
+        """Return the sorted names of the replicas of one stage that have an open segment."""
         return sorted(name for name in await self.now() if role_of(name) == role)
 
     async def _has_segment(self, name: str) -> bool:
@@ -76,8 +79,9 @@ class Carriers:
 
 @asynccontextmanager
 async def carriers_of(fleet: TargetFleet) -> AsyncIterator[Carriers]:
-    """Connected to all stages; to one that is started again they connect again."""
-    # What was refused while a stage was away is tried again at once when it is back.
+    """Connect to all stages. The connections are reestablished when a stage is restarted."""
+    # If a connection is refused while a stage is down, retry quickly once the stage is available
+    # again.
     options = [("grpc.min_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 100)]
     async with AsyncExitStack() as stack:
         yield Carriers(

@@ -1,7 +1,8 @@
-"""Listeners that hold a conversation, and know the expected answer of each turn.
+"""Listeners that hold a conversation in which the expected answer of each turn is known.
 
-An answer that is lost with its gateway ends at the last received piece. The listener then deletes
-it and requests it again, so that the conversation and the next answer are as expected.
+If the gateway is lost, an answer ends with the last piece that was received. The listener then
+deletes the answer and requests it again, so that the conversation and the next answer are as
+expected.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from antiphon.values.sampling import INPUT_STAGE, SamplingRequest
 from antiphon_tools.chaos.heard import Heard
 
 MOST_LOST = 3
-"""Times that a turn's answer is asked for."""
+"""The maximum number of times to request the answer of a turn."""
 
 Play = Callable[[bytes, Heard], Awaitable[None]]
-"""Takes 16-bit samples, for as long as they play."""
+"""Plays 16-bit samples, and returns when they have been played."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTalk:
-    """The user's turns. The answers are the same every time, because decoding is greedy."""
+    """The user's turns. Because decoding is greedy, the answers are always the same."""
 
     texts: tuple[str, ...]
     max_text: int
@@ -40,14 +41,17 @@ class KnownTalk:
         return f"a conversation ({', '.join(map(repr, self.texts))}, {self.max_frames} frames each)"
 
     def sampling(self, stages: Sequence[str]) -> Mapping[str, SamplingRequest]:
-        """That of every answer: the text's, and that of the stages that make speech."""
+        """Return the sampling parameters for the text and for the stages that generate speech."""
         speaking = SamplingRequest(temperature=0.0, max_tokens=self.max_frames)
         said = SamplingRequest(temperature=0.0, max_tokens=self.max_text)
         return {**dict.fromkeys(stages, speaking), INPUT_STAGE: said}
 
 
 async def hear_turns(call: AsyncConversationCall, talk: KnownTalk, play: Play) -> list[Heard]:
-    """The answer to each text; the last one has the error that ended the conversation."""
+    """Return the answer to each text.
+
+    If an error ends the conversation, it is stored in the last answer.
+    """
     turns = []
     for text in talk.texts:
         heard = Heard()
@@ -68,10 +72,10 @@ async def hear_turns(call: AsyncConversationCall, talk: KnownTalk, play: Play) -
 
 
 async def _hear_answer(call: AsyncConversationCall, heard: Heard, play: Play) -> bool:
-    """Return whether the answer was received to its end. Otherwise it was lost with its gateway,
-    and is deleted.
+    """Receive an answer, and return whether it is complete.
 
-    Raises `AntiphonError` if the answer failed while the gateway was running.
+    If the answer was lost together with its gateway, it is deleted. Raises `AntiphonError` if the
+    answer failed while the gateway was running.
     """
     gateway_lost = False
     await call.respond()

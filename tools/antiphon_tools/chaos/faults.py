@@ -1,4 +1,4 @@
-"""What can happen to a process, or to the wire that leads to it: how it begins and ends."""
+"""Faults that can be injected into a process, or into the connection to it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from dataclasses import dataclass
 from antiphon_testkit.cut_wire import CutWire
 
 FROZEN_S = 4.0
-"""Longer than the gateway waits for a sign of life."""
+"""Longer than the gateway waits for a heartbeat."""
 SLOW_S = 4.0
 STOPPED_S, RUNNING_S = 0.08, 0.02
-"""Of a slow process: four fifths of its time it stands still."""
+"""A slow process is stopped for four fifths of the time."""
 WITHOUT_DESCRIPTORS_S = 2.0
 WITHOUT_MEMORY_S = 2.0
 PARTED_S = 4.0
-"""As `FROZEN_S`: the process is well, and nobody reaches it."""
+"""Has the same value as `FROZEN_S`. The process is healthy, but cannot be reached."""
 CUTS, CUT_EVERY_S = 4, 0.3
 DAMAGED_S, DAMAGED_EVERY_S = 2.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A process, and the wire through which the gateway and other stages reach it. What is drawn
-    comes from `chance`. `move_unseen` gives it another address, which the gateway misses."""
+    """A process, and the connection through which the gateway and other stages reach it.
+
+    `chance` is the source of randomness. `move_unseen` changes the address of the process without
+    notifying the gateway.
+    """
 
     pid: int
     wire: CutWire
@@ -39,8 +42,11 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A way to fail. `strike` returns when it is over but for what it `kills`, which is started
-    again."""
+    """A type of fault.
+
+    `strike` returns when the fault is over. If `kills` is true, the process is killed and has to be
+    restarted.
+    """
 
     name: str
     strike: Callable[[Victim], Awaitable[None]]
@@ -82,22 +88,22 @@ def _limited(victim: Victim, limit: int, most: int) -> Iterator[None]:
 
 
 async def _take_descriptors(victim: Victim) -> None:
-    """It can open nothing more for a while: no file, no connection, no shared memory."""
+    """Prevent the process from opening files, connections and shared memory for a while."""
     with _limited(victim, resource.RLIMIT_NOFILE, 3):
         await asyncio.sleep(WITHOUT_DESCRIPTORS_S)
 
 
 async def _take_memory(victim: Victim) -> None:
-    """Exhaust the process's shared memory for a while, and reconnect its links."""
+    """Exhaust the shared memory of the process for a while, and reconnect its links."""
     with _limited(victim, resource.RLIMIT_FSIZE, 0):
         victim.wire.cut()
         await asyncio.sleep(WITHOUT_MEMORY_S)
-    # Links from it do without, until they break for the next time.
+    # Links from this process do not use shared memory until they are interrupted again.
     victim.wire.cut()
 
 
 async def _part(victim: Victim) -> None:
-    """Nothing comes through to it for a while, nor back; no connection breaks by that."""
+    """Stop all traffic to and from the process for a while, without closing any connection."""
     victim.wire.flowing.clear()
     try:
         await asyncio.sleep(PARTED_S)
@@ -112,7 +118,7 @@ async def _cut(victim: Victim) -> None:
 
 
 async def _damage(victim: Victim) -> None:
-    """Now and then a byte is changed of what goes to it, or comes back."""
+    """Change a random byte of the traffic in either direction from time to time."""
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + DAMAGED_S
     while loop.time() < ends_at:

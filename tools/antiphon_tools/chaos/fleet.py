@@ -1,4 +1,4 @@
-"""The deployment under test: its processes, and the resources that they hold without requests."""
+"""The deployment under test: its processes, and the resources that they use when idle."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ from antiphon_tools.launcher.launcher import Launcher, Running
 from antiphon_tools.launcher.plan import GATEWAY, role_of
 
 MOST_DESCRIPTORS_MORE = 16
-"""Than at the start: connections to who was started again come and go."""
+"""The permitted increase since the start. Connections to restarted processes come and go."""
 RECOVERY_S = 120.0
 REST_S = 15.0
 LOOK_S = 0.1
 RELIST_S = 5.0
-"""By then a watch that is silent for ever has cost something, and no longer."""
+"""The interval after which the gateway lists the replicas again.
+
+It limits how long a watch that no longer reports changes can affect answers.
+"""
 
 
 @dataclass
@@ -49,35 +52,35 @@ class TargetFleet:
     loaded: asyncio.Queue[str]
     registry: ReplicaRegistry
     descriptors: dict[str, int] = field(default_factory=dict)
-    # What the gateway said last of its stages.
+    # The most recent health report of the gateway.
     health: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def wires(self) -> Mapping[str, CutWire]:
-        """What leads to each process of a stage."""
+        """The connection to each stage process, by name."""
         return self.registry.wires
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Names of all processes of stages."""
+        """The names of all stage processes."""
         return tuple(name for name in self.running.processes if name != GATEWAY)
 
     def pid(self, name: str) -> int:
-        """Of a service's process now."""
+        """Return the current process ID of a service."""
         return self.running.processes[name].pid
 
     def victim(self, name: str, chance: random.Random) -> Victim:
-        """A service as something can happen to it."""
-        # Nothing happens to the wire of the gateway: it is the listeners' own.
+        """Return a service as the target of a fault."""
+        # The listeners connect to the gateway directly, so nothing happens to its connection.
         wire = self.wires.get(name) or CutWire(self.running.grpc_address)
         drawn = random.Random(chance.getrandbits(32))
         move_unseen = partial(self.registry.move_unseen, name, drawn)
         return Victim(self.pid(name), wire, drawn, move_unseen)
 
     async def recovered(self, killed: str | None) -> None:
-        """Return when a killed service is ready again, and the gateway has all replicas.
+        """Wait until a killed service is ready again and the gateway uses all replicas.
 
-        Raises `TimeoutError` with the gateway's description of the replicas.
+        Raises `TimeoutError` with the gateway's report on the replicas.
         """
         try:
             async with asyncio.timeout(RECOVERY_S):
@@ -88,7 +91,7 @@ class TargetFleet:
             raise TimeoutError(f"health: {self.health}") from None
 
     async def _all_serving(self) -> None:
-        """Return when the gateway has every replica; it has to be asked for that."""
+        """Wait until the gateway uses every replica. This requires polling."""
         while True:
             if await asyncio.to_thread(self._all_serve):
                 return
@@ -104,19 +107,22 @@ class TargetFleet:
         except OSError as error:
             self.health = {"gateway": str(error)}
             return False
-        # A stage of one replica is not counted.
+        # The gateway does not report a count for stages with a single replica.
         return all(
             stage["ready"] and stage.get("serving", 1) == self.replicas
             for stage in self.health["stages"].values()
         )
 
     async def at_rest(self) -> list[str]:
-        """Return the resources that are still held without requests; empty if there is no leak."""
+        """Return the resources that are still in use while there are no requests.
+
+        The result is empty if there is no leak.
+        """
         held = await asyncio.gather(*(self._left_in(name) for name in self.stages))
         return [each for each in (*held, *await self._descriptors_left()) if each]
 
     async def _left_in(self, name: str) -> str:
-        """What a stage still has after a while."""
+        """Return the resources that a stage still uses after a while."""
         load = stage_pb2.StageLoad()
         try:
             async with (
@@ -134,8 +140,12 @@ class TargetFleet:
         return f"{name} ended the stream of its load"
 
     async def _descriptors_left(self) -> list[str]:
-        """Who has more open than any of its kind had when all had answered for the first time, and
-        still has after a while: a link that broke is kept until it can no longer heal."""
+        """Return the processes that still have too many open descriptors after a while.
+
+        The limit for a process is based on the number of descriptors that processes of the same
+        type had after all of them had answered for the first time. Descriptors may remain open for
+        some time, because an interrupted link is kept until it can no longer be recovered.
+        """
         opened = self._opened()
         if not self.descriptors:
             for name, kinds in opened.items():
@@ -149,7 +159,7 @@ class TargetFleet:
         return left
 
     def _opened(self) -> Mapping[str, Counter[str]]:
-        """What each process has open, by kind."""
+        """Count the open descriptors of each process by type."""
         return {
             name: _kinds_of(Path("/proc", str(process.pid), "fd"))
             for name, process in self.running.processes.items()
@@ -170,7 +180,7 @@ class TargetFleet:
 def _kinds_of(descriptors: Path) -> Counter[str]:
     kinds: Counter[str] = Counter()
     for each in descriptors.iterdir():
-        # It may be closed meanwhile.
+        # The descriptor may have been closed in the meantime.
         with suppress(FileNotFoundError):
             target = os.readlink(each)
             kinds[target if target.startswith("/dev/") else target.partition(":")[0]] += 1
@@ -188,9 +198,9 @@ async def running_fleet(
 ) -> AsyncIterator[TargetFleet]:
     """Run replicas of each stage as processes, which are restarted when they end.
 
-    `directory` receives files of the gateway. `tell` is called with changes of the processes and
-    with their output. Answers are computed only a second ahead of playback, so that a fault
-    interrupts them, unless `settings` of the gateway override it.
+    `directory` receives files of the gateway. `tell` is called with process events and output.
+    Answers are only computed one second ahead of playback, so that a fault interrupts them. The
+    gateway `settings` can override this.
     """
     loaded: asyncio.Queue[str] = asyncio.Queue()
     resume_key, kubeconfig = directory / "resume-key", directory / "kubeconfig"
@@ -210,7 +220,7 @@ async def running_fleet(
             kubeconfig=str(kubeconfig),
             relist_s=RELIST_S,
         ),
-        # A gateway that is started again goes on with the conversations of the one before it.
+        # A restarted gateway continues the conversations of the previous one.
         "resume_key_file": str(resume_key),
         "max_ahead_seconds": 1.0,
         "max_stage_ahead_seconds": 0.5,

@@ -1,4 +1,4 @@
-"""The received part of an answer, and its difference from the expected answer."""
+"""The received part of an answer, and how it differs from the expected answer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from antiphon.errors import AntiphonError
 from antiphon_tools.load.player import Piece, underrun
 
 TOLERANCE = 1e-4
-"""Of a sample: other chunks are decoded in other calls."""
+"""The permitted difference between samples. It is not zero because chunks may be decoded in
+different calls.
+"""
 
 
 @dataclass(slots=True)
 class Heard:
-    """An answer, or as much of it as came, and when its audio came."""
+    """The received part of an answer, and the arrival times of its audio."""
 
     ids: list[int] = field(default_factory=list)
     text: str = ""
@@ -31,21 +33,24 @@ class Heard:
 
     @property
     def audio(self) -> NDArray[np.float32]:
-        """All samples."""
+        """All samples received so far."""
         return np.concatenate(self.samples) if self.samples else np.empty(0, np.float32)
 
     @property
     def first_after_s(self) -> float:
-        """Until its first audio came; 0 if none has."""
+        """The time until the first audio arrived, or 0 if none has arrived."""
         return self.pieces[0][0] - self.asked_at if self.pieces else 0.0
 
     @property
     def underrun_s(self) -> float:
-        """How much too late its audio came at worst; see `antiphon_tools.load.player`."""
+        """The maximum delay of the audio during playback, as described in
+        `antiphon_tools.load.player`.
+        """
         return underrun(self.pieces)
 
     def difference(self, expected: Heard) -> str:
-        """Return the difference from the expected answer; empty if there is none.
+        """Describe the difference from the expected answer. Returns an empty string if there is
+        none.
 
         An answer that ended with an error must be a prefix of the expected answer.
         """

@@ -1,7 +1,8 @@
-"""Kills that hit: each ends the very replica that makes an answer, at a drawn point of it.
+"""Kills the replica that generates an answer, at a random point of the answer.
 
-One answer at a time, taken as a player takes it. With one replica of each stage the listener
-takes what is left as it comes from the kill on, so that the error is seen when it is there.
+Only one answer runs at a time, and it is received at playback speed. If each stage has a single
+replica, the listener reads as fast as possible after the kill, so that an error is noticed
+immediately.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ from antiphon_tools.chaos.rounds import ChaosFound, known_questions
 from antiphon_tools.launcher.plan import role_of
 
 LOOK_S = 0.03
-"""Between two looks at who makes an answer."""
+"""The interval between checks of which replica generates the answer."""
 PROBE_PAUSE_S = 0.05
-"""Until an answer is asked for again that was refused."""
+"""The pause before a rejected request is repeated."""
 MOST_MISSES = 20
-"""In a row: answers that the stage had done its part of before it could be killed."""
+"""The maximum number of consecutive answers for which the stage finished before it could be
+killed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One replica was killed while it made an answer. Times in seconds.
+    """A kill of one replica while it generated an answer. Times are in seconds.
 
-    `at_s` is how much speech the listener had then, 0 before the first piece. What is not as it
-    must be is in `found`.
-    `added_s` is how much later the audio came than in the undisturbed answer, at worst.
-    `underrun_s` is how much too late it was for a player that begins with the first piece.
+    `at_s` is the duration of the speech that the listener had received, or 0 before the first
+    piece. `found` describes the failed checks. `added_s` is the maximum delay of the audio compared
+    to the answer without faults. `underrun_s` is the maximum delay for a player that starts with
+    the first piece.
     """
 
     stage: str
@@ -56,13 +59,13 @@ class Kill:
 
     @property
     def completed(self) -> bool:
-        """Whether the listener has received the whole answer."""
+        """Whether the listener received the complete answer."""
         return not self.error
 
 
 @dataclass(slots=True)
 class _KnownAnswer:
-    """An undisturbed answer, and up to which second of it each stage is at work."""
+    """An answer without faults, and the playback time until which each stage works on it."""
 
     question: KnownQuestion
     heard: Heard
@@ -70,23 +73,24 @@ class _KnownAnswer:
 
 
 class _Progress:
-    """How much speech a listener has."""
+    """The duration of the speech that a listener has received."""
 
     def __init__(self) -> None:
         self.seconds = self.last_s = 0.0
         self.changed = asyncio.Event()
 
     def take(self, seconds: float) -> None:
-        """A piece more."""
+        """Count another piece."""
         self.seconds += seconds
         self.last_s = seconds
         self.changed.set()
 
 
 class Kills:
-    """Stages take turns, and so do greedy and seeded answers; the seed draws questions and points.
+    """Kills replicas of each stage in turn, during greedy and seeded answers in turn.
 
-    `missed` counts kills that were not made, since the stage had done its part.
+    The questions and the time of each kill are random. `missed` counts the kills that were skipped
+    because the stage had already finished.
     """
 
     def __init__(
@@ -109,7 +113,7 @@ class Kills:
     async def learn(self) -> None:
         """Record every answer without faults. Raises `ChaosFound` if an answer fails."""
         for question in known_questions(self._chance, long_text=True):
-            # The first of all is late: the links are made with it.
+            # The first answer is delayed because it establishes the links, so it is repeated.
             for _ in range(1 if self._known else 2):
                 known = await self._hear(question)
             if known.heard.error is not None or not known.heard.pieces:
@@ -128,7 +132,7 @@ class Kills:
         return _KnownAnswer(question, answering.result(), at_work)
 
     async def run(self) -> AsyncIterator[Kill]:
-        """One after the other, for ever. Raises `ChaosFound` when a service does not come back."""
+        """Yield an unlimited number of kills. Raises `ChaosFound` if a service does not recover."""
         count = 0
         while True:
             role = self._roles[count % len(self._roles)]
@@ -143,7 +147,7 @@ class Kills:
             count += 1
 
     async def _kill_one(self, role: str, *, greedy: bool) -> Kill | None:
-        """None if the stage had done its part."""
+        """Kill one replica. Returns None if the stage had already finished."""
         alike = [each for each in self._known if (each.question.temperature == 0) == greedy]
         known = self._chance.choice(alike)
         due_s = self._chance.uniform(-known.heard.first_after_s, known.at_work_s[role])
@@ -190,26 +194,28 @@ class Kills:
     async def _carrier(
         self, role: str, due_s: float, progress: _Progress, answering: asyncio.Task[Heard]
     ) -> str | None:
-        """Return the replica that computes the answer when playback reaches `due_s`, or None if
-        there is none."""
+        """Return the replica that generates the answer when playback reaches `due_s`.
+
+        Returns None if there is none.
+        """
         while progress.seconds < due_s and not answering.done():
             progress.changed.clear()
             changing = asyncio.create_task(progress.changed.wait())
             await asyncio.wait((changing, answering), return_when=asyncio.FIRST_COMPLETED)
             changing.cancel()
-        # Within the last piece, which is playing now.
+        # Wait for a point within the last piece, which is being played now.
         left_s = progress.last_s - (progress.seconds - due_s)
         await asyncio.wait((answering,), timeout=max(0.0, left_s))
         while not answering.done():
             if names := await self._carriers.of(role):
                 return names[0]
-            # Before there is audio the stages may not have the session yet.
+            # Before the first audio, the stages may not have opened the session yet.
             if progress.seconds > 0:
                 return None
         return None
 
     async def _back(self, target: str) -> float:
-        """When a killed replica serves again."""
+        """Wait until a killed replica serves again, and return the time."""
         try:
             await self._fleet.recovered(target)
         except TimeoutError as late:
@@ -217,7 +223,9 @@ class Kills:
         return time.monotonic()
 
     async def _heard_again(self, known: _KnownAnswer) -> list[str]:
-        """What is wrong with the next answer, when all are back."""
+        """Check the next answer after all replicas are available again, and return what is wrong
+        with it.
+        """
         heard = await self._listener.listen(known.question)
         if heard.error is not None:
             return [f"the next answer failed: {heard.error}"]
@@ -225,7 +233,7 @@ class Kills:
 
 
 def _added_s(heard: Heard, expected: Heard, killed_at: float) -> float:
-    """How much later than undisturbed the audio came, at worst."""
+    """Return the maximum delay of the audio compared to the answer without faults."""
     added = heard.underrun_s - expected.underrun_s
     if heard.pieces and heard.pieces[0][0] > killed_at:
         added = max(added, heard.first_after_s - expected.first_after_s)

@@ -22,16 +22,18 @@ from antiphon_tools.chaos.heard import Heard
 
 ASK_AGAIN_S = 0.2
 DEFAULT = Retry()
-"""What users of the SDK get."""
+"""The default retry policy of the SDK."""
 PCM16_FULL_SCALE = 32768
 SERVED_WITHIN_S = 120.0
 READ_AHEAD_BYTES = 4096
-"""Less than a tenth of a second: a fault is to meet the answer where the listener is."""
+"""Less than a tenth of a second of audio, so that a fault affects the part of the answer that the
+listener is receiving.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownQuestion:
-    """What is asked; the same answer comes every time."""
+    """A question that always has the same answer."""
 
     text: str
     temperature: float
@@ -44,15 +46,16 @@ class KnownQuestion:
         return f"{self.text!r} ({how}, {self.max_frames} frames)"
 
     def sampling(self, stages: Sequence[str]) -> Mapping[str, SamplingRequest]:
-        """That of the stages that make speech."""
+        """Return the sampling parameters for the stages that generate speech."""
         speaking = SamplingRequest(temperature=self.temperature, max_tokens=self.max_frames)
         return dict.fromkeys(stages, speaking)
 
 
 class AnswerListener:
-    """Asks, and takes the audio as a player does, at so many times the `speed` of speech.
+    """Requests answers, and receives the audio at `speed` times the speed of playback.
 
-    Entered, it knows what the model is like; a gateway whose stages are not there is waited for.
+    Entering the context waits until the gateway's stages are available and reads the properties of
+    the model.
     """
 
     def __init__(self, address: str, *, speed: float, retry: Retry = DEFAULT) -> None:
@@ -71,7 +74,7 @@ class AnswerListener:
         await self._client.close()
 
     async def _model(self) -> ModelInfo:
-        """What is served; it has to be asked for that."""
+        """Return the model that is served. This requires polling."""
         while True:
             if models := (await self._client.server_info()).models:
                 return models[0]
@@ -84,16 +87,17 @@ class AnswerListener:
         *,
         hurry: asyncio.Event | None = None,
     ) -> Heard:
-        """The answer, or what came of it before an error.
+        """Return the answer, or the part that was received before an error.
 
-        With `on_piece`, which is called with the seconds that each piece of audio plays for, it
-        comes at the pace of a player; from `hurry` on as fast as it can.
+        If `on_piece` is set, it is called with the playback duration of each piece of audio, and
+        the audio is received at playback speed. After `hurry` is set, the rest is received as fast
+        as possible.
         """
         heard, session_id = Heard(), ""
         try:
             generation = self._ask(question)
             async for event in generation:
-                # Another gateway has gone on with it.
+                # Another gateway has resumed the answer.
                 heard.resumed |= session_id not in ("", generation.session_id)
                 session_id = generation.session_id
                 if isinstance(event, TextDelta):
@@ -110,7 +114,7 @@ class AnswerListener:
     async def converse(
         self, talk: KnownTalk, on_piece: Callable[[float], None] | None = None
     ) -> list[Heard]:
-        """The answers of a conversation, or what came of them before an error; see `listen`."""
+        """Return the answers of a conversation, as described in `listen`."""
 
         async def play(pcm16: bytes, heard: Heard) -> None:
             samples = np.frombuffer(pcm16, "<i2").astype(np.float32) / np.float32(PCM16_FULL_SCALE)
@@ -139,7 +143,7 @@ class AnswerListener:
         samples: NDArray[np.float32],
         heard: Heard,
     ) -> None:
-        """Receive a piece, and play it if playback times are recorded."""
+        """Receive a piece, and wait for its playback if `on_piece` is set."""
         seconds = len(samples) / self._rate_hz / self._speed
         heard.samples.append(samples)
         heard.pieces.append((time.monotonic(), seconds))

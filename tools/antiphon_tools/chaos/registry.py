@@ -1,7 +1,7 @@
-"""A fake Kubernetes API with the addresses of the replicas; connections to it can be lost.
+"""A fake Kubernetes API that lists the addresses of the replicas.
 
-There is a proxy connection (a wire) before each replica. The API returns the addresses of the
-wires.
+Connections to the API can be interrupted. Each replica is behind a proxy, which is called a wire,
+and the API returns the addresses of these proxies.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ PORT_NAME = DiscoveryConfig().port_name
 AWAY_S = 2.0
 REFUSALS = (500, 503, 429)
 WAYS = ("reset", "refused", "away", "silent")
-"""In which the gateway's watch is lost: its connection breaks, and is refused then, or nobody
-listens for a while; or it stays, and tells nothing more."""
+"""How the gateway's watch can be interrupted.
+
+Its connection can be reset, and then either be refused or fail because the API is not listening for
+a while. Alternatively, the connection remains open, but no more events are sent.
+"""
 
 
 class ReplicaRegistry:
-    """The wires by the names of the processes, each with a slice of its own in the API."""
+    """The wire of each process by name. Each wire has its own endpoint slice in the API."""
 
     def __init__(self, api: FakeApi) -> None:
         self._api = api
@@ -37,13 +40,13 @@ class ReplicaRegistry:
         self.wires: dict[str, CutWire] = {}
 
     async def add(self, name: str, address: str) -> str:
-        """Return the address by which a new process is reached, through a wire."""
+        """Add a process, and return the address of the wire that leads to it."""
         self._targets[name] = address
         await self._open(name)
         return self.wires[name].address
 
     async def move_unseen(self, name: str, chance: random.Random) -> None:
-        """Change the address of a replica while the gateway's watch is disconnected."""
+        """Change the address of a replica while the gateway's watch is interrupted."""
         way = chance.choice(WAYS)
         match way:
             case "reset":
@@ -76,7 +79,7 @@ class ReplicaRegistry:
 
 @asynccontextmanager
 async def replica_registry(config: Path) -> AsyncIterator[ReplicaRegistry]:
-    """Without replicas yet; the `config` file leads the gateway to the API."""
+    """Create a registry without replicas. `config` is written so that the gateway uses its API."""
     async with serve_api(NAMESPACE) as api:
         await asyncio.to_thread(config.write_text, yaml.safe_dump(kubeconfig(api.url)))
         registry = ReplicaRegistry(api)

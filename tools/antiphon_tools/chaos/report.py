@@ -1,4 +1,4 @@
-"""What kills have cost, as a table and as JSON."""
+"""Reports the cost of kills as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphon_tools.load.player import plays_on
 from antiphon_tools.load.statistics import percentile
 
 BUFFER_S = 0.2
-"""Of a player's, before it begins."""
+"""The duration that a player buffers before it starts, in seconds."""
 _HEAD = (
     "| killed | kills | missed | completed | equal | gone on | added p50, ms | p95 | most "
     f"| heard with {1000 * BUFFER_S:.0f} ms of buffer | slots p50, ms | p95 |\n"
@@ -25,7 +25,7 @@ _HEAD_OF_ERRORS = (
 
 
 def line(number: int, most: int, kill: Kill) -> str:
-    """One kill, when it is over."""
+    """Return a line that describes a kill."""
     of = f" of {most}" if most else ""
     how = "greedy" if kill.greedy else "seeded"
     if kill.error:
@@ -45,7 +45,7 @@ def line(number: int, most: int, kill: Kill) -> str:
 
 
 def table(kills: Sequence[Kill], missed: Mapping[str, int]) -> str:
-    """By stage; with a second one of those that ended with an error."""
+    """Return a table with one row per stage. Kills that ended with an error have a second table."""
     told = _by_stage(kills, missed)
     lines = [_HEAD]
     for stage, each in told.items():
@@ -71,7 +71,7 @@ def table(kills: Sequence[Kill], missed: Mapping[str, int]) -> str:
 
 
 def as_json(kills: Sequence[Kill], missed: Mapping[str, int], settings: Mapping[str, Any]) -> str:
-    """All of it, each kill included."""
+    """Return all results as JSON, including each kill."""
     content = {
         "settings": settings,
         "stages": _by_stage(kills, missed),
@@ -111,6 +111,6 @@ def _by_stage(kills: Sequence[Kill], missed: Mapping[str, int]) -> dict[str, dic
 
 
 def _spread(kills: Sequence[Kill], value: Callable[[Kill], float]) -> dict[str, float]:
-    """Of nothing all are 0."""
+    """Return percentiles of a value. They are 0 if there are no kills."""
     values = sorted(map(value, kills)) or [0.0]
     return {"p50": percentile(values, 50), "p95": percentile(values, 95), "most": values[-1]}

@@ -1,4 +1,4 @@
-"""Rounds of answers with one fault in each, and what must hold after every one of them."""
+"""Rounds of answers with one fault in each, followed by checks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ from antiphon_tools.launcher.plan import GATEWAY
 
 TEXTS = ("Who are you?", "Sing the second bell.", "day one", "Count to ten, please.")
 SHORTEST, LONGEST = 30, 70
-"""Codec frames of an answer."""
+"""The minimum and maximum number of codec frames in an answer."""
 LONGEST_TEXT = 24
 MOST_PIECES = 3
-"""Of audio, that each listener has got when something fails."""
+"""The maximum number of audio pieces per listener before the fault."""
 
 
 class ChaosFound(Exception):
-    """Something does not hold."""
+    """Raised when a check fails."""
 
 
 def known_questions(chance: random.Random, *, long_text: bool = False) -> list[KnownQuestion]:
-    """Each text twice: greedy, and with a seed. A long text has an id for each codec frame."""
+    """Return each text twice, with greedy and with seeded sampling.
+
+    If `long_text` is true, the text has one token per codec frame.
+    """
     questions = []
     for number in range(2 * len(TEXTS)):
         seed, frames = chance.getrandbits(32), chance.randint(SHORTEST, LONGEST)
@@ -45,7 +48,7 @@ def known_questions(chance: random.Random, *, long_text: bool = False) -> list[K
 
 
 def known_talks(chance: random.Random) -> list[KnownTalk]:
-    """Conversations, each of two of the texts."""
+    """Return conversations that consist of two texts each."""
     pairs = zip(TEXTS, (*TEXTS[1:], TEXTS[0]), strict=True)
     return [
         KnownTalk(pair, LONGEST_TEXT, chance.randint(SHORTEST // 2, LONGEST // 2)) for pair in pairs
@@ -63,7 +66,7 @@ class Round:
 
 
 class Rounds:
-    """All that is drawn comes from the seed: the same one asks and breaks the same things."""
+    """Runs rounds of answers. The seed determines all questions and faults."""
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class Rounds:
         await self._check_rest("the undisturbed answers")
 
     async def run(self) -> AsyncIterator[Round]:
-        """One after the other, for ever. Raises `ChaosFound`."""
+        """Yield an unlimited number of rounds. Raises `ChaosFound` if a check fails."""
         while True:
             yield await self._round()
 
@@ -117,7 +120,7 @@ class Rounds:
                 for each in asked
             ]
             waiting = answering.create_task(due.reached.wait())
-            # Answers may be over before.
+            # The answers may end before the fault is due.
             either: tuple[asyncio.Future[Any], ...] = (asyncio.gather(*listening), waiting)
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
@@ -136,15 +139,19 @@ class Rounds:
     async def _answers(
         self, question: KnownQuestion | KnownTalk, on_piece: Callable[[float], None] | None = None
     ) -> list[Heard]:
-        """Yield the received answers: one answer, or those of all turns up to an error."""
+        """Return the received answers.
+
+        The result contains one answer for a question, and the answers of all turns up to an error
+        for a conversation.
+        """
         if isinstance(question, KnownTalk):
             return await self._listener.converse(question, on_piece)
         return [await self._listener.listen(question, on_piece)]
 
     def _draw(self) -> tuple[Fault, str, int]:
-        """What fails, and after how many pieces of audio."""
+        """Choose the fault, its target, and the number of audio pieces that precede it."""
         if not self._next_faults:
-            # Each comes once before one comes again.
+            # Each fault occurs once before any of them is repeated.
             self._next_faults = self._chance.sample(self._faults, len(self._faults))
         fault = self._next_faults.pop()
         stages = [
@@ -165,7 +172,7 @@ class Rounds:
         expected: Sequence[Heard],
     ) -> None:
         where = f"{done.fault.name} of {done.target} after {done.after} pieces: {question}"
-        # Behind one that failed there is none.
+        # There are no answers after one that failed.
         for heard, undisturbed in zip(answers, expected, strict=False):
             if heard.error is not None:
                 raise ChaosFound(f"{where}: {heard.error.code.name}: {heard.error}")
@@ -178,14 +185,14 @@ class Rounds:
 
 
 class _Countdown:
-    """Waits for so many pieces."""
+    """Sets an event after a number of pieces."""
 
     def __init__(self, left: int) -> None:
         self._left = left
         self.reached = asyncio.Event()
 
     def count(self, seconds: float) -> None:
-        """One more has come."""
+        """Count a piece."""
         self._left -= 1
         if self._left <= 0:
             self.reached.set()

@@ -1,1 +1,1 @@
-"""Writes what the Helm chart has from elsewhere: `python -m antiphon_tools.chart`."""
+"""Writes the generated files of the Helm chart: `python -m antiphon_tools.chart`."""

@@ -1,4 +1,4 @@
-"""`python -m antiphon_tools.chart`: write the generated files of the chart again."""
+"""`python -m antiphon_tools.chart`: update the generated files of the chart."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""The files of the chart that are made from the declarations and the deployment schema.
+"""Generates files of the chart from the pipeline declarations and the deployment schema.
 
-`pipelines.yaml` has the roles of this repository's pipelines, the dtypes of stages that compute
-in one alone, and which pipeline serves the embedded model: templates cannot read declarations.
+`pipelines.yaml` contains the roles of this repository's pipelines, the dtype of stages that support
+only one, and the name of the pipeline for the embedded model. Templates cannot read the
+declarations themselves.
 
-`stages.<role>.config`, `gateway.config` and `mutualTls.config` are passed on as they are, so their
-keys, types, bounds and defaults have one definition, in `antiphon/deployment` (`schema.py`,
-`gateway_config.py` and `tls_config.py`), from which these parts of `values.schema.json` come.
+The values `stages.<role>.config`, `gateway.config` and `mutualTls.config` are passed on unchanged.
+Their keys, types, limits and defaults are only defined in `antiphon/deployment` (`schema.py`,
+`gateway_config.py` and `tls_config.py`). The corresponding parts of `values.schema.json` are
+generated from these definitions.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ from antiphon_tools.launcher.plan import CHECKOUT, EMBEDDED_MODEL
 CHART = CHECKOUT / "helm" / "antiphon"
 SCHEMA = CHART / "values.schema.json"
 HEAD = "# Made from antiphon/pipelines by `make chart`: each pipeline's stages, and fixed dtypes.\n"
-# As `stages` has it.
+# The same pattern as in `stages`.
 ROLE = "^[a-z][a-z0-9_]{0,20}[a-z0-9]$"
-# What the chart decides itself: where a process listens and is found, and where files lie.
+# Settings that the chart determines, such as listen addresses, discovery and file paths.
 DECIDED_BY_CHART = {
     *("addresses", "replicas", "listen", "advertise", "metrics_listen", "health_listen"),
     *("http_listen", "grpc_listen"),
@@ -45,11 +47,11 @@ DECIDED_BY_CHART = {
 
 
 AUTH_PARTS = (AuthConfig, TrustedProxyConfig, JwtConfig, IdentityLimits)
-"""What `gateway.config.auth` consists of."""
+"""The parts of `gateway.config.auth`."""
 
 
 def pipelines_file() -> str:
-    """`pipelines.yaml` as it should be."""
+    """Return the expected content of `pipelines.yaml`."""
     pipelines = sorted(own_pipelines().items())
     content = {
         "embedded": pipeline_of(CHECKOUT / EMBEDDED_MODEL).name,
@@ -64,7 +66,10 @@ def pipelines_file() -> str:
 
 
 def values_schema() -> str:
-    """`values.schema.json` as it should be: its own text with the product's definitions."""
+    """Return the expected content of `values.schema.json`.
+
+    It is the content of the current file with updated definitions.
+    """
     schema = json.loads(SCHEMA.read_text())
     schema["definitions"].update(_product_definitions())
     schema["definitions"]["colocated"] = _colocated(schema["definitions"]["stage"])
@@ -72,8 +77,10 @@ def values_schema() -> str:
 
 
 def _colocated(stage: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a pod of several stages: that of a stage, without the properties per
-    stage."""
+    """Return the schema of a pod that runs several stages.
+
+    It is the schema of a stage without the properties that are specific to a single stage.
+    """
     properties = {name: each for name, each in stage["properties"].items() if name != "config"}
     role = {"type": "string", "pattern": ROLE}
     stages = {"type": "array", "items": role, "minItems": 2, "uniqueItems": True}
@@ -88,7 +95,7 @@ FILES: dict[Path, Callable[[], str]] = {
 
 
 def _product_definitions() -> dict[str, Any]:
-    """The definitions by name, as JSON Schema."""
+    """Return the definitions by name, as JSON Schema."""
     parts: tuple[type[msgspec.Struct], ...] = (*GROUPS.values(), *AUTH_PARTS)
     return {
         "stageConfig": _config(StageConfig),

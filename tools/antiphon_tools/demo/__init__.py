@@ -1,1 +1,1 @@
-"""A demonstration of the whole system: `python -m antiphon_tools.demo`."""
+"""A demonstration of the complete system: `python -m antiphon_tools.demo`."""

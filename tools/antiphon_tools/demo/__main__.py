@@ -1,4 +1,4 @@
-"""`python -m antiphon_tools.demo`: starts the whole system, talks with it, and lets you talk."""
+"""Start the complete system, run a scripted conversation, and let the user ask questions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GOODBYES = ("quit", "exit")
 def main(
     arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_tools.demo"
 ) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line and return its exit status."""
     options = _parser(prog).parse_args(arguments)
     console = Console(sys.stdout, output=False)
     try:
@@ -47,7 +47,7 @@ def main(
 async def _demonstrate(
     deployment: Deployment, options: argparse.Namespace, console: Console
 ) -> None:
-    """Start, talk, stop."""
+    """Start the deployment, run the conversation, and stop the deployment."""
     gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0")
     launcher = Launcher(msgspec.structs.replace(deployment, gateway=gateway), report=console)
     console.say("Starting every stage and the gateway, each as its own process:")
@@ -63,7 +63,7 @@ async def _demonstrate(
 async def _talk(
     client: AsyncClient, running: Running, options: argparse.Namespace, console: Console
 ) -> None:
-    """Run the script, save the answers, then let the user ask."""
+    """Run the script, save the answers, and then let the user ask questions."""
     model = (await client.server_info()).models[0]
     display = Display(sys.stdout)
     conversation = DemoConversation(client, model.voices, options.out, display)
@@ -85,7 +85,7 @@ async def _talk(
 async def _answer_person(
     conversation: DemoConversation, display: Display, console: Console
 ) -> None:
-    """Answer every line that is typed, until there are no more."""
+    """Answer every line that the user types until the end of the input."""
     while True:
         display.prompt()
         line = None

@@ -1,4 +1,4 @@
-"""A conversation with a running deployment: every question is sent with all previous turns."""
+"""A conversation with a running deployment. Each request includes all previous turns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphon_tools.demo.waveform import from_pcm16
 
 SEED = 1
 REMEMBERED_TURNS = 2
-"""How far the embedded model looks back without mixing answers up."""
+"""The number of earlier turns to send. With more turns, the embedded model confuses answers."""
 CONVERSATION_FILE, PICTURE_FILE = "conversation.wav", "demo.png"
 NO_PICTURE = (
     f"{PICTURE_FILE} was not drawn: it needs matplotlib (.venv/bin/pip install matplotlib)."
@@ -26,7 +26,10 @@ NO_PICTURE = (
 
 
 class DemoConversation:
-    """Asks, shows and saves. `voices` are the server's; `turns` holds the turns so far."""
+    """Asks questions, and displays and saves the answers.
+
+    `voices` contains the voices that the server offers. `turns` contains the turns so far.
+    """
 
     def __init__(
         self, client: AsyncClient, voices: Sequence[str], out: Path, display: Display
@@ -39,7 +42,10 @@ class DemoConversation:
         self._messages: list[Message] = []
 
     async def say(self, question: Question) -> ScriptTurn:
-        """Ask, show the answer while it comes, save its sound. Raises `AntiphonError`."""
+        """Ask a question, display the answer while it arrives, and save its audio.
+
+        Raises `AntiphonError` if the request fails.
+        """
         voice = self._voices[question.voice % len(self._voices)] if self._voices else ""
         asked = [*self._messages, Message.user(question.recording or question.text)]
         if question.recording is not None:
@@ -63,7 +69,7 @@ class DemoConversation:
         return turn
 
     async def _transcribe(self, recording: Path) -> str:
-        """The words of a recording, as the gateway asks the model for them."""
+        """Return the transcript of a recording, using the gateway's transcription instruction."""
         asked = [Message.user(recording, GatewayConfig().media.transcribe_instruction)]
         generation = self._client.generate(asked, modalities=("text",), functions=())
         return (await measure(generation, lambda _: None)).reply.text
@@ -78,9 +84,10 @@ class DemoConversation:
         return await measure(generation, self._display.show)
 
     def save(self, stages: Sequence[str]) -> list[str]:
-        """Write the conversation's sound and picture; a line about each, also about a missing one.
+        """Write the audio and a picture of the conversation.
 
-        Nothing is written if nothing was spoken.
+        Returns a line about each file, including files that could not be written. If there is no
+        audio, nothing is written.
         """
         placed = [each for each in place_turns(self.turns) if each.turn.answer.reply.pcm16]
         if not placed:

@@ -1,8 +1,8 @@
-"""Shows a conversation: on a terminal as it comes, elsewhere line by line.
+"""Displays a conversation, either live on a terminal or line by line.
 
-On a terminal the answer's text and waveform are one block that is drawn over and
-over. It stays lower than the window while it grows, as lines that have left the
-window cannot be drawn again; its whole text is printed when it has ended.
+On a terminal, the text and the waveform of an answer form a block that is redrawn repeatedly. Lines
+that have scrolled out of the window cannot be redrawn, so the block is kept shorter than the window
+while it grows. The complete text is printed at the end of the answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INDENT = " " * NAME_WIDTH
 
 
 class Display:
-    """Prints questions, answers and their numbers to a stream."""
+    """Prints questions, answers and their statistics to a stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -38,39 +38,39 @@ class Display:
         self._drawn = 0
 
     def ask(self, question: str, *, aloud: bool = False) -> None:
-        """Print what is asked, and whether it is spoken and not written."""
+        """Print a question, and whether it is spoken instead of written."""
         self._print(f"{self._named('you')}{question}")
         if aloud:
             self._print(f"{_INDENT}{self._styled(_DIM, ALOUD)}")
 
     def transcript(self, words: str) -> None:
-        """Print the words that the model recognises in what was asked aloud."""
+        """Print the transcript of a spoken question."""
         self._print(f"{_INDENT}{self._styled(_DIM, _printable(f'transcribed: {words}'))}")
 
     def prompt(self) -> None:
-        """Leave the cursor where a question is to be typed."""
+        """Print a prompt after which the user can type a question."""
         print(self._named("you"), end="", file=self._stream, flush=True)
 
     def begin(self, speaker: str) -> None:
-        """An answer begins."""
+        """Start an answer."""
         self._speaker = speaker
         self._drawn = 0
 
     def show(self, progress: AnswerProgress) -> None:
-        """Draw the answer so far, over what was drawn of it before."""
+        """Draw the answer so far, and replace the previous drawing."""
         if self._terminal and (progress.text or progress.pcm16):
             lines = _wrapped(progress.text, self._width())
             self._draw(lines[-LIVE_TEXT_LINES:], progress)
 
     def call(self, calls: Sequence[FunctionCall], result: str) -> None:
-        """Print which functions the answer calls, and what they return."""
+        """Print the functions that the answer calls, and their result."""
         for each in calls:
             self._print(self._named(self._speaker) + _printable(f"{each.name}({each.arguments})"))
             self._print(f"{_INDENT}{self._styled(_DIM, f'returns {result}')}")
         self._drawn = 0
 
     def end(self, answer: MeasuredAnswer, saved: Path | None) -> None:
-        """Print the whole answer and its numbers."""
+        """Print the complete answer and its statistics."""
         reply = answer.reply
         whole = AnswerProgress(reply.text, bytearray(reply.pcm16), reply.sample_rate_hz)
         if self._terminal:
@@ -81,7 +81,7 @@ class Display:
         self._print(f"{_INDENT}{self._styled(_DIM, numbers)}\n")
 
     def _draw(self, text: list[str], progress: AnswerProgress) -> None:
-        """The block, from the place on where it was drawn before."""
+        """Draw the block at the position where it was drawn before."""
         samples = from_pcm16(progress.pcm16)
         upper, lower = waveform_rows(samples, progress.sample_rate_hz, self._width())
         lines = [
@@ -95,14 +95,14 @@ class Display:
         self._print(back + "\n".join(line + _CLEAR_LINE_END for line in lines))
 
     def _named(self, name: str) -> str:
-        """A speaker's name, as wide as all of them."""
+        """Format a speaker's name with a fixed width."""
         return self._styled(_BOLD, f"{name:<{NAME_WIDTH - 1}.{NAME_WIDTH - 1}} ")
 
     def _styled(self, style: str, text: str) -> str:
         return f"{style}{text}{_PLAIN}" if self._terminal else text
 
     def _width(self) -> int:
-        """The width next to the names."""
+        """Return the width that is available next to the names."""
         return max(20, min(WIDEST, shutil.get_terminal_size().columns - 1) - NAME_WIDTH)
 
     def _print(self, text: str) -> None:
@@ -113,7 +113,7 @@ LEGEND = "TTFT, TTFA: first text, first audio. RTF: time to make it all ÷ its l
 
 
 def describe(answer: MeasuredAnswer) -> str:
-    """When an answer began, how long it was and how fast it came."""
+    """Format the latency, duration and speed of an answer."""
     parts = []
     if answer.first_text_s is not None:
         parts.append(f"TTFT {1000 * answer.first_text_s:.0f} ms")
@@ -125,7 +125,7 @@ def describe(answer: MeasuredAnswer) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines that are no wider than this; a character may take two columns."""
+    """Wrap the text at the given width. A wide character occupies two columns."""
     wide = any(unicodedata.east_asian_width(each) in "WF" for each in text)
     return textwrap.wrap(_printable(text), width // 2 if wide else width)
 

@@ -1,4 +1,6 @@
-"""Lines that a person types, without a thread: one that reads cannot be interrupted."""
+"""Reads lines from the terminal without a thread, because a blocked thread cannot be
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,11 @@ import asyncio
 import os
 
 LONGEST_LINE_BYTES = 4096
-"""What a terminal's own line editing allows."""
+"""The maximum line length that a terminal's line editing supports."""
 
 
 async def read_line(terminal: int) -> str | None:
-    """The next line of a terminal's file descriptor; None at its end (Ctrl-D)."""
+    """Read the next line of a terminal. Returns None at the end of the input (Ctrl-D)."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(terminal, readable.set)
@@ -18,6 +20,6 @@ async def read_line(terminal: int) -> str | None:
         await readable.wait()
     finally:
         loop.remove_reader(terminal)
-    # A terminal is readable when it has a whole line, and gives one at a time.
+    # A terminal becomes readable when a line is complete, and returns one line at a time.
     line = os.read(terminal, LONGEST_LINE_BYTES)
     return line.decode(errors="replace").strip() if line else None

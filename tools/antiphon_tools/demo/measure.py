@@ -1,4 +1,4 @@
-"""What a listener would notice of an answer: when it begins and whether it keeps up."""
+"""Measures when an answer starts and whether it is generated faster than real time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from antiphon.client.reply import Reply, join_events
 
 @dataclass(frozen=True, slots=True)
 class MeasuredAnswer:
-    """An answer and its times, in seconds since the request was sent; None: there was none.
+    """An answer and its times, in seconds since the request was sent.
 
-    `audio_times` has the arrival of every piece of audio.
+    A time is None if the event did not occur. `audio_times` contains the arrival time of every
+    piece of audio.
     """
 
     reply: Reply
@@ -25,18 +26,21 @@ class MeasuredAnswer:
 
     @property
     def first_audio_s(self) -> float | None:
-        """When the first sound came."""
+        """The arrival time of the first audio."""
         return self.audio_times[0] if self.audio_times else None
 
     @property
     def real_time_factor(self) -> float | None:
-        """Time to make the answer ÷ length of its audio; below 1 keeps up with a listener."""
+        """The time to generate the answer, divided by the duration of its audio.
+
+        Playback is not interrupted if this value is below 1.
+        """
         return self.last_event_s / self.reply.audio_s if self.reply.pcm16 else None
 
 
 @dataclass(slots=True)
 class AnswerProgress:
-    """An answer so far, as a person may watch it."""
+    """The part of an answer that has been received so far."""
 
     text: str = ""
     pcm16: bytearray = field(default_factory=bytearray)
@@ -46,7 +50,7 @@ class AnswerProgress:
 async def measure(
     generation: AsyncGeneration, show: Callable[[AnswerProgress], None]
 ) -> MeasuredAnswer:
-    """Read an answer to its end, calling `show` after each event."""
+    """Read an answer to its end, and call `show` after each event."""
     clock = asyncio.get_running_loop().time
     sent_at, progress = clock(), AnswerProgress()
     events: list[Event] = []

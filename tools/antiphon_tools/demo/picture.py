@@ -1,7 +1,7 @@
-"""One picture of a conversation: waveform, spectrogram and what each stage did when.
+"""Draws a conversation: its waveform, its spectrogram, and a timeline of the stages.
 
-Needs matplotlib, which only development installs; importing this raises `ImportError`
-without it.
+This module requires matplotlib, which is only part of a development installation. Importing the
+module without it raises `ImportError`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def draw_conversation(
     stages: Sequence[str],
     path: Path,
 ) -> None:
-    """Write the picture as PNG; `samples` are the conversation's, on its axis."""
+    """Write the picture as a PNG file. `samples` contains the audio of the complete
+    conversation.
+    """
     length_s = len(samples) / sample_rate_hz
     inches = min(max(NARROWEST_INCHES, length_s * INCHES_PER_S), WIDEST_INCHES)
     figure = Figure(figsize=(inches, HEIGHT_INCHES), dpi=DOTS_PER_INCH, layout="constrained")
@@ -60,7 +62,7 @@ def draw_conversation(
 def _draw_waveform(
     axes: Axes, placed: Sequence[PlacedTurn], samples: FloatArray, sample_rate_hz: int
 ) -> None:
-    """Each answer in its voice's colour, with question and answer above it."""
+    """Draw each answer in the color of its voice, with the question and the answer above it."""
     voices = list(dict.fromkeys(each.turn.voice for each in placed))
     for each in placed:
         begin, end = (round(at_s * sample_rate_hz) for at_s in (each.sound_s, each.end_s))
@@ -83,7 +85,7 @@ def _draw_waveform(
 
 
 def _caption(placed: PlacedTurn) -> str:
-    """Return the text of a turn, in lines that fit the turn's part of the axis."""
+    """Return the text of a turn, wrapped to the width of the turn on the time axis."""
     width = max(16, int(CAPTION_CHARACTERS_PER_S * (placed.end_s - placed.asked_s)))
     turn = placed.turn
     said = (f"you: {turn.question}", f"{turn.voice}: {turn.answer.reply.text}")
@@ -93,7 +95,7 @@ def _caption(placed: PlacedTurn) -> str:
 
 
 def _drawable(text: str) -> str:
-    """The text in characters that the font has."""
+    """Replace characters that the font does not contain."""
     latin = text.encode("latin-1", "replace").decode("latin-1")
     return "".join(each if each.isprintable() else " " for each in latin)
 
@@ -112,9 +114,10 @@ def _draw_spectrogram(axes: Axes, samples: FloatArray, sample_rate_hz: int) -> N
 
 
 def spectrogram_db(samples: FloatArray) -> FloatArray:
-    """Level of each frequency over time, dB below the loudest: (513, frames), at least -70.
+    """Return the level of each frequency over time, in dB relative to the maximum.
 
-    Column `i` is centred on sample `i * HOP`.
+    The result has shape [513, frames], and its values are at least -70. Column `i` is centered on
+    sample `i * HOP`.
     """
     padded = np.pad(samples, WINDOW // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP]
@@ -127,7 +130,10 @@ def spectrogram_db(samples: FloatArray) -> FloatArray:
 
 
 def _draw_timeline(axes: Axes, placed: Sequence[PlacedTurn], stages: Sequence[str]) -> None:
-    """A lane per stage: pale until its first output, full until its last; below, what arrives."""
+    """Draw one lane per stage, and a lane for the arrival of output at the client.
+
+    A lane is pale until the first output of the stage, and fully colored until its last output.
+    """
     lanes = [*stages, ARRIVALS]
     for each in placed:
         for span in each.spans:

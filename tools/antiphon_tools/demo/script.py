@@ -1,4 +1,4 @@
-"""The questions of the demonstration before the user's own."""
+"""The scripted questions of the demonstration."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from antiphon_tools.demo.measure import MeasuredAnswer
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question for the model; `voice` is the index of the answer's voice.
+    """A question for the model.
 
-    The question is sent as audio if `recording` names a WAV file of it. The answer may call
-    `functions`; all of them return `DONE`.
+    `voice` is the index of the voice for the answer. If `recording` is set to a WAV file, the
+    question is sent as audio. The answer may call `functions`, all of which return `DONE`.
     """
 
     text: str
@@ -25,13 +25,16 @@ class Question:
     functions: tuple[Function, ...] = ()
 
     def for_inputs(self, kinds: Collection[str]) -> Question | None:
-        """The question as a model takes it whose inputs are of these kinds; None if it cannot."""
+        """Adapt the question to the input types of a model. Returns None if this is not
+        possible.
+        """
         if self.functions and "tools" not in kinds:
             return None
         return self if "audio" in kinds else replace(self, recording=None)
 
 
-# espeak-ng -v en-gb+f2 -s 150 "What are the stages?", at 16 kHz: a voice that is not trained.
+# This was generated with espeak-ng -v en-gb+f2 -s 150 "What are the stages?", at 16 kHz. The model
+# was not trained on this voice.
 SPOKEN = Path(__file__).parent / "stages.wav"
 
 _NAME: dict[str, object] = {"type": "string"}

@@ -1,9 +1,9 @@
-"""A whole conversation on one time axis, for a listener who waits for the end of each answer.
+"""Places a conversation on a single time axis.
 
-Times within a turn are as measured: the spans of the stages, the first audio, and from then on the
-audio at its own speed. The next question follows a pause after the end of the audio. Stages report
-seconds since they opened the turn, which each of them does within milliseconds of the request; this
-time is 0 here.
+The listener waits for the end of each answer. Within a turn, the times of the stages and of the
+first audio are the measured ones. From then on, the audio plays at its own speed. The next question
+follows after a pause. Stages report the seconds since they opened the turn. They open it within
+milliseconds of the request, so this delay is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PAUSE_S = 0.6
 
 @dataclass(frozen=True, slots=True)
 class TimelineSpan:
-    """A stage's work on a turn: from its first input, over its first output, to its last."""
+    """The work of a stage on a turn, from its first input to its last output."""
 
     stage: str
     first_input_s: float
@@ -29,7 +29,7 @@ class TimelineSpan:
 
 @dataclass(frozen=True, slots=True)
 class PlacedTurn:
-    """A turn and its times on the conversation's axis, seconds."""
+    """A turn and its times on the time axis, in seconds."""
 
     turn: ScriptTurn
     asked_s: float
@@ -40,7 +40,7 @@ class PlacedTurn:
 
 
 def place_turns(turns: Iterable[ScriptTurn]) -> list[PlacedTurn]:
-    """The turns one after the other."""
+    """Place the turns one after another."""
     placed: list[PlacedTurn] = []
     asked_s = 0.0
     for turn in turns:
@@ -70,7 +70,9 @@ def _spans(turn: ScriptTurn, asked_s: float) -> Iterator[TimelineSpan]:
 
 
 def conversation_pcm16(placed: Sequence[PlacedTurn], sample_rate_hz: int) -> bytes:
-    """The sound of all turns on the axis, silence between them: 16-bit little-endian mono."""
+    """Return the audio of all turns as 16-bit little-endian mono, with silence between the
+    turns.
+    """
     end_s = max((each.end_s for each in placed), default=0.0)
     whole = bytearray(BYTES_PER_SAMPLE * (round(end_s * sample_rate_hz) + 1))
     for each in placed:

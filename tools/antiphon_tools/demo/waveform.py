@@ -1,8 +1,8 @@
-"""A waveform in two rows of text.
+"""Draws a waveform with two rows of text.
 
-The upper row's blocks grow from the middle line up. The lower row is to be shown in
-reverse video: there a block that is `8 - n` eighths high leaves `n` eighths of the
-text's colour, hanging from the middle line down.
+The blocks in the upper row extend upwards from the center line. The lower row is displayed in
+reverse video, so a block with a height of `8 - n` eighths leaves `n` eighths in the color of the
+text, which extend downwards from the center line.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 FULL = len(BLOCKS) - 1
 SHORTEST_COLUMN_S = 0.04
 QUIETEST_FULL_SCALE = 0.05
-"""What is quieter than this is not drawn any larger; 1 is the loudest sample there is."""
+"""The minimum amplitude that is drawn at full height, relative to the loudest possible sample.
+Quieter audio is not amplified any further.
+"""
 
 
 def from_pcm16(pcm16: bytes | bytearray) -> npt.NDArray[np.float32]:
-    """16-bit little-endian samples as float32 from -1 to 1; a copy."""
+    """Convert 16-bit little-endian samples to float32 values from -1 to 1. The result is a copy."""
     return np.frombuffer(pcm16, "<i2").astype(np.float32) / np.float32(32768)
 
 
 def waveform_rows(
     samples: npt.NDArray[np.float32], sample_rate_hz: int, width: int
 ) -> tuple[str, str]:
-    """The upper and the lower row, equally long and at most `width` characters.
+    """Return the upper and the lower row, which have the same length of up to `width` characters.
 
-    A column stands for 40 ms, or as often twice as much as it takes to fit.
+    A column represents 40 ms. This duration is doubled until the waveform fits.
     """
     if not len(samples):
         return "", ""

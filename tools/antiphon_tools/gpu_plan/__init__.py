@@ -1,4 +1,5 @@
-"""`antiphon plan`: the memory of a model's stages, and how many sessions GPUs hold.
+"""`antiphon plan`: estimate the memory of a model's stages, and how many sessions fit on GPUs.
 
-Nothing is started and no weights are read: sizes come from configuration and headers.
+This does not start any process and does not read weights. The sizes are derived from configuration
+files and the headers of weight files.
 """

@@ -1,4 +1,4 @@
-"""`antiphon plan [MODEL]`: the memory of a model's stages, before anything is started."""
+"""`antiphon plan [MODEL]`: estimate the memory of a model's stages before starting them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LARGEST_GPU_GIB = 4096.0
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "antiphon plan") -> int:
-    """Print the plan. Returns 0, or 1 if a stage does not fit the GPU.
+    """Print the plan. Returns 0, or 1 if a stage does not fit on a GPU.
 
-    Raises `AntiphonError` for a model or a setting that cannot be planned.
+    Raises `AntiphonError` if the model or a setting is not supported.
     """
     options = _parser(prog).parse_args(arguments)
     deployment = load_deployment(options.config) if options.config else Deployment()
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "antiphon plan")
 
 
 def _plan(deployment: Deployment, options: argparse.Namespace) -> ModelPlan:
-    # Imports torch, which the command's help does not need.
+    # This imports torch, which is not required for the help text.
     from antiphon_tools.gpu_plan.asked_stages import stage_needs
 
     deployment, pipeline = resolve(deployment, application_root(gateway=False))

@@ -1,4 +1,4 @@
-"""Asks the stages of a family for their memory. Imports torch."""
+"""Queries the stages of a model family for their memory requirements. Imports torch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from antiphon_services.stage.memory_plan import CONTEXT_BYTES, VLLM_WORKING_BYTE
 from antiphon_tools.gpu_plan.stage_needs import StageNeeds
 
 POSITIONS = 8192
-"""Planned length of a session, unless it is given or the checkpoint allows less."""
+"""The default length of a session, unless the checkpoint only supports shorter ones."""
 HOST_BYTES = 1 << 30
-"""Estimate of the host memory of a process with torch, without weights."""
+"""The estimated host memory of a process that uses torch, without weights."""
 
 
 def stage_needs(
@@ -28,10 +28,11 @@ def stage_needs(
     sessions: int | None,
     positions: int | None,
 ) -> StageNeeds | None:
-    """Return the needs of a stage; None if its family does not declare them.
+    """Return the memory requirements of a stage, or None if its family does not declare them.
 
-    `sessions` and `positions` of None mean the settings of `config`. Raises `InvalidArgument` for
-    more positions than the checkpoint allows, and what the stage's `memory` does.
+    `sessions` and `positions` default to the settings in `config`. Raises `InvalidArgument` if the
+    checkpoint does not support this many positions, as well as the errors of the stage's `memory`
+    function.
     """
     memory = stage_memory(pipeline, role, folder, config)
     if memory is None:
@@ -39,7 +40,7 @@ def stage_needs(
     on_gpu = config.device.startswith("cuda")
     weights, working, position_bytes = memory.weights, 0, memory.position_bytes
     if memory.engine == VLLM and memory.cached:
-        # The GPU's size does not change what is asked for here.
+        # The size of the GPU does not affect the values that are used here.
         planned = memory.plan(free=0, total=0)
         weights, position_bytes = planned.weights, planned.position_bytes
     if on_gpu:
@@ -63,7 +64,7 @@ def stage_needs(
 
 
 def _positions(memory: StageMemory, asked: int | None) -> int:
-    """Return the length of a session; 0 if positions take nothing."""
+    """Return the length of a session, or 0 if positions do not require memory."""
     if not memory.cached:
         return 0
     configured = memory.config.context_limit
@@ -81,7 +82,7 @@ def _positions(memory: StageMemory, asked: int | None) -> int:
 
 
 def _host_bounds(pipeline: Pipeline, role: str, config: StageConfig) -> dict[str, int]:
-    """Return what a stage may use of the host's memory by its settings."""
+    """Return the limits of host memory usage that result from the settings of a stage."""
     consumers = {
         each for edge in pipeline.outputs(role) for each in edge.consumers if each != CLIENT
     }

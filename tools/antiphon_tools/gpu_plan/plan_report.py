@@ -1,4 +1,4 @@
-"""The plan as text, as JSON, and as settings of a deployment."""
+"""Formats the plan as text, as JSON and as deployment settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """The stages of a model, those of which nothing is known, and GPUs if a size was given."""
+    """The stages of a model and, if a GPU size was given, the GPUs.
+
+    `unknown` contains the stages whose requirements are not known.
+    """
 
     model: str
     pipeline: str
@@ -29,12 +32,12 @@ class ModelPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU holds its stages."""
+        """Whether all stages fit on their GPUs."""
         return all(each.fits for each in self.gpus)
 
 
 def settings(plan: ModelPlan) -> dict[str, Any]:
-    """Return the settings of the stages that GPUs hold, as in a deployment file."""
+    """Return the settings of the stages that fit on GPUs, in the format of a deployment file."""
     found: dict[str, Any] = {}
     for number, gpu in enumerate(plan.gpus):
         for stage in gpu.stages if gpu.fits else ():
@@ -42,7 +45,7 @@ def settings(plan: ModelPlan) -> dict[str, Any]:
             if stage.position_bytes:
                 own["context_limit"] = stage.positions
             if stage.engine == VLLM:
-                # Rounded up, so that vLLM finds what was planned.
+                # Round up, so that vLLM allocates at least the planned memory.
                 share = -(-100 * stage.total // plan.gpu_bytes) / 100
                 own["engine_args"] = {"gpu_memory_utilization": share}
             found[stage.role] = own
@@ -50,7 +53,7 @@ def settings(plan: ModelPlan) -> dict[str, Any]:
 
 
 def as_json(plan: ModelPlan) -> dict[str, Any]:
-    """Return the plan for programs; sizes are bytes."""
+    """Return the plan in a machine-readable format, with sizes in bytes."""
     told: dict[str, Any] = {
         "model": plan.model,
         "pipeline": plan.pipeline,
@@ -79,7 +82,7 @@ def as_json(plan: ModelPlan) -> dict[str, Any]:
 
 
 def as_text(plan: ModelPlan) -> str:
-    """Return the plan for people."""
+    """Return the plan as human-readable text."""
     lines = [f"{plan.model}: {plan.pipeline}", ""]
     head = (
         "stage",
@@ -133,7 +136,7 @@ def _gpu(gpu: GpuShare) -> str:
         most = gpu.most_sessions
         sessions = "any number of sessions fits" if most is None else f"{most} sessions fit"
         return f"{names}: {_size(gpu.total)}; {sessions}"
-    # A stage that does not fit is alone.
+    # A stage that does not fit never shares its GPU.
     (stage,) = gpu.stages
     if gpu.most_sessions:
         longest = most_positions(stage, gpu.size)
@@ -147,7 +150,7 @@ def _gpu(gpu: GpuShare) -> str:
 
 
 def _size(count: int) -> str:
-    """Bytes in binary units."""
+    """Format a number of bytes in binary units."""
     if count >= GIB:
         return f"{count / GIB:.1f} GiB"
     return f"{count / MEGABYTE:.1f} MiB"

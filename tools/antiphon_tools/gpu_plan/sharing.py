@@ -1,4 +1,4 @@
-"""Which stages share a GPU. Pure."""
+"""Assigns stages to GPUs. The functions of this module have no side effects."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ from antiphon_tools.gpu_plan.stage_needs import StageNeeds
 
 @dataclass(frozen=True, slots=True)
 class GpuShare:
-    """Stages on one GPU of `size` bytes."""
+    """The stages on a GPU with `size` bytes of memory."""
 
     stages: tuple[StageNeeds, ...]
     size: int
 
     @property
     def total(self) -> int:
-        """Bytes of all stages with their sessions."""
+        """The memory of all stages and their sessions, in bytes."""
         return sum(each.total for each in self.stages)
 
     @property
     def fits(self) -> bool:
-        """Whether all stages fit with their sessions."""
+        """Whether all stages and their sessions fit on the GPU."""
         return self.total <= self.size
 
     @property
     def most_sessions(self) -> int | None:
-        """Sessions that fit if every stage has as many; None if sessions take nothing."""
+        """The maximum number of sessions if all stages have the same number.
+
+        It is None if sessions do not require memory.
+        """
         session = sum(each.session for each in self.stages)
         room = self.size - sum(each.fixed for each in self.stages)
         return max(room // session, 0) if session else None if room >= 0 else 0
 
 
 def most_positions(needs: StageNeeds, size: int) -> int:
-    """Return the longest sessions that fit a GPU that a stage has for itself, at most its `most`.
+    """Return the maximum session length for a stage that does not share its GPU.
 
-    0 if none fit.
+    The result does not exceed the stage's `most`. It is 0 if no session fits.
     """
     if not needs.position_bytes:
         return 0
@@ -45,10 +48,11 @@ def most_positions(needs: StageNeeds, size: int) -> int:
 
 
 def share_gpus(stages: Sequence[StageNeeds], size: int) -> list[GpuShare]:
-    """Return stages on as few GPUs of `size` bytes as hold all of their sessions.
+    """Assign stages to the minimum number of GPUs with `size` bytes of memory.
 
-    Among equally few, those whose fullest GPU is the least full. A stage that does not fit a GPU
-    has one for itself.
+    All sessions of the stages must fit. Among the possible assignments, the one with the lowest
+    memory usage on its fullest GPU is chosen. A stage that does not fit on a GPU is assigned a
+    separate one.
     """
     fitting = [each for each in stages if each.total <= size]
     alone = [GpuShare((each,), size) for each in stages if each.total > size]
@@ -64,7 +68,7 @@ def share_gpus(stages: Sequence[StageNeeds], size: int) -> list[GpuShare]:
 
 
 def _divisions(stages: Sequence[StageNeeds]) -> Iterator[list[list[StageNeeds]]]:
-    """Yield every division of stages into groups; a pipeline has few."""
+    """Yield all partitions of the stages into groups. Pipelines only have a few stages."""
     if not stages:
         yield []
         return

@@ -1,4 +1,4 @@
-"""The memory of one stage, in bytes. Pure."""
+"""The memory requirements of a stage in bytes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StageNeeds:
-    """Memory of a stage with `sessions` of `positions` each.
+    """The memory of a stage that has `sessions` sessions with `positions` positions each.
 
-    `stored` are bytes in the checkpoint by dtype; `weights` and the rest are bytes on the device.
-    `working` is the estimate for intermediates and, on a GPU, what CUDA takes for a process.
-    `shared` is a cache of all sessions. `host` is the estimate for the process, `host_bounds` what
-    its settings allow beyond that, by setting.
+    `stored` contains the number of bytes in the checkpoint by dtype. Unless stated otherwise, sizes
+    refer to the device. `working` is an estimate for intermediate results and, on a GPU, for the
+    CUDA context. `shared` is the size of a cache that all sessions share. `host` is the estimated
+    host memory of the process. `host_bounds` contains the additional host memory that its settings
+    allow, by setting.
     """
 
     role: str
@@ -33,15 +34,15 @@ class StageNeeds:
 
     @property
     def session(self) -> int:
-        """Bytes of one session at full length."""
+        """The size of a single session at its full length."""
         return self.positions * self.position_bytes + self.session_state
 
     @property
     def fixed(self) -> int:
-        """Bytes without any session."""
+        """The size of the stage without sessions."""
         return self.weights + self.working + self.shared
 
     @property
     def total(self) -> int:
-        """Bytes with all sessions."""
+        """The size of the stage with all of its sessions."""
         return self.fixed + self.sessions * self.session

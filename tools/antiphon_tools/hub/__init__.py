@@ -1,4 +1,5 @@
-"""Checkpoints from the Hugging Face hub, or a server with its API, in the hub's own cache.
+"""Downloads checkpoints from the Hugging Face Hub, or from a server with the same API.
 
-Commands that start a model download it first; the processes of its stages never do.
+Checkpoints are stored in the hub's own cache. Commands that start a model download it first. Stage
+processes never download anything.
 """

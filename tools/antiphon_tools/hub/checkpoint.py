@@ -1,7 +1,8 @@
-"""A checkpoint of the hub as a directory: what its stages need of it, complete and checked.
+"""Downloads the files of a checkpoint that its stages need, and verifies that it is complete.
 
-The order makes failures early: the commit and its files, `config.json` and with it the pipeline,
-the other small files, the room on the disk, then the weights.
+Files are processed in an order in which errors are found early. First, the commit and the list of
+its files are determined. `config.json` then identifies the pipeline. After the other small files
+and a check of the available disk space, the weights are downloaded.
 """
 
 from __future__ import annotations
@@ -32,55 +33,64 @@ from antiphon_tools.hub.settings import HubSettings
 
 LISTING_TIMEOUT_S = 30.0
 SPARE_BYTES = 64 << 20
-"""Room that a download leaves on the disk."""
+"""The disk space that must remain free after a download."""
 
 COMPANION_FILES = CheckpointFiles(others=("pytorch_model.safetensors",))
-"""Files of a companion; the library diffusers gives weights this name."""
+"""The files of a companion repository. The diffusers library uses this name for weights."""
 
 FindLayout = Callable[[Path, Collection[str]], CheckpointFiles]
-"""Takes a directory with the identifying files of a checkpoint, and the paths of all its files."""
+"""Returns the layout of a checkpoint, given a directory with its identifying files and the paths of
+all its files.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """A revision's commit, and its files by their paths."""
+    """The commit of a revision, and its files by path."""
 
     sha: str
     files: Mapping[str, RemoteFile]
 
 
 def fetch_checkpoint(model: HubId, settings: HubSettings, *, pipeline: str = "") -> Path:
-    """The directory of a checkpoint, which has all that its stages read.
+    """Return the directory of a checkpoint with all files that its stages read.
 
-    `pipeline` names its pipeline; empty: it is found from the checkpoint. If the hub cannot be
-    reached, a complete checkpoint in the cache is taken. Raises `NotFound`, `FailedPrecondition`,
+    If `pipeline` is empty, the checkpoint determines the pipeline. If the hub cannot be reached, a
+    complete checkpoint in the cache is used. Raises `NotFound`, `FailedPrecondition`,
     `ResourceExhausted`, `Unavailable` or `DataLoss`.
     """
     return _fetch(model, settings, _layout_for(pipeline))
 
 
 def fetch_companion(model: HubId, settings: HubSettings) -> Path:
-    """The same of a repository that has weights but no pipeline, such as an audio tokenizer's."""
+    """Return the directory of a repository that has weights but no pipeline.
+
+    An example is the repository of an audio tokenizer.
+    """
     return _fetch(model, settings, lambda folder, paths: COMPANION_FILES)
 
 
 def fetch_headers(model: HubId, settings: HubSettings, folder: Path, *, pipeline: str = "") -> Path:
-    """A directory with the files that describe a checkpoint, and of its weights the headers alone.
+    """Return a directory with the files that describe a checkpoint and the headers of its weights.
 
-    It is `folder`, or a complete checkpoint in the cache if the hub cannot be reached or is not
-    asked. Only headers of safetensors can be read by themselves; weights in other formats are in
-    the directory if the cache has them. Raises as `fetch_checkpoint`.
+    The directory is `folder`. If the hub cannot be reached or is not used, it is a complete
+    checkpoint in the cache. Headers can only be downloaded separately for safetensors files.
+    Weights in other formats are only included if they are in the cache. Raises the same errors as
+    `fetch_checkpoint`.
     """
     return _headers(model, settings, folder, _layout_for(pipeline))
 
 
 def fetch_companion_headers(model: HubId, settings: HubSettings, folder: Path) -> Path:
-    """The same of a repository that has weights but no pipeline."""
+    """Return a directory of descriptions and headers for a repository that has no pipeline."""
     return _headers(model, settings, folder, lambda folder, paths: CheckpointFiles())
 
 
 def _layout_for(pipeline: str) -> FindLayout:
-    """Finds the layout of a checkpoint of the pipeline; empty: of the checkpoint's own."""
+    """Return a function that finds the layout of a checkpoint for the given pipeline.
+
+    If `pipeline` is empty, the checkpoint determines it.
+    """
     return lambda folder, paths: layout_of(pipeline_for(folder, pipeline), paths)
 
 
@@ -101,7 +111,10 @@ def _fetch(model: HubId, settings: HubSettings, layout: FindLayout) -> Path:
 
 
 def _found_on_hub(model: HubId, settings: HubSettings, layout: FindLayout) -> _Commit | Path:
-    """The model's commit; a complete directory of the cache if the hub cannot be reached."""
+    """Return the commit of the model.
+
+    If the hub cannot be reached, returns a complete directory in the cache instead.
+    """
     try:
         with explained(model, settings):
             commit = _commit_of(model, settings)
@@ -140,7 +153,7 @@ def _describe(
     snapshot: Path,
     find_layout: FindLayout,
 ) -> list[str]:
-    """Have what describes the weights in the cache; the paths of the weights."""
+    """Download the files that describe the weights, and return the paths of the weights."""
     paths = commit.files.keys()
     downloads.fetch([commit.files[each] for each in identifying_files() if each in paths])
     with _about(model):
@@ -195,7 +208,10 @@ def _no_hub(model: HubId, settings: HubSettings) -> FailedPrecondition:
 
 
 def _from_cache(model: HubId, settings: HubSettings, find_layout: FindLayout) -> Path:
-    """The directory of a complete checkpoint. Raises `NotFound` or `FailedPrecondition`."""
+    """Return the directory of a complete checkpoint in the cache.
+
+    Raises `NotFound` or `FailedPrecondition` if there is none.
+    """
     storage = _storage(model, settings)
     ref = storage / "refs" / model.revision
     commit = ref.read_text().strip() if ref.is_file() else model.revision
@@ -224,14 +240,14 @@ def _from_cache(model: HubId, settings: HubSettings, find_layout: FindLayout) ->
 
 
 def _storage(model: HubId, settings: HubSettings) -> Path:
-    """The repository's folder in the cache."""
+    """Return the repository's directory in the cache."""
     from huggingface_hub.file_download import repo_folder_name
 
     return settings.cache_dir / repo_folder_name(repo_id=model.repository, repo_type="model")
 
 
 def _write_ref(storage: Path, model: HubId, commit: str) -> None:
-    """Note the revision's commit, when all of it is there."""
+    """Store the commit of the revision after all of its files have been downloaded."""
     if model.revision == commit:
         return
     ref = storage / "refs" / model.revision
@@ -240,13 +256,13 @@ def _write_ref(storage: Path, model: HubId, commit: str) -> None:
 
 
 def _listed(index: Path) -> set[str]:
-    """The names of the files that an index lists."""
+    """Return the names of the files that an index lists."""
     with reading(index):
         return {str(each) for each in json.loads(index.read_bytes())["weight_map"].values()}
 
 
 def _check_room(model: HubId, total: int, storage: Path, settings: HubSettings) -> None:
-    """Raise `ResourceExhausted` if so many bytes do not fit on the disk of the cache."""
+    """Raise `ResourceExhausted` if `total` bytes do not fit on the disk that contains the cache."""
     partial = sum(each.stat().st_size for each in storage.glob(f"blobs/*{PARTIAL}"))
     free = shutil.disk_usage(storage).free
     needed = total - partial + SPARE_BYTES
@@ -259,7 +275,7 @@ def _check_room(model: HubId, total: int, storage: Path, settings: HubSettings) 
 
 @contextlib.contextmanager
 def _about(model: HubId) -> Iterator[None]:
-    """Add the model's id to errors about files in the cache."""
+    """Add the ID of the model to errors about files in the cache."""
     try:
         yield
     except AntiphonError as error:

@@ -1,4 +1,4 @@
-"""Replaces the hub's ids in a deployment by directories, before any process starts."""
+"""Replaces hub IDs in a deployment with directories before any process starts."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from antiphon_tools.hub.hub_id import HubId
 from antiphon_tools.hub.settings import HubSettings
 
 TOKENIZER_SETTINGS = "audio_tokenizer_dir", "image_tokenizer_dir"
-"""Settings of a stage that may have an id of the hub."""
+"""The stage settings that can contain a hub ID."""
 
 
 def with_directories(
     deployment: Deployment, settings: HubSettings, headers: Path | None = None
 ) -> Deployment:
-    """The deployment with a directory in place of each id of the hub.
+    """Return the deployment with a directory in place of each hub ID.
 
-    With a folder for `headers`, directories are made in it which have the headers of weights alone.
-    The model keeps its id as the name that clients ask for, unless the deployment has another one.
-    Raises what `fetch_checkpoint` does, and `InvalidArgument` for a revision of what is no id.
+    If `headers` is set, the directories are created in it and only contain the headers of weights.
+    Clients can still request the model by its ID, unless the deployment sets another name. Raises
+    the errors of `fetch_checkpoint`, and `InvalidArgument` if a revision is given but the model is
+    not an ID.
     """
     model = HubId.read(deployment.model)
     if model is None:
@@ -60,10 +61,10 @@ def with_directories(
 
 
 def model_directory(model: str, settings: HubSettings) -> Path:
-    """The directory of a checkpoint that is a directory or an id of the hub.
+    """Return the directory of a checkpoint that is given as a directory or a hub ID.
 
-    Raises what `with_directories` does, and `FailedPrecondition` for a model of the hub whose
-    second repository a stage's setting would have to name.
+    Raises the errors of `with_directories`, and `FailedPrecondition` if the model requires a second
+    repository, which can only be specified in the settings of a stage.
     """
     found = with_directories(Deployment(model=model), settings)
     if found.stages:
@@ -77,7 +78,7 @@ def model_directory(model: str, settings: HubSettings) -> Path:
 
 
 def _naming(deployment: Deployment, companion: Companion, roles: tuple[str, ...]) -> Deployment:
-    """The deployment whose stages all name the companion, those that name none the released one."""
+    """Return the deployment with the released companion in all stages that do not specify one."""
     stages = dict(deployment.stages)
     for role in roles:
         stage = deployment.stage(role)
@@ -89,7 +90,7 @@ def _naming(deployment: Deployment, companion: Companion, roles: tuple[str, ...]
 def _with_companions(
     deployment: Deployment, settings: HubSettings, headers: Path | None
 ) -> Deployment:
-    """The deployment with a directory in place of each id of a tokenizer."""
+    """Return the deployment with a directory in place of each tokenizer ID."""
     stages: dict[str, StageConfig] = {}
     folders: dict[HubId, Path] = {}
     settings = replace(settings, revision="")

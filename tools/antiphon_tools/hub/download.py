@@ -1,7 +1,8 @@
-"""Downloads single files of a repository into the hub's cache.
+"""Downloads single files of a repository to the hub's cache.
 
-huggingface_hub keeps the cache, resolves names and holds the locks. Files come over HTTP from here,
-because its own download discards what a stopped process had received, and compares no checksum.
+The huggingface_hub library manages the cache, resolves names and holds locks. This module
+implements the HTTP download itself, because the library discards the partial file of an interrupted
+process and does not verify checksums.
 """
 
 from __future__ import annotations
@@ -29,21 +30,23 @@ if TYPE_CHECKING:
 PARALLEL = 4
 BLOCK_BYTES = 1 << 20
 HEADER_GUESS_BYTES = 1 << 16
-"""First request for a header, whose length its first bytes state."""
+"""The size of the first request for a header. The first bytes of the response contain the length of
+the header.
+"""
 RETRIES = 5
-"""Failed attempts in a row that bring no byte, after which a download fails."""
+"""The maximum number of consecutive attempts without progress before a download fails."""
 LONGEST_PAUSE_S = 8.0
 PARTIAL = ".antiphon.incomplete"
-"""What the name of a blob ends with that is not complete."""
+"""The suffix of incomplete blobs."""
 GIT_DIGITS = 40
-"""Of a checksum that is Git's; others are SHA-256."""
+"""The length of a Git checksum. Other checksums are SHA-256."""
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 _DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository: its path, and its bytes if the hub lists them."""
+    """A file in a repository. `size` is 0 if the hub does not list it."""
 
     path: str
     size: int
@@ -51,25 +54,28 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What a file must contain: `digest` is its SHA-256, or Git's SHA-1 of a small file, and the
-    name of its blob in the cache."""
+    """The expected content of a file.
+
+    `digest` is its SHA-256, or Git's SHA-1 for a small file. It is also the name of the blob in the
+    cache.
+    """
 
     digest: str
     size: int | None
 
 
 class _Stopped(Exception):
-    """Another file failed, or the process is interrupted."""
+    """Raised if another file failed or the process was interrupted."""
 
 
 class _Interrupted(Exception):
-    """The hub's response ended early or was a retryable error."""
+    """Raised if the response ended early or was a retryable error."""
 
 
 class Downloads:
-    """Downloads files of one commit of a repository, several at a time.
+    """Downloads files of one commit of a repository in parallel.
 
-    A download that is cut, or whose process is killed, continues at the same byte.
+    If a download is interrupted or its process is killed, it resumes at the same byte.
     """
 
     def __init__(self, model: HubId, commit: str, settings: HubSettings) -> None:
@@ -77,7 +83,7 @@ class Downloads:
         self._stopping = threading.Event()
 
     def cached(self, path: str) -> Path | None:
-        """The file's path in the cache, if it is there."""
+        """Return the path of the file in the cache, or None if it is not there."""
         from huggingface_hub import try_to_load_from_cache
 
         found = try_to_load_from_cache(
@@ -89,10 +95,10 @@ class Downloads:
         return Path(found) if isinstance(found, str) else None
 
     def fetch(self, files: Iterable[RemoteFile], progress: TransferProgress | None = None) -> None:
-        """Have these files in the cache, the largest first.
+        """Download files that are not in the cache, starting with the largest one.
 
-        `progress` counts the bytes of those that are not there yet. Raises what `explained` does,
-        and `DataLoss` for a file whose checksum is wrong.
+        `progress` counts the bytes that are downloaded. Raises the errors of `explained`, and
+        `DataLoss` if a checksum does not match.
         """
         missing = [each for each in files if self.cached(each.path) is None]
         missing.sort(key=lambda each: -each.size)
@@ -110,9 +116,9 @@ class Downloads:
                 raise failed
 
     def header(self, path: str) -> bytes:
-        """The header of a safetensors file of the hub; nothing behind it is asked for.
+        """Download only the header of a safetensors file.
 
-        Raises what `explained` does, `DataLoss` for another kind of file.
+        Raises the errors of `explained`, and `DataLoss` if the file has a different format.
         """
         with explained(self._model, self._settings):
             start = self._first_bytes(path, HEADER_GUESS_BYTES)
@@ -127,7 +133,7 @@ class Downloads:
         return found[:length]
 
     def _first_bytes(self, path: str, count: int) -> bytes:
-        """So many bytes from a file's start, or all of a shorter file."""
+        """Return the first `count` bytes of a file, or all bytes of a shorter file."""
         received = bytearray()
         with self._stream(path, {"Range": f"bytes=0-{count - 1}"}) as response:
             if response.status_code in _TRANSIENT:
@@ -135,7 +141,7 @@ class Downloads:
                     f"{self._model}: {path}: the hub answered with status "
                     f"{response.status_code}; try again later"
                 )
-            # A server that ignores the range is not read to the end.
+            # Some servers ignore the range. In this case, the rest of the response is not read.
             for chunk in response.iter_raw(min(count, BLOCK_BYTES)):
                 received += chunk
                 if len(received) >= count:
@@ -155,13 +161,13 @@ class Downloads:
             lock = settings.cache_dir / ".locks" / folder / f"{content.digest}.antiphon.lock"
             blob.parent.mkdir(parents=True, exist_ok=True)
             lock.parent.mkdir(parents=True, exist_ok=True)
-            # Of two processes that want a file the second finds it complete.
+            # If two processes request the same file, the second one finds it complete.
             with WeakFileLock(lock):
                 if not blob.exists():
                     self._receive_all(path, content, blob, progress)
                 elif progress is not None:
                     progress.held(blob.stat().st_size)
-            # Finds the blob, and links it under the file's name.
+            # This finds the blob and creates a link with the name of the file.
             hf_hub_download(
                 repository,
                 path,
@@ -198,7 +204,7 @@ class Downloads:
     def _receive_all(
         self, path: str, content: _Content, blob: Path, progress: TransferProgress | None
     ) -> None:
-        """Receive a blob, in as many attempts as it takes while they bring bytes."""
+        """Receive a blob. Attempts are repeated as long as they make progress."""
         import httpx2
 
         partial = blob.with_name(f"{blob.name}{PARTIAL}")
@@ -230,7 +236,7 @@ class Downloads:
         partial.replace(blob)
 
     def _receive(self, path: str, partial: Path, progress: TransferProgress | None) -> None:
-        """Append to the file what one request brings."""
+        """Append the data of a single request to the file."""
         offset = partial.stat().st_size if partial.exists() else 0
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         with self._stream(path, headers) as response:
@@ -244,12 +250,12 @@ class Downloads:
 
     @contextlib.contextmanager
     def _stream(self, path: str, more: Mapping[str, str]) -> Iterator[httpx2.Response]:
-        """A response with a file's bytes as they are stored, or with a transient status."""
+        """Open a response that contains the unmodified bytes of a file or a transient status."""
         from huggingface_hub import constants
         from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
         headers = build_hf_headers(token=self._settings.token or None)
-        # A redirect to another host is followed without the token.
+        # The token is not sent if the request is redirected to another host.
         with get_session().stream(
             "GET",
             self._url(path),
@@ -274,7 +280,7 @@ class Downloads:
                     progress.add(len(chunk))
 
     def _check(self, path: str, partial: Path, content: _Content) -> None:
-        """Raise `DataLoss`, and remove the file, unless its bytes are those of the digest."""
+        """Raise `DataLoss` and remove the file if its digest does not match."""
         found = digest_of(partial, git=len(content.digest) == GIT_DIGITS)
         if found != content.digest:
             count = partial.stat().st_size
@@ -287,7 +293,7 @@ class Downloads:
 
 
 def digest_of(path: Path, *, git: bool) -> str:
-    """The SHA-256 of a file in hexadecimal digits, or Git's SHA-1 of it as a blob."""
+    """Return the hexadecimal SHA-256 of a file, or Git's SHA-1 of its blob."""
     with path.open("rb") as file:
         if not git:
             return hashlib.file_digest(file, "sha256").hexdigest()

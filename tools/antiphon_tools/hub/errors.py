@@ -1,4 +1,4 @@
-"""What went wrong with the hub, as sentences that name the model and the remedy."""
+"""Converts errors of the hub to messages that contain the model and a remedy."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextlib.contextmanager
 def explained(model: HubId, settings: HubSettings) -> Iterator[None]:
-    """Raises an `AntiphonError` in place of what huggingface_hub, its client or the disk raise.
+    """Convert errors of huggingface_hub, its HTTP client and the disk to an `AntiphonError`.
 
-    `Unavailable` is raised if the hub cannot be reached or has a fault of its own.
+    The result is `Unavailable` if the hub cannot be reached or has an internal error.
     """
     import httpx2
     from huggingface_hub.errors import (

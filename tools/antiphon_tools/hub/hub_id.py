@@ -1,4 +1,4 @@
-"""The name of a model on the hub."""
+"""The ID of a model on the hub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _LONGEST = 96
 
 @dataclass(frozen=True, slots=True)
 class HubId:
-    """A repository, `org/name`, and its revision: a branch, a tag or a commit."""
+    """A repository in the form `org/name`, and its revision.
+
+    The revision is a branch, a tag or a commit.
+    """
 
     repository: str
     revision: str = MAIN
@@ -24,8 +27,10 @@ class HubId:
 
     @classmethod
     def read(cls, text: str) -> HubId | None:
-        """The id that `org/name` or `org/name@revision` names; None for any other text and for an
-        existing directory."""
+        """Parse an ID in the form `org/name` or `org/name@revision`.
+
+        Returns None for any other text, and for the path of an existing directory.
+        """
         found = _HUB_ID.fullmatch(text)
         if found is None or Path(text).is_dir():
             return None
@@ -35,5 +40,5 @@ class HubId:
         return cls(repository, revision)
 
     def at(self, revision: str) -> HubId:
-        """The repository at another revision; an empty one changes nothing."""
+        """Return the ID with another revision. If `revision` is empty, nothing changes."""
         return replace(self, revision=revision) if revision else self

@@ -1,4 +1,4 @@
-"""Shows how far a download is: a bar on a terminal, lines elsewhere."""
+"""Displays the progress of a download as a progress bar on a terminal, or as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import TextIO
 from tqdm import tqdm
 
 LINES = 20
-"""Lines of a download that no terminal shows, at most, and one at its end."""
+"""The maximum number of progress lines if the output is not a terminal. One more line follows at
+the end.
+"""
 
 
 class TransferProgress:
-    """Bytes of several files that arrive in several threads.
+    """The progress of a download of several files, which may be received in different threads.
 
-    `cached` of the `total` bytes are there already, and do not count for the time that is left.
+    `cached` is the number of bytes, out of `total`, that are already available. They are not used
+    to estimate the remaining time.
     """
 
     def __init__(self, name: str, total: int, stream: TextIO, *, cached: int = 0) -> None:
@@ -53,7 +56,7 @@ class TransferProgress:
             self._say(f"downloaded in {duration(time.monotonic() - self._started)}")
 
     def add(self, count: int) -> None:
-        """So many bytes more are there; fewer, if a file begins again."""
+        """Add to the number of received bytes. `count` is negative if a file starts again."""
         with self._lock:
             self._done += count
             if self._bar is not None:
@@ -65,7 +68,7 @@ class TransferProgress:
                     self._say(f"{size(self._done)} of {size(self._total)}{self._left()}")
 
     def held(self, count: int) -> None:
-        """So many bytes were there before the download began."""
+        """Add bytes that were available before the download started."""
         with self._lock:
             self._cached += count
         self.add(count)
@@ -82,7 +85,7 @@ class TransferProgress:
 
 
 def size(count: int) -> str:
-    """Bytes for a person to read."""
+    """Format a number of bytes."""
     for unit, least in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= least:
             return f"{count / least:.1f} {unit}"
@@ -90,7 +93,7 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for a person to read."""
+    """Format a duration in seconds."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

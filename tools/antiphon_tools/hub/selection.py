@@ -1,4 +1,7 @@
-"""Which of a repository's files the stages of a pipeline read. Pure."""
+"""Selects the files of a repository that the stages of a pipeline read.
+
+The functions of this module have no side effects.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ DESCRIPTIONS = (
     "tokenizer.model",
     "vocab.txt",
 )
-"""Names of configuration and tokenizer files."""
+"""The names of configuration and tokenizer files."""
 
 ReadIndex = Callable[[str], Collection[str]]
-"""Takes the path of an index of weights, returns the names of the files that it lists."""
+"""Returns the names of the files that a weight index lists, given the path of the index."""
 
 
 def layout_of(pipeline: Pipeline, paths: Collection[str]) -> CheckpointFiles:
-    """The first layout of the pipeline that a repository with these paths has."""
+    """Return the first layout of the pipeline that matches a repository with these paths."""
     return next(
         (each for each in pipeline.files if not each.marker or each.marker in paths),
         CheckpointFiles(),
@@ -31,7 +34,7 @@ def layout_of(pipeline: Pipeline, paths: Collection[str]) -> CheckpointFiles:
 
 
 def description_files(layout: CheckpointFiles, paths: Collection[str]) -> list[str]:
-    """Files that describe the weights: small files, and the indexes of weights."""
+    """Return the files that describe the weights, including weight indexes."""
     indexes = {_index(folder, paths) for folder in layout.folders}
     return sorted(
         path
@@ -49,9 +52,10 @@ def description_files(layout: CheckpointFiles, paths: Collection[str]) -> list[s
 def weight_files(
     layout: CheckpointFiles, paths: Collection[str], read_index: ReadIndex
 ) -> list[str]:
-    """The weights of each folder in the format that `Weights` reads, and the layout's other files.
+    """Return the weight files of each folder, and the other files of the layout.
 
-    Raises `FailedPrecondition` if there are none, or an index lists a file that is not there.
+    The weights are in the first format that `Weights` can read. Raises `FailedPrecondition` if
+    there are no weights, or if an index lists a file that does not exist.
     """
     found = {path for path in paths if any(fnmatch(path, each) for each in layout.others)}
     for folder in layout.folders:
@@ -75,7 +79,7 @@ def _weights(folder: str, paths: Collection[str], read_index: ReadIndex) -> Iter
 
 
 def _index(folder: str, paths: Collection[str]) -> str:
-    """The index of the weights that are read; empty if they are in one file."""
+    """Return the index of the weights, or an empty string if they are in a single file."""
     for index, single in FORMATS:
         if (path := _join(folder, index)) in paths:
             return path

@@ -1,7 +1,7 @@
-"""Endpoint, token and cache of a hub, with their command-line options.
+"""The endpoint, token and cache of a hub, and the corresponding command-line options.
 
-Defaults come from huggingface_hub's environment variables: HF_ENDPOINT, HF_TOKEN, HF_HOME,
-HF_HUB_CACHE and HF_HUB_OFFLINE.
+The defaults are taken from the environment variables of huggingface_hub: HF_ENDPOINT, HF_TOKEN,
+HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from typing import TextIO
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
-    """`revision` is that of the model named on the command line; empty: the model's own."""
+    """Settings for access to a hub.
+
+    `revision` applies to the model that is given on the command line. If it is empty, the revision
+    in the model's ID is used.
+    """
 
     revision: str = ""
     token: str = ""
@@ -23,37 +27,37 @@ class HubSettings:
     offline: bool = False
     endpoint: str = ""
     stream: TextIO | None = None
-    """Where progress is shown; None: standard error."""
+    """The stream for progress output. Defaults to standard error."""
 
     @property
     def cache_dir(self) -> Path:
-        """The folder that huggingface_hub calls its cache."""
+        """The directory that huggingface_hub uses as its cache."""
         from huggingface_hub import constants
 
         return (self.cache or Path(constants.HF_HUB_CACHE)).expanduser().resolve()
 
     @property
     def url(self) -> str:
-        """The hub's address, without a slash at its end."""
+        """The address of the hub, without a trailing slash."""
         from huggingface_hub import constants
 
         return (self.endpoint or constants.ENDPOINT).rstrip("/")
 
     @property
     def is_offline(self) -> bool:
-        """Whether the cache alone is read."""
+        """Whether only the cache is used."""
         from huggingface_hub import constants
 
         return self.offline or constants.HF_HUB_OFFLINE
 
     @property
     def output(self) -> TextIO:
-        """The stream of progress."""
+        """The stream for progress output."""
         return self.stream or sys.stderr
 
 
 def add_hub_options(parser: argparse.ArgumentParser) -> None:
-    """The options of a command whose model may be the hub's."""
+    """Add the options for commands that accept a model of the hub."""
     hub = parser.add_argument_group("models of the Hugging Face hub")
     hub.add_argument("--revision", default="", metavar="NAME", help="branch, tag or commit (main)")
     hub.add_argument("--token", default="", help="access token ($HF_TOKEN)")
@@ -62,5 +66,5 @@ def add_hub_options(parser: argparse.ArgumentParser) -> None:
 
 
 def hub_settings(options: argparse.Namespace) -> HubSettings:
-    """What `add_hub_options` parsed."""
+    """Return the settings from the options that `add_hub_options` added."""
     return HubSettings(options.revision, options.token, options.cache, options.offline)

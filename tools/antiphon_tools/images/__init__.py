@@ -1,1 +1,1 @@
-"""Builds the images with docker or buildah: `make images`. Needs the standard library alone."""
+"""Builds the images with docker or buildah: `make images`. Only requires the standard library."""

@@ -14,20 +14,22 @@ INSTALLED = {
     "stage-cuda": ("stage",),
     "stage-vllm": ("stage", "vllm"),
 }
-"""The images, and the extras of pyproject.toml that each has. Tags of the stages' images end with
-what is behind the dash, for which the chart asks."""
+"""The images, and the extras of `pyproject.toml` that each image includes.
+
+The tags of stage images end with the part of the name after the dash. The chart uses these tags.
+"""
 
 OPTIONAL = {
     image: ("av", "jwt", "tracing") if image == "gateway" else ("clips", "tracing", "vision")
     for image in INSTALLED
 }
-"""Further extras that may be asked for."""
+"""The additional extras that can be requested."""
 
 IMAGES = tuple(INSTALLED)
 CPU_IMAGE = "stage-cpu"
 BUILDERS = {
     "docker": ("docker", "build"),
-    # Works without a daemon, and in a container that may not make namespaces.
+    # This works without a daemon and in containers that cannot create namespaces.
     "buildah": ("buildah", "build", "--isolation", "chroot"),
 }
 _BASE = re.compile(r"\S+@sha256:[0-9a-f]{64}")
@@ -35,7 +37,10 @@ _BASE = re.compile(r"\S+@sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class ImageBuild:
-    """What to build. Raises `ValueError` for what cannot be, with the remedy."""
+    """The settings of a build.
+
+    Raises `ValueError`, with a remedy, if they are invalid.
+    """
 
     base: str
     builder: str = "docker"
@@ -43,7 +48,7 @@ class ImageBuild:
     registry: str = ""
     tag: str = "dev"
     torch_index_url: str = ""
-    # Of `OPTIONAL`, beside those that an image has anyway.
+    # Values of `OPTIONAL`, in addition to the extras that an image always includes.
     gateway_extras: tuple[str, ...] = ()
     stage_extras: tuple[str, ...] = ()
     push: bool = False
@@ -74,18 +79,18 @@ class ImageBuild:
             raise ValueError("REGISTRY: is empty; name the registry to push to")
 
     def extras(self, image: str) -> tuple[str, ...]:
-        """Those that were asked for."""
+        """Return the additional extras that were requested for the image."""
         return self.gateway_extras if image == "gateway" else self.stage_extras
 
 
 def lock_file(image: str, extra: str = "") -> Path:
-    """The exact packages of an image, or those that an extra adds."""
+    """Return the lock file of an image, or the lock file of an additional extra."""
     name = f"{image}-{extra}" if extra else image
     return ROOT / "tools" / "antiphon_tools" / "images" / "locks" / f"{name}.txt"
 
 
 def reference(order: ImageBuild, image: str) -> str:
-    """The name of an image, as the chart asks for it."""
+    """Return the name of an image in the form that the chart uses."""
     name, _, variant = image.partition("-")
     suffix = f"-{variant}" if variant else ""
     prefix = f"{order.registry.rstrip('/')}/" if order.registry else ""
@@ -93,7 +98,7 @@ def reference(order: ImageBuild, image: str) -> str:
 
 
 def commands(order: ImageBuild) -> list[list[str]]:
-    """The command lines in their order, to be run in the root of the repository."""
+    """Return the commands in order. They must be run in the root of the repository."""
     lines = [_build(order, image) for image in order.images]
     if order.push:
         lines += [[order.builder, "push", reference(order, image)] for image in order.images]

@@ -1,11 +1,12 @@
 """`python -m antiphon_tools.images.lock`: resolve the packages of the images again, with hashes.
 
-`uv` resolves the requirements of `pyproject.toml` to the newest compatible versions, as wheels for
-the Python and the platforms of the images. A package has the same version on each platform. The
-extras of an image are resolved together with it, so
-that each of them is compatible. The additional packages of an extra are in a separate file, as few
-images have them. The build of the images installs only these versions, and only files with these
-hashes.
+The tool `uv` resolves the requirements in `pyproject.toml` to the newest compatible versions, using
+wheels for the Python version and the platforms of the images. A package has the same version on all
+platforms.
+
+The extras of an image are resolved together with it, so that all of them are compatible. Since only
+few images include a given extra, its additional packages are stored in a separate file. When images
+are built, only these versions, and only files with these hashes, can be installed.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from pathlib import Path
 from antiphon_tools.images.commands import IMAGES, INSTALLED, OPTIONAL, ROOT, lock_file
 
 PYTHON = "3.11"
-# glibc 2.31 or newer, as in every Debian since 11.
+# glibc 2.31 or newer, which every version of Debian since 11 includes.
 X86_64, ARM64 = "x86_64-manylinux_2_31", "aarch64-manylinux_2_31"
 PLATFORMS = {
     "gateway": (X86_64, ARM64),
-    # torch's index of CPU builds has other files for each platform.
+    # The CPU builds of torch consist of different files for each platform.
     "stage-cpu": (X86_64,),
     "stage-cuda": (X86_64, ARM64),
-    # vLLM on arm64 has other packages, and needs a newer glibc.
+    # On arm64, vLLM requires different packages and a newer glibc.
     "stage-vllm": (X86_64,),
 }
-"""Platforms of each image, of which the first one determines the versions."""
-# The index that has all else has torch for CUDA alone.
+"""The platforms of each image. The first platform determines the versions."""
+# The default index only contains CUDA builds of torch.
 CPU_IMAGE = "stage-cpu"
 CPU_TORCH = "torch==2.13.0+cpu"
 NAMES = {X86_64: "x86-64", ARM64: "arm64"}
@@ -41,7 +42,7 @@ NAMES = {X86_64: "x86-64", ARM64: "arm64"}
 
 @dataclass(frozen=True)
 class Locked:
-    """A package at one version; the hashes of its files, each `sha256:...`."""
+    """A version of a package, and the hashes of its files in the form `sha256:...`."""
 
     version: str
     hashes: tuple[str, ...]
@@ -51,7 +52,7 @@ Packages = dict[str, Locked]
 
 
 def main() -> int:
-    """Write every lock file, or those of the images that are named."""
+    """Write the lock files of all images, or of those given on the command line."""
     parser = argparse.ArgumentParser(prog="lock", description="Chooses the images' packages.")
     parser.add_argument("images", nargs="*", metavar="IMAGE", help=f"of {' '.join(IMAGES)}")
     parser.add_argument(
@@ -81,11 +82,11 @@ def resolved(
     cpu_torch_at: str,
     platforms: Sequence[str] = (X86_64,),
 ) -> Packages:
-    """Return the requirements of these extras of `pyproject.toml`, and of the build.
+    """Resolve the requirements of the given extras of `pyproject.toml`, and those of the build.
 
-    Versions are pinned if they are given; torch is the CPU build if its index is given. The
-    packages have files for all platforms. Raises `subprocess.CalledProcessError`, and `ValueError`
-    for a platform with other packages.
+    `versions` pins packages to a version. The CPU build of torch is used if `cpu_torch_at` is set
+    to its index. The result includes files for all platforms. Raises
+    `subprocess.CalledProcessError`, or `ValueError` if a platform requires different packages.
     """
     found: Packages = {}
     for platform in platforms:
@@ -95,9 +96,9 @@ def resolved(
 
 
 def merged(packages: Packages, others: Packages, platform: str) -> Packages:
-    """Return the packages with the hashes of both.
+    """Merge the hashes of the same packages.
 
-    Raises `ValueError` unless both have the same packages at the same versions.
+    Raises `ValueError` if the packages or their versions differ.
     """
     for name in packages.keys() | others.keys():
         one, other = packages.get(name), others.get(name)
@@ -141,7 +142,7 @@ def _resolved(
 
 
 def packages_of(pylock: str) -> Packages:
-    """The packages that a `pylock.toml` names, with the hashes of their wheels."""
+    """Return the packages in a `pylock.toml`, with the hashes of their wheels."""
     return {
         package["name"]: Locked(
             package["version"],
@@ -156,7 +157,7 @@ def packages_of(pylock: str) -> Packages:
 
 
 def requirements(packages: Mapping[str, Locked], platforms: Sequence[str] = (X86_64,)) -> str:
-    """The text of a lock file, as pip reads it."""
+    """Return the content of a lock file in the format that pip reads."""
     machines = " and ".join(NAMES[each] for each in platforms)
     head = (
         f"# Made by `make lock` from pyproject.toml, for CPython {PYTHON} on {machines} Linux: "

@@ -1,1 +1,1 @@
-"""Runs a whole deployment on this machine: `python -m antiphon_tools.launcher up`."""
+"""Runs a complete deployment on this machine: `python -m antiphon_tools.launcher up`."""

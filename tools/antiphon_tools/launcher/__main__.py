@@ -1,6 +1,7 @@
-"""`python -m antiphon_tools.launcher up`: a whole deployment on this machine, in the foreground.
+"""`python -m antiphon_tools.launcher up`: run a complete deployment in the foreground.
 
-`stages` runs some of its stages alone, for a container whose stages share an accelerator.
+`stages` only runs some of the stages. It is intended for containers whose stages share an
+accelerator.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from antiphon_tools.launcher.launcher import Launcher
 from antiphon_tools.launcher.plan import with_gateway, with_overrides, with_replicas
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Whoever runs the container decides how long weights may take to load.
+# The container's orchestrator decides how long loading the weights may take.
 _STAGES_STARTUP_S = 86_400.0
-# What `up` runs when no file is named: clients find both endpoints where the documents say.
+# The default deployment of `up`, whose endpoints have the addresses used in the documentation.
 _WITHOUT_FILE = Deployment(gateway=GatewayConfig(grpc_listen="localhost:50050"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line and return its exit status."""
     return _run(command_line().parse_args(arguments))
 
 
 def serve(arguments: Sequence[str] | None = None, *, prog: str = "antiphon serve") -> int:
-    """`up`, with the checkpoint as the first argument. Returns the exit status."""
+    """Run `up` with the checkpoint as the first argument. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog=prog,
         usage=f"{prog} [MODEL] [OPTION ...]",
@@ -80,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 async def up(launcher: Launcher, console: Console) -> int:
-    """Run until a signal asks to stop (0) or the end of a service ends everything (1)."""
+    """Run until a signal is received (exit status 0) or a service ends the deployment (1)."""
     stopping = _StopOnSignal(launcher, console)
     try:
         async with launcher as running:
@@ -104,7 +105,7 @@ async def up(launcher: Launcher, console: Console) -> int:
 
 
 async def stages(launcher: Launcher, console: Console, health_listen: str) -> int:
-    """Run until a signal (exit status 0), and answer probes."""
+    """Run until a signal is received (exit status 0), and respond to health probes."""
     stopping = _StopOnSignal(launcher, console)
     try:
         async with (
@@ -121,7 +122,9 @@ async def stages(launcher: Launcher, console: Console, health_listen: str) -> in
 
 
 class _StopOnSignal:
-    """The first signal stops everything in order, the second kills at once."""
+    """Stops everything in order after the first signal, and kills all processes after the
+    second.
+    """
 
     def __init__(self, launcher: Launcher, console: Console) -> None:
         self.asked = False
@@ -142,7 +145,7 @@ class _StopOnSignal:
 
 
 def command_line() -> argparse.ArgumentParser:
-    """The parser of the command's arguments."""
+    """Return the argument parser of the command."""
     parser = argparse.ArgumentParser(prog="python -m antiphon_tools.launcher")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     some = commands.add_parser("stages", help="start only these stages, without a gateway")
@@ -187,7 +190,7 @@ def _add_up(up: argparse.ArgumentParser) -> None:
         metavar="ACTION",
         help="if a process ends: restart it (default), or stop all",
     )
-    # Values end at the next option, so a model comes before them.
+    # The values of this option end at the next option, so a model must precede them.
     add(
         "--stage",
         action="extend",
@@ -222,7 +225,7 @@ def deployment_of_options(options: argparse.Namespace) -> Deployment:
 
 
 def _listen(field: str, configured: str, host: str | None, port: int | None) -> str:
-    """The configured address with another host or port."""
+    """Return the configured address with a different host or port."""
     old_host, old_port = host_and_port(configured, field=f"gateway.{field}")
     new_host = old_host if host is None else host.removeprefix("[").removesuffix("]")
     return joined(new_host, old_port if port is None else port)

@@ -1,4 +1,4 @@
-"""Prints a launcher's progress for a person."""
+"""Prints the progress of a launcher."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _WIDTH = 9
 
 
 class Console:
-    """A report function; each line starts with the name of its service, in colour on a terminal.
+    """Prints launcher events. Each line starts with the name of the service.
 
-    With `output` False it leaves out what the services print.
+    On a terminal, names are colored. If `output` is false, the output of services is not printed.
     """
 
     def __init__(self, stream: TextIO, *, output: bool = True) -> None:
@@ -31,13 +31,13 @@ class Console:
         self._colours: dict[str, int] | None = {} if stream.isatty() else None
 
     def __call__(self, event: LaunchEvent) -> None:
-        """Print the event."""
+        """Print an event."""
         text = _describe(event)
         if self._output or not isinstance(event, Output):
             self.say(f"{self._prefix(event.service)} {text}")
 
     def say(self, line: str = "") -> None:
-        """Print a line of the launcher itself."""
+        """Print a line from the launcher itself."""
         print(line, file=self._stream, flush=True)
 
     def _prefix(self, service: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ProcessStarted:
-    """The service has a process."""
+    """The process of a service has started."""
 
     service: str
     pid: int
@@ -17,7 +17,10 @@ class ProcessStarted:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The service can be reached, and loads. `metrics` is where its series are, if anywhere."""
+    """A service is listening at `address`, but still loading.
+
+    `metrics` is the address of its metrics, or empty if there is none.
+    """
 
     service: str
     address: str
@@ -26,7 +29,7 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The service is ready to serve, this many seconds after its start."""
+    """A service is ready. `seconds` is the time since its start."""
 
     service: str
     seconds: float
@@ -34,7 +37,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The service's process has ended; `status` as `subprocess` gives it."""
+    """The process of a service has ended. `status` has the format of `subprocess`."""
 
     service: str
     status: int
@@ -42,7 +45,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Restarting:
-    """The service ended by itself and is started again after this many seconds."""
+    """A service has ended unexpectedly and will be restarted after `after_s` seconds."""
 
     service: str
     after_s: float
@@ -50,7 +53,7 @@ class Restarting:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A line that the service printed."""
+    """A line of output from a service."""
 
     service: str
     line: str
@@ -61,7 +64,7 @@ Report = Callable[[LaunchEvent], None]
 
 
 def describe_status(status: int) -> str:
-    """An exit status in words."""
+    """Describe an exit status in words."""
     if status >= 0:
         return f"exited with status {status}"
     try:

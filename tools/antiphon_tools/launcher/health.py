@@ -1,8 +1,8 @@
-"""Health of several stages that run in one container: whether all are ready and alive.
+"""Reports the combined health of several stages that run in one container.
 
-An orchestrator probes a container as a whole. The probe is forwarded to every stage, so that a
-stage with a blocked event loop fails liveness. A stage without a process is being restarted: it is
-alive, but not ready.
+An orchestrator can only probe a container as a whole. Each probe is forwarded to every stage, so
+that a stage with a blocked event loop fails the liveness check. A stage without a process is being
+restarted. It is considered alive, but not ready.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.listening import reached_here
 
 ANSWER_S = 4.0
-"""How long a stage may take to answer: less than what probes are given."""
+"""The maximum time for the response of a stage. It is shorter than the timeout of the probes."""
 
 Status = health_pb2.HealthCheckResponse
 
 
 class HealthOfAll(health_pb2_grpc.HealthServicer):
-    """`grpc.health.v1` for all stages together.
+    """Implements `grpc.health.v1` for all stages together.
 
     `endpoints` returns the current probe address of each stage, or an empty address for a stage
     that does not listen.
@@ -39,7 +39,7 @@ class HealthOfAll(health_pb2_grpc.HealthServicer):
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: object
     ) -> health_pb2.HealthCheckResponse:
-        """Return SERVING if every stage returns it for this name."""
+        """Return SERVING if every stage returns SERVING for this name."""
         answers = await asyncio.gather(*(self._ask(each, request) for each in self._endpoints()))
         good = bool(answers) and all(answers)
         return Status(status=Status.SERVING if good else Status.NOT_SERVING)

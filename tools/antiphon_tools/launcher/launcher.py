@@ -1,10 +1,10 @@
-"""Run a whole deployment on this host: every stage and the gateway as a separate process.
+"""Runs a complete deployment on this host, with each stage and the gateway as separate processes.
 
-All stages start at once, and report their addresses before they load. Then the gateway starts with
-a deployment file that has these addresses. The deployment is ready when all processes are ready.
-Until then, the end of any process ends all of them. Afterwards the other processes continue, the
-gateway rejects requests that it cannot serve, and a process that has ended is restarted at the same
-address if this is enabled.
+All stages start at the same time and report their addresses before they load. The gateway then
+starts with a deployment file that contains these addresses. The deployment is ready when all
+processes are ready. If a process ends before that, all processes are stopped. If it ends later, the
+other processes continue and the gateway rejects requests that it cannot serve. If restarts are
+enabled, the process is restarted at the same address.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ ReachedAt = Callable[[str, str], Awaitable[str]]
 class Running:
     """A deployment that is ready.
 
-    `processes` are by role, and "gateway"; of a stage's replicas the second is "ROLE#2". The
-    endpoints are empty where there is no gateway.
-    One that was started again takes its predecessor's place. `ended` is set when the end of one has
-    ended the deployment.
+    The keys of `processes` are the roles of the stages, and "gateway". If a stage has several
+    replicas, the second one is named "ROLE#2". A restarted process replaces the previous one. The
+    endpoints are empty if there is no gateway. `ended` is set if the end of a process has ended the
+    deployment.
     """
 
     model: Path
@@ -62,12 +62,13 @@ class Running:
     ended: asyncio.Event
 
     async def wait(self) -> ServiceProcess:
-        """Wait until the deployment has ended by itself; the service that ended it.
+        """Wait until the deployment ends by itself, and return the service that ended it.
 
-        With `restart` none does.
+        If restarts are enabled, this never happens.
         """
         await self.ended.wait()
-        # The gateway is the last: where stages are left alone when they end, it is the one.
+        # The gateway is the last process. If the end of a stage is ignored, only the gateway can
+        # end the deployment.
         return [each for each in self.processes.values() if each.exited.done()][-1]
 
 
@@ -78,17 +79,19 @@ class Launcher:
         ...     async with antiphon.AsyncClient(running.grpc_address) as client:
         ...         print((await client.generate("Hello!").collect()).text)
 
-    Takes a deployment or a checkpoint directory; a deployment without a model serves the embedded
-    model. A stage with addresses runs elsewhere and is not started. With `only`, the launcher
-    starts only these stages, and no gateway. With `metrics`, a stage without `metrics_listen` gets
-    a free port of this host for its metrics. `report` is called with every `LaunchEvent`. `on_exit`
-    determines what happens when a service ends after all are ready. `reached_at` receives a stage
-    process's name and listen address, and returns the address for other processes, for example that
-    of a proxy. Raises the errors of `plan.resolve`.
+    `deployment` is a deployment or a checkpoint directory. A deployment without a model serves the
+    embedded model. A stage that has addresses runs elsewhere and is not started. If `only` is set,
+    the launcher only starts these stages and no gateway. If `metrics` is true, stages without
+    `metrics_listen` use a free port of this host for their metrics. `report` is called with every
+    `LaunchEvent`. `on_exit` determines what happens if a service ends after all of them are ready.
+    `reached_at` is called with the name and the listen address of a stage process, and returns the
+    address that other processes should use, such as that of a proxy. Raises the errors of
+    `plan.resolve`.
 
-    Entering raises `Unavailable`, naming the stage, if a process ends before all are ready, or
-    before any start if a port is in use. It raises `DeadlineExceeded` after `startup_timeout_s`.
-    After an error or cancellation of the entering task, no process is left running.
+    Entering the context raises `Unavailable`, with the name of the stage, if a process ends before
+    all of them are ready. It also raises `Unavailable` before any process starts if a port is in
+    use, and `DeadlineExceeded` after `startup_timeout_s`. If there is an error or the entering task
+    is cancelled, all processes are stopped.
     """
 
     def __init__(
@@ -147,14 +150,15 @@ class Launcher:
 
     @property
     def health_endpoints(self) -> list[str]:
-        """The probe address of each process; empty if it does not listen."""
+        """The probe address of each process, or an empty string if it does not listen."""
         return [each.health_address for each in self._processes.values()]
 
     async def stop(self) -> None:
-        """Stop the gateway, then the stages, because requests in progress need the stages.
+        """Stop the gateway first and then the stages, which are needed for requests in progress.
 
-        Each process has `stop_timeout_s`, by default its `drain_s` and `STOP_TIMEOUT_S`. Then it is
-        killed. Cancellation kills the processes immediately. Returns when all processes have ended.
+        Each process can take up to `stop_timeout_s` to stop, which defaults to its `drain_s` plus
+        `STOP_TIMEOUT_S`. After that, it is killed. If this method is cancelled, the processes are
+        killed immediately. Returns when all processes have ended.
         """
         self._stopping.set()
         stages = [name for name in self._processes if name != GATEWAY]
@@ -167,7 +171,7 @@ class Launcher:
         await asyncio.gather(*self._watches.values())
 
     async def _stop(self, names: Sequence[str]) -> None:
-        """Ask these to stop, and kill those that have not in time."""
+        """Request these processes to stop, and kill those that do not stop in time."""
         for name in names:
             self._processes[name].terminate()
         watches = [self._watches[name] for name in names]
@@ -177,7 +181,7 @@ class Launcher:
             self._processes[name].kill()
 
     def _stop_within_s(self, names: Sequence[str]) -> float:
-        """How long these may take to stop."""
+        """Return how long these processes may take to stop."""
         if self._stop_timeout_s is not None:
             return self._stop_timeout_s
         gateway = self._deployment.gateway
@@ -188,13 +192,13 @@ class Launcher:
         return max(drains) + STOP_TIMEOUT_S
 
     def kill(self) -> None:
-        """End all processes at once; none is started again."""
+        """Kill all processes immediately. They are not restarted."""
         self._stopping.set()
         for process in self._processes.values():
             process.kill()
 
     async def _start_unless_one_ends(self) -> Running:
-        """Start all, but give up when a process ends or time does."""
+        """Start all processes. Fails if a process ends or after the startup timeout."""
         start = asyncio.create_task(self._start())
         end = asyncio.create_task(self._one_ended.wait())
         try:
@@ -213,7 +217,7 @@ class Launcher:
         return start.result()
 
     async def _start(self) -> Running:
-        """Start the stages, then the gateway; done when all are ready."""
+        """Start the stages and then the gateway. Returns when all of them are ready."""
         started_at = asyncio.get_running_loop().time()
         directory = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="antiphon-")))
         config = _write(directory / "stages.yaml", self._deployment)
@@ -224,7 +228,7 @@ class Launcher:
             if self._metrics and not stage.metrics_listen:
                 argv += ["--metrics-listen", METRICS_LISTEN]
             names = replica_names(role, stage.replicas)
-            # In a pod of theirs processes have its name.
+            # In a pod that only runs these stages, their processes have the name of the pod.
             called = [("--name", name) if self._has_gateway else () for name in names]
             stages[role] = [
                 await self._spawn(name, *argv, *own)
@@ -255,7 +259,7 @@ class Launcher:
         )
 
     async def _address(self, process: ServiceProcess) -> str:
-        """Return the address by which other processes reach a stage."""
+        """Return the address that other processes use to reach a stage."""
         address = reached_here((await process.listening).address)
         if self._reached_at is None:
             return address
@@ -275,11 +279,11 @@ class Launcher:
         return process
 
     def _service(self, name: str) -> type[ServiceProcess]:
-        """How a service is run."""
+        """Return the class that runs a service. Subclasses can override this."""
         return ServiceProcess
 
     async def _watch(self, name: str, argv: Sequence[str]) -> None:
-        """Report the ends of a service and do what they call for, until the deployment stops."""
+        """Handle the end of a service's process until the deployment stops."""
         backoff = Backoff()
         endpoints: tuple[str, ...] = ()
         while True:
@@ -323,4 +327,4 @@ def _write(path: Path, deployment: Deployment) -> str:
 
 
 def _ignore(event: LaunchEvent) -> None:
-    """Ignore the events of a launcher."""
+    """Ignore an event. This is the default report function."""

@@ -1,4 +1,4 @@
-"""Bytes that arrive in pieces, cut into lines."""
+"""Splits a stream of bytes into lines."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _ENDING = re.compile(rb"\r\n|\n|\r")
 
 
 class LineBuffer:
-    """Cuts a stream into lines; progress bars end theirs with a carriage return.
+    """Splits a stream into lines. A carriage return also ends a line, because progress bars use it.
 
-    Empty lines are left out. A longer line than `MAX_LINE_BYTES` comes in parts.
+    Empty lines are skipped. Lines longer than `MAX_LINE_BYTES` are split.
     """
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """The lines that are complete now."""
+        """Add data, and return the lines that are now complete."""
         *lines, self._rest = _ENDING.split(self._rest + data)
         if len(self._rest) >= MAX_LINE_BYTES:
             lines.append(self._rest)
@@ -28,6 +28,6 @@ class LineBuffer:
         return (line.decode(errors="replace") for line in lines if line.strip())
 
     def flush(self) -> Iterator[str]:
-        """What is left when the stream has ended."""
+        """Return the remaining data after the end of the stream."""
         rest, self._rest = self._rest, b""
         return iter([rest.decode(errors="replace")] if rest.strip() else [])

@@ -1,4 +1,4 @@
-"""From what a person wrote to what is started: overrides, roles, absolute paths."""
+"""Determines what to start from a deployment: overrides, roles and absolute paths."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from antiphon_tools.launcher.preflight import check_model_dir
 
 GATEWAY = "gateway"
 EMBEDDED_MODEL = "models/antiphon-demo"
-"""The small checkpoint that comes with the repository, from its root."""
+"""The path of the small checkpoint in the repository, relative to its root."""
 NICE_PER_STEP = 3
 RESUME_KEY_BYTES = 32
 REPLICA_MARK = "#"
-"""Between a stage's name and a replica's number in the name of its process."""
+"""Separates the name of the stage and the number of the replica in the name of a process."""
 
 CHECKOUT = Path(__file__).parents[3]
-"""The one that this file lies in, unless it is installed."""
+"""The checkout that contains this file, unless it is installed."""
 INSTALLED = Path(__file__).parents[2]
-"""Where all packages lie side by side if this file is installed (`site-packages`)."""
+"""The directory that contains all packages if this file is installed (`site-packages`)."""
 IMPORT_ROOTS = ("", "gateway", "services", "testkit", "tools")
-"""The directories of a checkout that packages are imported from."""
+"""The directories of a checkout from which packages are imported."""
 
 
 def with_overrides(deployment: Deployment, overrides: Iterable[str]) -> Deployment:
@@ -48,9 +48,9 @@ def with_overrides(deployment: Deployment, overrides: Iterable[str]) -> Deployme
 
 
 def with_replicas(deployment: Deployment, counts: Iterable[str]) -> Deployment:
-    """The deployment with so many replicas of stages, each count as `role=number`.
+    """Return the deployment with the number of replicas of each `role=number`.
 
-    Raises `InvalidArgument` for another form or a count that cannot be.
+    Raises `InvalidArgument` if the format or a number is invalid.
     """
     overrides = []
     for count in counts:
@@ -62,17 +62,20 @@ def with_replicas(deployment: Deployment, counts: Iterable[str]) -> Deployment:
 
 
 def replica_names(role: str, count: int) -> tuple[str, ...]:
-    """Of the processes of a stage: the first has the stage's own name."""
+    """Return the process names of a stage. The first process has the name of the stage."""
     return (role, *(f"{role}{REPLICA_MARK}{number}" for number in range(2, count + 1)))
 
 
 def role_of(name: str) -> str:
-    """The stage that a process runs, or `GATEWAY`."""
+    """Return the stage that a process runs, or `GATEWAY`."""
     return name.partition(REPLICA_MARK)[0]
 
 
 def with_gateway(deployment: Deployment, changes: Mapping[str, object]) -> Deployment:
-    """The deployment with these settings of the gateway; of a group those that are named."""
+    """Return the deployment with changed gateway settings.
+
+    In a group of settings, only those that are given are changed.
+    """
     content = msgspec.to_builtins(deployment)
     gateway = content["gateway"]
     for name, value in changes.items():
@@ -83,9 +86,10 @@ def with_gateway(deployment: Deployment, changes: Mapping[str, object]) -> Deplo
 def started_roles(
     deployment: Deployment, pipeline: Pipeline, only: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The stages that are started here: `only` these, or all that have no addresses elsewhere.
+    """Return the stages to start on this machine.
 
-    Raises `InvalidArgument` for one that the pipeline does not have.
+    By default, these are all stages without addresses. If `only` is set, it contains the stages.
+    Raises `InvalidArgument` if the pipeline does not have one of them.
     """
     for role in only:
         if role not in pipeline.roles:
@@ -102,7 +106,7 @@ def listen_addresses(
 ) -> dict[str, str]:
     """Return the listen addresses of the processes to start, by the setting that determines them.
 
-    Raises `InvalidArgument` if several replicas would listen on one port.
+    Raises `InvalidArgument` if several replicas would listen on the same port.
     """
     endpoints = deployment.gateway
     wanted = {
@@ -131,7 +135,7 @@ def _check_shared(field: str, address: str, replicas: int) -> None:
 
 
 def with_addresses(deployment: Deployment, addresses: Mapping[str, tuple[str, ...]]) -> Deployment:
-    """The deployment with the addresses of each of these stages' replicas filled in."""
+    """Return the deployment with the addresses of the replicas of each stage."""
     stages = dict(deployment.stages)
     for role, found in addresses.items():
         stages[role] = msgspec.structs.replace(deployment.stage(role), addresses=found)
@@ -139,10 +143,10 @@ def with_addresses(deployment: Deployment, addresses: Mapping[str, tuple[str, ..
 
 
 def with_resume_key(deployment: Deployment, path: Path) -> Deployment:
-    """The deployment with a new resume key in `path`, unless it names a file of keys.
+    """Return the deployment with a new resume key in `path`, unless it already has a key file.
 
-    A gateway without a file draws a key of its own, so one that is started again could not
-    continue its predecessor's conversations.
+    Without a file, a gateway generates its own key. After a restart, it could therefore not
+    continue the conversations of the previous process.
     """
     if deployment.gateway.resume.key_file:
         return deployment
@@ -152,11 +156,11 @@ def with_resume_key(deployment: Deployment, path: Path) -> Deployment:
 
 
 def with_priorities(deployment: Deployment, pipeline: Pipeline) -> Deployment:
-    """The deployment for stages that share one machine's cores: downstream stages get CPU
-    priority, and messages before any engine.
+    """Return the deployment with CPU priorities for stages that share the cores of one machine.
 
-    Otherwise a stage that is far ahead of what is being spoken delays the first audio. Stages
-    on an accelerator, and those that have `engine_nice` set, stay as they are.
+    Downstream stages have a higher priority, and the handling of messages has priority over all
+    engines. Otherwise, a stage that is far ahead of playback would delay the first audio of other
+    requests. Stages that run on an accelerator or have `engine_nice` set are not changed.
     """
     stages = dict(deployment.stages)
     for role in pipeline.roles:
@@ -168,10 +172,10 @@ def with_priorities(deployment: Deployment, pipeline: Pipeline) -> Deployment:
 
 
 def resolve(deployment: Deployment, root: Path) -> tuple[Deployment, Pipeline]:
-    """The deployment with an absolute model path, and the pipeline that it runs.
+    """Return the deployment with an absolute model path, and the pipeline that it runs.
 
-    Without a model it serves the embedded one. Raises `InvalidArgument` for a stage
-    that the pipeline does not have, and what `embedded_model` and `pipeline_of` raise.
+    If there is no model, the embedded one is used. Raises `InvalidArgument` if the pipeline does
+    not have one of the stages, as well as the errors of `embedded_model` and `pipeline_of`.
     """
     if deployment.model:
         model = Path(deployment.model).expanduser().resolve()
@@ -184,7 +188,10 @@ def resolve(deployment: Deployment, root: Path) -> tuple[Deployment, Pipeline]:
 
 
 def embedded_model(root: Path) -> Path:
-    """The checkpoint that comes with antiphon. Raises `FailedPrecondition` without it."""
+    """Return the checkpoint that is included in antiphon.
+
+    Raises `FailedPrecondition` if it does not exist.
+    """
     path = (root / "antiphon_tools" if is_installed(root) else root) / EMBEDDED_MODEL
     if not (path / "config.json").is_file():
         raise FailedPrecondition(
@@ -196,11 +203,11 @@ def embedded_model(root: Path) -> Path:
 
 
 def application_root(checkout: Path = CHECKOUT, *, gateway: bool = True) -> Path:
-    """Return the directory with the services, and the gateway if needed: the checkout, the
-    directory of the image, or `site-packages`.
+    """Return the directory that contains the services and, if needed, the gateway.
 
-    An installed launcher starts the packages installed with it. Otherwise the working directory is
-    tried first, then `checkout`. Raises `FailedPrecondition`.
+    It is a checkout, the directory of the image, or `site-packages`. An installed launcher uses the
+    packages that are installed with it. Otherwise, the working directory is tried first, followed
+    by `checkout`. Raises `FailedPrecondition` if neither of them contains the packages.
     """
     if is_installed(INSTALLED):
         return INSTALLED
@@ -217,20 +224,20 @@ def application_root(checkout: Path = CHECKOUT, *, gateway: bool = True) -> Path
 
 
 def is_installed(root: Path) -> bool:
-    """Whether packages lie side by side there, as pip installs them."""
+    """Return whether packages are directly below `root`, as in an installation with pip."""
     return (root / "antiphon_services").is_dir()
 
 
 def working_directory(root: Path) -> Path:
-    """Return the working directory of the processes, the base of relative paths in a deployment
-    file.
+    """Return the working directory of the processes.
 
-    It is the root of a checkout, or the user's working directory if antiphon is installed.
+    Relative paths in a deployment file are relative to this directory. It is the root of a
+    checkout, or the user's working directory if antiphon is installed.
     """
     return Path.cwd() if is_installed(root) else root
 
 
 def import_path(root: Path) -> str:
-    """`PYTHONPATH` of a process that imports the packages of `root`, installed ones or not."""
+    """Return the `PYTHONPATH` for a process that imports the packages in `root`."""
     inherited = filter(None, [os.environ.get("PYTHONPATH")])
     return os.pathsep.join([*(str(root / each) for each in IMPORT_ROOTS), *inherited])

@@ -1,4 +1,4 @@
-"""Finds out before anything is started whether its addresses can be listened on."""
+"""Checks whether addresses are available before anything is started."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ OPTIONS = {
     "gateway.http_listen": ("PORT", "--port"),
     "gateway.grpc_listen": ("GRPC_PORT", "--grpc-port"),
 }
-"""What sets the port of a setting: the variable of `make up`, and the option of `up`."""
+"""The `make up` variable and the `up` option that set the port of a setting."""
 
 
 def check_free(wanted: Mapping[str, str]) -> None:
-    """Bind each address (host:port, by the setting that has it) and let all of them go again.
+    """Bind each address and release all of them again.
 
-    Port 0 is always free. Raises `Unavailable` for the first that is taken, by another
-    program or by a setting before it, and `InvalidArgument` for one that is no address.
+    The keys of `wanted` are settings, and the values are addresses in the form host:port. Port 0 is
+    always available. Raises `Unavailable` for the first address that is in use, either by another
+    program or by a previous setting. Raises `InvalidArgument` if a value is not an address.
     """
     with contextlib.ExitStack() as held:
         for field, address in wanted.items():
@@ -31,7 +32,7 @@ def check_free(wanted: Mapping[str, str]) -> None:
                 for each in listen_sockets(host, port):
                     held.enter_context(each)
             except OSError as error:
-                # `socket` appends the address to the system's words.
+                # `socket` appends the address to the error message of the system.
                 words = (error.strerror or str(error)).partition(" (while")[0]
                 remedy = "choose another"
                 if field in OPTIONS:

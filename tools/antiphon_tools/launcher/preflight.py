@@ -1,4 +1,4 @@
-"""What keeps a deployment from starting, found by files and headers before a process starts."""
+"""Finds problems that prevent a deployment from starting, based on files and their headers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
 INDEX_PATTERN = "*.safetensors.index.json"
 _LFS_POINTER = b"version https://git-lfs"
 ACCELERATOR_FILES = ("nvidiactl", "nvidia0", "nvhost-gpu", "nvmap", "dxg", "kfd")
-"""In /dev, of what torch calls CUDA: NVIDIA's, a Jetson's, WSL's, and AMD's."""
+"""The device files in /dev for devices that torch supports as CUDA.
+
+They include those of NVIDIA, Jetson, WSL and AMD.
+"""
 
 
 def check_model_dir(model_dir: Path) -> None:
-    """Raise `NotFound` unless the model is a directory here."""
+    """Raise `NotFound` if the model is not a directory on this machine."""
     if not model_dir.is_dir():
         raise NotFound(
             f"model: {model_dir} is no directory; name one with a checkpoint, or for `antiphon "
@@ -32,9 +35,10 @@ def check_model_dir(model_dir: Path) -> None:
 
 
 def check_checkpoint(model_dir: Path) -> None:
-    """Raise `FailedPrecondition` for a tokenizer or weights that are missing or cut off.
+    """Raise `FailedPrecondition` if the tokenizer or weights are missing or truncated.
 
-    Reads names, sizes and the headers of safetensors. Folders within may have weights of their own.
+    This only reads file names, sizes and safetensors headers. Subdirectories may contain their own
+    weights.
     """
     has_tokenizer = any((model_dir / name).is_file() for name in TOKENIZERS)
     if (model_dir / TOKENIZER_SETTINGS).is_file() and not has_tokenizer:
@@ -49,7 +53,7 @@ def check_checkpoint(model_dir: Path) -> None:
 
 
 def check_devices(stages: Mapping[str, StageConfig], devices: Path = Path("/dev")) -> None:
-    """Raise `InvalidArgument` for a CUDA device on a machine that has no accelerator."""
+    """Raise `InvalidArgument` if a stage uses a CUDA device but the machine has no accelerator."""
     if any((devices / name).exists() for name in ACCELERATOR_FILES):
         return
     for role, config in stages.items():
@@ -62,7 +66,7 @@ def check_devices(stages: Mapping[str, StageConfig], devices: Path = Path("/dev"
 
 
 def _check_listed(folder: Path) -> None:
-    """Whether the files that an index lists are there."""
+    """Check that the files listed in an index exist."""
     for index in sorted(folder.glob(INDEX_PATTERN)):
         for name in sorted(set(_files_of(index))):
             if not (folder / name).is_file():
@@ -70,8 +74,10 @@ def _check_listed(folder: Path) -> None:
 
 
 def _files_of(index: Path) -> Iterable[str]:
-    """Return the names of files; empty if the index cannot be read, because the loader reports the
-    error."""
+    """Return the file names in an index.
+
+    The result is empty if the index cannot be read, because the loader reports that error.
+    """
     try:
         names: Mapping[str, str] = json.loads(index.read_bytes())["weight_map"]
         return [str(each) for each in names.values()]
@@ -84,7 +90,7 @@ class _Tensor(msgspec.Struct):
 
 
 def _check_whole(path: Path) -> None:
-    """Check that a file has the number of bytes in its header."""
+    """Check that the size of a file matches its header."""
     size = path.stat().st_size
     try:
         header = read_header(path)
