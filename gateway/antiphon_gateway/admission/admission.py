@@ -1,21 +1,22 @@
-"""Decides which requests may start when calls and slots are scarce. This module performs no I/O: it
-converts facts to decisions.
+"""Decides which requests may start when calls and slots are scarce. This module performs no I/O. It
+turns facts into decisions.
 
-A request takes calls of the gateway (the role `CALLS`) and slots of stages. It takes either all of
-them or none. After every fact, the following is true:
+A request needs calls of the gateway (the role `CALLS`) and slots of stages. It either receives all
+of them at once or waits. After each fact, the following holds:
 
-- A request only waits if it cannot start, or if an earlier request waits for the same resources.
-- The order is the one of `waiting_line.py`: first by priority, then by the turns of the keys, then
-  by arrival. Audio has a head start over text, and the turn of a conversation has a head start over
-  both. A head start is a quarter of the longest wait, so only requests that arrive soon afterwards
-  can pass a request without one.
-- If more requests wait than allowed, requests at the end of the line are denied, as described at
+- A request waits only if it cannot start, or if an earlier request is waiting for the same
+  resources.
+- Requests are ordered by priority, then by the turns of their API keys, and then by arrival, as
+  defined in `waiting_line.py`. Audio requests have a head start over text requests, and
+  conversation turns have a head start over both. The head start is a quarter of the longest wait,
+  so a request can only be overtaken by others that arrive soon after it.
+- If too many requests are waiting, those at the end of the line are denied, as described in
   `WaitingLine.crowding`. A request that would start too late is denied as early as possible, even
-  if the reason is that another request precedes it. The estimate is the mean plus two standard
+  if only another request causes the delay. Its wait is estimated as the mean plus two standard
   deviations.
-- A stage may be full although this gateway uses only a few of its slots, because other gateways use
-  it as well. The stage then refuses, and the request returns to its position. `role_slots.py`
-  determines the time of the next attempt.
+- A stage can be full even if this gateway only uses a few of its slots, because other gateways use
+  it too. In that case, the stage refuses the request, which then returns to its place in the line.
+  `role_slots.py` decides when to try again.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from antiphon_gateway.admission.role_slots import RoleSlots
 from antiphon_gateway.admission.waiting_line import UNKNOWN_S, WaitingLine
 
 LONGEST_RETRY_S = 60.0
-"""The maximum `Retry-After` in seconds. Clients do not accept longer values."""
+"""The maximum `Retry-After` in seconds. Longer values are ignored by clients."""
 SHORTEST_RETRY_S = 1.0
 NO_NUMBER = -1
 """The number of a request that is only hypothetical."""
 DEVIATIONS = 2.0
-"""A wait may take this many standard deviations more than the mean for a request to be accepted
-into the queue.
+"""A request is only queued if it can start in time even when the wait exceeds the mean by this many
+standard deviations.
 """
 
 __all__ = [
@@ -79,11 +80,10 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The request may not start and is forgotten. `retry_after_s` is the time after which it may be
-    sent again.
+    """The request was rejected. `retry_after_s` is how long the client should wait before it tries
+    again.
 
-    `for_slots` is true if stages did not have enough slots, and false if only the gateway did not
-    have enough calls.
+    `for_slots` is true if the stages lacked slots, and false if only the gateway lacked calls.
     """
 
     number: int
@@ -96,10 +96,10 @@ Decision = Granted | Denied
 
 
 class AdmissionQueue:
-    """The admission queue, as described in the docstring of the module.
+    """The admission queue, as described in the module docstring.
 
-    The caller assigns a number to each request and never uses a number again. Every fact is passed
-    with the current time, and the result contains the decisions that follow from it.
+    The caller gives each request a unique number. Methods that report a fact take the current time,
+    and return the decisions that follow from the fact.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class AdmissionQueue:
         return self._supplies[role].mean_s if role in self._supplies else None
 
     def wanted(self) -> Counter[str]:
-        """Return the number of slots of each role that waiting requests need. Requests that only
-        wait for calls are left out, because more slots would not help them.
+        """Return the number of slots of each role that waiting requests need. Requests that are
+        only waiting for calls are not included, because more slots would not help them.
         """
         wanted: Counter[str] = Counter()
         for entry in self._short_of_slots():
@@ -153,13 +153,13 @@ class AdmissionQueue:
     def ask(
         self, number: int, request: AdmissionRequest, slots: Mapping[str, int], now: float
     ) -> list[Decision]:
-        """Add a request. `slots` contains the slots that its stages have reported. A value of 0
-        means that a stage has not reported any.
+        """Add a request. `slots` contains the slots that its stages have reported. It is 0 for a
+        stage that has not reported any.
         """
         for role in request.roles:
             self._supply(role).resize(slots.get(role, 0) or math.inf)
         entry = self._entry(number, request, now)
-        # A replica that is unavailable may come back while the request is waiting.
+        # An unavailable replica may return while the request is waiting.
         if any(self._supply(role).most < request.count for role in entry.needs):
             for_slots = request.count <= self._supplies[CALLS].slots
             return [self._denied(entry, Reason.TOO_MANY, now, for_slots=for_slots)]
@@ -204,22 +204,22 @@ class AdmissionQueue:
         return self._schedule(now)
 
     def asked_again(self, number: int) -> None:
-        """Record that a granted request is sent to other stages, which have not given it
-        slots yet.
+        """Record that a granted request was sent to other stages, which have not given it slots
+        yet.
         """
         self._granted[number].opened = False
 
     def refused(self, number: int, role: str, now: float) -> list[Decision]:
-        """Record that a stage had no slot for a granted request. The request returns to its
-        position.
+        """Record that a stage had no slot for a granted request. The request returns to its place
+        in the line.
 
-        If the role is unknown, any of its stages may have refused.
+        If the role is unknown, the refusal may have come from any of its stages.
         """
         entry = self._granted.pop(number)
         granted_at = min(entry.held.values())
         self._give_back_all(entry, now, measured=False)
         roles = entry.request.roles
-        # Without a queue, the stage itself refuses the next request as well.
+        # If there is no queue, the next request is also sent to the stage, which then refuses it.
         for each in (roles & {role} or roles) if self._max_waiting else ():
             self._supply(each).refuse(granted_at, now)
         if self._closed:
@@ -246,7 +246,7 @@ class AdmissionQueue:
         return self._schedule(now)
 
     def leave(self, number: int, now: float) -> list[Decision]:
-        """Record that a request is over or stops waiting. An unknown request has no effect."""
+        """Record that a request has ended or has stopped waiting. Unknown requests are ignored."""
         if (entry := self._granted.pop(number, None)) is not None:
             self._line.settle(entry, now - entry.held[CALLS] if entry.opened else 0.0)
             self._give_back_all(entry, now, measured=entry.opened)
@@ -258,7 +258,7 @@ class AdmissionQueue:
         return []
 
     def pass_time(self, now: float) -> list[Decision]:
-        """Process the time of `next_deadline`."""
+        """Process the deadlines that have passed."""
         late = [entry for entry in self._line.arrivals() if entry.latest <= now]
         return self._deny(dict.fromkeys(late, Reason.TIME), now) + self._schedule(now)
 
@@ -269,9 +269,7 @@ class AdmissionQueue:
         return [Denied(entry.number, Reason.SHUTDOWN, SHORTEST_RETRY_S) for entry in waiting]
 
     def next_deadline(self) -> float | None:
-        """Return the next time at which `pass_time` may have an effect, or None if only an event
-        can have one.
-        """
+        """Return when `pass_time` must be called next, or None if no deadline is pending."""
         if not self._line:
             return None
         moments = [entry.latest for entry in self._line.arrivals()]
@@ -283,17 +281,17 @@ class AdmissionQueue:
     # -- estimates ---------------------------------------------------------------------
 
     def retry_after_s(self, request: AdmissionRequest, now: float) -> float:
-        """Return the time after which a request with the same needs may start, if it is the last
-        waiting request of its key.
+        """Return after how many seconds a request with the same needs could start if it were the
+        last one of its key.
         """
         last = QueueEntry(0, request, math.inf, math.inf)
         return min(max(self._wait_s(last, now) or 0.0, SHORTEST_RETRY_S), LONGEST_RETRY_S)
 
     def _wait_s(self, entry: QueueEntry, now: float, deviations: float = 0.0) -> float | None:
-        """Return how long a request will probably wait, or None if this is not known.
+        """Return how many seconds a request is expected to wait, or None if this is unknown.
 
-        The estimate depends on the times for which slots were used so far, and on the requests that
-        precede it.
+        The estimate is based on how long slots have been used so far, and on the requests ahead of
+        this one.
         """
         return self._wait_behind_s(entry, _needed(self._line.before(entry)), now, deviations)
 
@@ -302,8 +300,8 @@ class AdmissionQueue:
     ) -> float | None:
         """Return the expected wait plus a number of standard deviations.
 
-        Releases of slots are modelled as a Poisson process. The deviation of the time until the
-        k-th release is sqrt(k) times the deviation of the time until the first one.
+        The release of slots is modelled as a Poisson process. The standard deviation of the time
+        until the k-th release is therefore sqrt(k) times that of the time until the first.
         """
         waits = []
         for role in entry.needs:
@@ -317,11 +315,10 @@ class AdmissionQueue:
         return max(waits, default=None)
 
     def _unbearable(self, entry: QueueEntry, now: float) -> dict[QueueEntry, Reason]:
-        """Return the requests that can no longer wait if one more request has to wait, and the
-        reasons.
+        """Return the requests that must be denied if one more request has to wait, and the reasons.
 
-        The requests of the same key and priority that the new one has passed because of its head
-        start may still wait for as long as allowed.
+        If the new request has overtaken others of the same key and priority thanks to its head
+        start, those may still wait for the full time.
         """
         request = entry.request
         if self._is_late(entry, self._wait_s(entry, now, DEVIATIONS), now):
@@ -351,7 +348,7 @@ class AdmissionQueue:
         return shed
 
     def _is_late(self, entry: QueueEntry, wait_s: float | None, now: float) -> bool:
-        """Return whether a request that may have to wait this long would start or end too late."""
+        """Return whether a request would start or end too late if it had to wait this long."""
         if wait_s is None:
             return False
         means_s = [self._supply(role).mean_s or 0.0 for role in entry.needs]
@@ -387,7 +384,7 @@ class AdmissionQueue:
     # -- slots -------------------------------------------------------------------------
 
     def _schedule(self, now: float) -> list[Decision]:
-        """Grant everything that can be granted, in order."""
+        """Grant all requests that can start, in order."""
         most = max((each.request.count for each in self._line.arrivals()), default=0)
         for supply in self._supplies.values():
             supply.try_again(most, now)
@@ -401,20 +398,20 @@ class AdmissionQueue:
                 self._grant(entry, now)
                 done.append(Granted(entry.number))
             elif not any(_is_unsure(supply, entry) for supply in short):
-                # The requests after it must not take what it will need, unless it is not known when
-                # this will be.
+                # Later requests must not take resources that this one needs, unless its wait cannot
+                # be estimated.
                 reserved.update(dict.fromkeys(entry.needs, entry.request.count))
         return done
 
     def _short(
         self, entry: QueueEntry, roles: Iterable[str], reserved: Mapping[str, int]
     ) -> list[RoleSlots]:
-        """Return those of the given roles that do not have enough slots for the request."""
+        """Return the roles that lack slots for the request."""
         supplies = ((self._supplies[role], reserved[role]) for role in roles)
         return [each for each, taken in supplies if each.free - taken < entry.request.count]
 
     def _short_of_slots(self) -> Iterator[QueueEntry]:
-        """Yield the requests that would have to wait even if there were enough calls."""
+        """Yield the requests that would have to wait even if enough calls were free."""
         reserved: Counter[str] = Counter()
         for entry in self._line:
             short = self._short(entry, entry.request.roles, reserved)

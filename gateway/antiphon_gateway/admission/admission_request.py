@@ -14,8 +14,8 @@ CALLS = ""
 
 
 class Urgency(enum.IntEnum):
-    """The urgency of a request, which determines its head start. The members are ordered by the
-    length of the head start, beginning with the longest one.
+    """The urgency of a request, which determines its head start. The members are listed from the
+    longest head start to the shortest.
     """
 
     TURN = 0
@@ -25,11 +25,11 @@ class Urgency(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """A request for `count` calls and the same number of slots of each role. While it waits, it
-    uses `size_bytes` bytes.
+    """A request for `count` calls and as many slots of each role. While it is waiting, it occupies
+    `size_bytes` bytes of memory.
 
     It must start within `start_within_s` seconds and end within `finish_within_s` seconds. `key` is
-    the name of the API key. All requests without a key share one name.
+    the name of the API key, which is the same for all requests without a key.
     """
 
     roles: frozenset[str]
@@ -44,17 +44,17 @@ class AdmissionRequest:
 
 @dataclass(slots=True, eq=False)
 class QueueEntry:
-    """A request that is new, waiting or granted.
+    """A new, waiting or granted request.
 
-    `rank` is its position among the requests of its key, and `latest` is the time until which it
-    may wait. `charged_s` is the time for which its key was charged.
+    `rank` is its position among the requests of its key, and `latest` is the latest time at which
+    it may start. `charged_s` is how much time its key was charged for it.
     """
 
     number: int
     request: AdmissionRequest
     rank: float
     latest: float
-    # The times since when it has used its resources, by role.
+    # The time at which each of its slots was taken, by role.
     held: dict[str, float] = field(default_factory=dict)
     opened: bool = False
     charged_s: float = 0.0

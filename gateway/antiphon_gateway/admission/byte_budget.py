@@ -1,15 +1,15 @@
-"""The memory that the gateway uses for clients. There is one budget, which is divided by type of
+"""The budget for the memory that the gateway uses on behalf of clients, which is divided by type of
 use.
 
-Each type of use has at most its share of the budget. The shares add up to more than the whole, so
-that one type can use what another one does not need. The last eighth is reserved for complete
-answers, so that requests and conversations do not displace output that has already been computed.
+Each type of use is limited to its share of the budget. The shares add up to more than the total, so
+that one type can use memory that another does not need. The last eighth is reserved for complete
+answers, so that requests and conversations cannot displace output that has already been computed.
 
-If there is not enough free memory, leases are evicted. The leases that have been silent for the
-longest time are evicted first: a request body that makes no progress, a fetched URL that stalls, or
-an answer that is not read. Therefore idle clients cannot prevent active ones from using the budget.
-They are followed by the oldest leases that are only spare, which are requests that are kept for
-failover. If this would not free enough memory, nothing is evicted.
+If memory runs out, leases are evicted. Those that have been inactive the longest go first, such as
+a request body that makes no progress, a fetched URL that stalls, or an answer that is not read.
+This prevents idle clients from starving active ones. The oldest spare leases, which hold requests
+that are kept for failover, go next. If all of this would not free enough memory, nothing is
+evicted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTING = "gateway.limits.max_memory_bytes"
 
 
 class Holder(enum.StrEnum):
-    """The types of use, by their names in metrics."""
+    """The types of use. The values are their names in metrics."""
 
     UPLOADS = "uploads"
     WAITING = "waiting"
@@ -62,7 +62,7 @@ _WHAT = {
 
 
 class BudgetExceeded(ResourceExhausted):
-    """The budget, or the share of one type of use, is exhausted."""
+    """Raised if the budget or the share of a type of use is exhausted."""
 
 
 def share_bytes(config: GatewayConfig, holder: Holder) -> int:
@@ -79,8 +79,8 @@ def _nothing() -> None:
 
 
 class ByteBudget:
-    """A budget of `limit_bytes` bytes with leases. `count` is called for each lease that is
-    refused, or that is evicted because its client was silent.
+    """A budget of `limit_bytes` bytes, from which memory is leased. `count` is called for each
+    lease that is refused, and for each one that is evicted because its client was inactive.
     """
 
     def __init__(
@@ -109,31 +109,30 @@ class ByteBudget:
     def lease(
         self, holder: Holder, on_evict: Callable[[], None] = _nothing, *, of_client: bool = True
     ) -> ByteLease:
-        """Return an empty lease, which the caller must close. `on_evict` is called if the lease is
-        evicted.
+        """Return an empty lease. The caller must close it. If it is evicted, `on_evict` is called.
 
-        `of_client` is true if its data comes from a client or is sent to one.
+        `of_client` states whether the data is received from a client or sent to one.
         """
         lease = ByteLease(self, holder, on_evict, of_client=of_client)
         self._leases[lease] = None
         return lease
 
     def clear(self) -> None:
-        """Evict every upload that waits for a client."""
+        """Evict all uploads that are waiting for their client."""
         for lease in list(self._leases):
             if lease.holder is Holder.UPLOADS and lease.of_client and lease.moved_at < math.inf:
                 lease.evict()
 
     def missing(self, holder: Holder, size: int) -> int:
-        """Return how many of `size` additional bytes are not free for a type of use. The result is
-        0 or less if all of them are.
+        """Return how many bytes a type of use lacks for `size` additional bytes. The result is 0 or
+        less if they are all available.
         """
         return max(self._missing(holder, size))
 
     def make_room(self, holder: Holder, size: int) -> None:
-        """Evict leases until `size` additional bytes are free for a type of use.
+        """Evict leases until `size` additional bytes are available to a type of use.
 
-        Raises `BudgetExceeded` without evicting anything if this would not be enough.
+        Raises `BudgetExceeded` if this cannot free enough memory, in which case nothing is evicted.
         """
         own, all_bytes = self._missing(holder, size)
         giving: list[ByteLease] = []
@@ -161,8 +160,8 @@ class ByteBudget:
         self._leases.pop(lease, None)
 
     def _missing(self, holder: Holder, size: int) -> tuple[int, int]:
-        """Return how many bytes are missing from the share of a type of use, and from the whole
-        budget.
+        """Return how many bytes are lacking in the share of a type of use, and in the budget as a
+        whole.
         """
         most = self._limit_bytes
         if holder is not Holder.UNREAD:
@@ -171,7 +170,7 @@ class ByteBudget:
         return own, self.held_bytes + size - most
 
     def _evictable(self) -> Iterator[ByteLease]:
-        """Yield the leases that can be evicted, in the order in which they would be evicted."""
+        """Yield the leases that can be evicted, in the order of eviction."""
         silent_since = self.clock() - SILENT_S
         yield from (each for each in self._leases if each.moved_at < silent_since)
         yield from (each for each in self._leases if each.is_spare)
@@ -186,8 +185,8 @@ class ByteBudget:
 
 
 class ByteLease:
-    """One client's part of a budget. It lasts until it is closed, or until the end of the block
-    that enters it.
+    """Memory that is leased from a budget for one client. Close the lease, or use it as a context
+    manager.
     """
 
     def __init__(
@@ -209,9 +208,9 @@ class ByteLease:
         self.close()
 
     def moved(self, size_bytes: int) -> None:
-        """Record that the client has sent or read something, and set the lease's size.
+        """Record that the client has made progress, and set the size of the lease.
 
-        Raises `BudgetExceeded` if there is not enough free memory or the lease has been evicted.
+        Raises `BudgetExceeded` if memory runs out or if the lease has been evicted.
         """
         if self.evicted:
             raise eviction()
@@ -220,7 +219,7 @@ class ByteLease:
         self.take(size_bytes)
 
     def take(self, size_bytes: int) -> None:
-        """Set the lease's size. Raises `BudgetExceeded` if there is not enough free memory."""
+        """Set the lease's size. Raises `BudgetExceeded` if memory runs out."""
         more = size_bytes - self.size_bytes
         if more > 0:
             try:
@@ -231,8 +230,8 @@ class ByteLease:
         self.resize(size_bytes)
 
     def resize(self, size_bytes: int) -> None:
-        """Set the size of the lease even if there is not enough free memory. This has no effect
-        after it has been closed.
+        """Set the size of the lease, even if this exceeds the budget. This does nothing once the
+        lease is closed.
         """
         if not self.closed:
             self._budget.change(self.holder, size_bytes - self.size_bytes)
@@ -246,12 +245,12 @@ class ByteLease:
         self.resize(size_bytes)
 
     def keep(self) -> None:
-        """Exempt the lease from eviction, because no client has to do anything for it."""
+        """Exempt the lease from eviction, because it is not waiting for a client."""
         self.moved_at = math.inf
         self.is_spare = False
 
     def spare(self, on_evict: Callable[[], None]) -> None:
-        """Mark the lease as one that can be evicted when others need the memory."""
+        """Mark the lease as spare, so that it can be evicted when memory is needed."""
         self.keep()
         self._on_evict = on_evict
         self.is_spare = not self.closed
@@ -269,7 +268,7 @@ class ByteLease:
         """Release the memory. Calling this again has no effect."""
         self.resize(0)
         self.closed = True
-        # Otherwise the lease and the object that it accounts for would refer to each other.
+        # Otherwise, the lease and its owner would form a reference cycle.
         self._on_evict = _nothing
         self._budget.forget(self)
 

@@ -1,4 +1,4 @@
-"""Slots that are distributed fairly among those who wait, regardless of how much work each of them
+"""Distributes slots fairly among waiting tasks, regardless of the amount of work that each of them
 has.
 """
 
@@ -20,8 +20,8 @@ class _Waiter:
 class FairSlots:
     """A fixed number of slots. Waiters are served round-robin by key.
 
-    For each key, the smallest and the oldest work are served alternately. Therefore small work can
-    pass large work, and large work does not wait forever.
+    Within a key, the smallest and the oldest task are served alternately. This lets small tasks
+    overtake large ones without starving the latter.
     """
 
     def __init__(self, count: int) -> None:

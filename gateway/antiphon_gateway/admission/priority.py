@@ -6,7 +6,7 @@ import enum
 
 
 class Priority(enum.StrEnum):
-    """The priorities, beginning with the highest one."""
+    """The priorities, from highest to lowest."""
 
     HIGH = "high"
     NORMAL = "normal"

@@ -1,10 +1,10 @@
-"""Estimates the number of slots that requests which were refused recently would have used, by role.
-This module performs no I/O.
+"""Estimates how many slots of each role recently refused requests would have used. This module
+performs no I/O.
 
-A refused request uses nothing and may be repeated immediately. Therefore refusals are not added up
-but measured as a rate. According to Little's law, the number of used slots is the arrival rate
-times the time for which a slot is used. If this time is not known, each request counts as one slot
-for the whole window.
+A refused request uses no slot, and may be sent again immediately, so refusals are measured as a
+rate instead of being added up. By Little's law, the number of slots in use equals the arrival rate
+times the time that each request uses its slot. If this time is unknown, each request counts as one
+slot for the whole window.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class RefusedSlots:
         self._window_s = window_s
         self._bucket_s = window_s / BUCKETS
         self._hold_s = hold_s
-        # Pairs of the number of a bucket and its counts, beginning with the oldest one. There are
-        # at most BUCKETS + 1.
+        # Pairs of a bucket number and the counts in that bucket, oldest first. There are at most
+        # BUCKETS + 1 of them.
         self._buckets: deque[tuple[int, Counter[str]]] = deque()
 
     def add(self, roles: Iterable[str], count: int, now: float) -> None:
@@ -55,7 +55,9 @@ class RefusedSlots:
         return self._end(self._buckets[0][0]) if self._buckets else None
 
     def _share(self, role: str) -> float:
-        """Return the part of the window for which a refused request would have used its slot."""
+        """Return the fraction of the window during which a refused request would have used its
+        slot.
+        """
         hold_s = self._hold_s(role)
         return 1.0 if hold_s is None else min(hold_s / self._window_s, 1.0)
 

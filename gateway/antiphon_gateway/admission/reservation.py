@@ -1,6 +1,7 @@
-"""The place of a request, first in the queue and then among the requests that are being answered.
+"""The reservation of a request, which covers both its time in the queue and the time until it has
+been answered.
 
-This is a thin layer around `AdmissionQueue`, which makes the decisions. It adds a future for each
+This is a thin layer around `AdmissionQueue`, which makes all decisions. It adds a future for each
 waiting request, a timer, and metrics.
 """
 
@@ -44,9 +45,10 @@ class GivenUp(Cancelled):
 
 
 class Reservation:
-    """The place of one request. The caller must report whether the request could be started.
+    """The reservation of a single request. The caller must report whether the request could be
+    started.
 
-    While the request is waiting, its `size_bytes` bytes are accounted for.
+    While the request is waiting, its `size_bytes` bytes count towards the memory budget.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Reservation:
 
     @property
     def waited_s(self) -> float:
-        """Return how many seconds ago the request was made."""
+        """The number of seconds since the request was made."""
         return self._loop.time() - self._asked_at
 
     @property
@@ -83,19 +85,17 @@ class Reservation:
 
     @property
     def is_open(self) -> bool:
-        """Whether the stages that were asked last have given their slots."""
+        """Whether the stages of the current attempt have given their slots."""
         return self._opened
 
     @property
     def was_open(self) -> bool:
-        """Whether any stages have ever given their slots."""
+        """Whether the stages of any attempt have given their slots."""
         return self._was_opened
 
     @property
     def left_s(self) -> float:
-        """Return the remaining time of the request. It is never less than a small positive
-        value.
-        """
+        """The remaining time of the request in seconds. It is always greater than 0."""
         return max(self.request.finish_within_s - self.waited_s, SHORTEST_S)
 
     def ask(self) -> None:
@@ -106,21 +106,21 @@ class Reservation:
     async def granted(self) -> None:
         """Wait until the request may start.
 
-        Raises `ResourceExhausted` if it may not start, `InvalidArgument` if it can never start,
-        `Unavailable` at shutdown, and `GivenUp` after `give_up`. Cancelling this call does not
-        change anything, because the place is left at the end of its context.
+        Raises `ResourceExhausted` if the request is denied, `InvalidArgument` if it can never
+        start, `Unavailable` at shutdown, and `GivenUp` after `give_up`. Cancelling this only ends
+        the wait, because the reservation itself ends with its context.
         """
         await self._decided
 
     def give_up(self) -> None:
-        """Stop waiting. This has no effect if the request may already start."""
+        """Stop waiting. This does nothing if the request has already been admitted."""
         self.decide(GivenUp("the client did not want it any more"))
 
     def attempt(self) -> Callable[[str], None]:
-        """Start an attempt with the stages. There may be several attempts.
+        """Start an attempt to open the request on its stages. There may be several attempts.
 
-        Returns the callback for stages that have finished a segment. It only has an effect after
-        all stages have given their slots.
+        Returns the callback to use when a stage has finished a segment. It does nothing until all
+        stages have given their slots.
         """
         self._attempt += 1
         self._freed.clear()
@@ -138,12 +138,12 @@ class Reservation:
             self._tell_freed(role)
 
     def refused(self, error: ResourceExhausted) -> None:
-        """Return the request to the queue because a stage had no slot. `granted` must then be
-        awaited again.
+        """Return the request to the queue, because a stage had no slot. The caller must then await
+        `granted` again.
 
-        The error is stored without the frames through which it has passed. These frames refer to
-        the request with all of its data and to this place, which would form a reference cycle that
-        outlives the wait.
+        The error is stored without its traceback. The frames in it refer to the request, with all
+        of its data, and to this object, so they would form a reference cycle that outlives the
+        wait.
         """
         error.__cause__ = error.__context__ = None
         self.refusal = error.with_traceback(None)
@@ -163,12 +163,12 @@ class Reservation:
             self._carry_out(self._queue.freed(self._number, role, self._loop.time()))
 
     def leave(self) -> None:
-        """Leave the place, because the request is over or has been given up."""
+        """End the reservation, because the request has ended or has been given up."""
         self._decided.cancel()
         self._carry_out(self._queue.leave(self._number, self._loop.time()))
 
     def decide(self, error: AntiphonError | None) -> None:
-        """Apply a decision of the queue, unless the request has left it."""
+        """Apply a decision of the queue, unless the reservation has ended."""
         if self._decided.done():
             return
         if error is None:
@@ -178,7 +178,7 @@ class Reservation:
 
 
 class Admission:
-    """The places of all requests."""
+    """The reservations of all requests."""
 
     def __init__(self, config: GatewayConfig, metrics: Metrics) -> None:
         self._config = config
@@ -189,8 +189,8 @@ class Admission:
             max_waiting_bytes=share_bytes(config, Holder.WAITING),
             longest_wait_s=config.queue.timeout_s,
         )
-        # The slots that refused requests would have used. The signal reports changes of this value
-        # and of the waiting requests.
+        # The slots that refused requests would have used. The signal is set when this value or the
+        # waiting requests change.
         self.refused = RefusedSlots(REFUSED_S, self._queue.hold_s)
         self.changes = ChangeSignal()
         self._numbers = itertools.count()
@@ -204,7 +204,7 @@ class Admission:
 
     @property
     def in_flight(self) -> int:
-        """The number of calls that have been admitted and are not over."""
+        """The number of calls that have been admitted and have not ended."""
         return self._queue.calls
 
     @property
@@ -214,13 +214,13 @@ class Admission:
 
     @property
     def idle(self) -> asyncio.Event:
-        """An event that is set while no request has a place."""
+        """An event that is set while there are no reservations."""
         return self._idle
 
     @contextmanager
     def place(self, request: AdmissionRequest, slots: Mapping[str, int]) -> Iterator[Reservation]:
-        """Return a context manager for a place. Admission has been requested, and the place is left
-        at the end of the context.
+        """Request admission, and return a context manager for the reservation, which ends with the
+        context.
         """
         number = next(self._numbers)
         place = Reservation(number, request, slots, self._queue, self._carry_out)
@@ -236,10 +236,10 @@ class Admission:
                 self._idle.set()
 
     async def check_room(self, request: AdmissionRequest, slots: Mapping[str, int]) -> None:
-        """Raise the error of `Reservation.granted` if a request would be denied immediately, so
-        that its files need not be read.
+        """Raise the error of `Reservation.granted` if a request would be denied immediately. This
+        avoids reading its files.
 
-        In this case, the request counts as denied.
+        The request then counts as denied.
         """
         if self._queue.would_deny(request, slots, asyncio.get_running_loop().time()):
             with self.place(request, slots) as place:
@@ -251,14 +251,14 @@ class Admission:
         self._carry_out(self._queue.resize(slots, asyncio.get_running_loop().time()))
 
     def opened(self, place: Reservation) -> None:
-        """Record that the stages of the place have given their slots."""
+        """Record that the stages of a reservation have given their slots."""
         if not place.was_open:
             self._metrics.waited(place.request.urgency.name.lower(), place.waited_s)
             self._metrics.admission(place.request.priority, "admitted")
         place.opened()
 
     def close(self) -> None:
-        """Refuse all waiting requests. The caller must refuse later requests."""
+        """Refuse all waiting requests. The caller must refuse further requests itself."""
         self._carry_out(self._queue.deny_all())
 
     def _carry_out(self, decisions: Iterable[Decision]) -> None:
@@ -284,7 +284,7 @@ class Admission:
         self.changes.tell()
 
     def _set_timer(self) -> None:
-        """Set the timer for the next time at which something changes without an event."""
+        """Set the timer for the next deadline."""
         if (moment := self._queue.next_deadline()) is None:
             self._timer.cancel()
         else:
@@ -296,7 +296,7 @@ class Admission:
 
 
 def shutting_down() -> Unavailable:
-    """Return the error for requests during shutdown."""
+    """Return the error for requests that arrive during shutdown."""
     return Unavailable("the gateway is shutting down", retry_after_s=SHUTDOWN_RETRY_S)
 
 

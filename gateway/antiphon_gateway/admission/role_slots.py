@@ -1,11 +1,11 @@
-"""The slots of one role: the number that this gateway uses, and the apparent limit. This module
-performs no I/O.
+"""Tracks the slots of one role: how many this gateway uses, and how many it can apparently use.
+This module performs no I/O.
 
-Other gateways may use slots of the same stage, which is only visible when the stage refuses. After
-a refusal, the limit is the number of slots that this gateway uses, so that a slot that it releases
-can be used again immediately. Slots that other gateways release are found by trying. One additional
-attempt is allowed after a pause, which doubles with each refusal. After each success, another
-attempt is allowed immediately.
+Other gateways may use slots of the same stage, which only becomes apparent when the stage refuses a
+request. After a refusal, the limit is the number of slots that this gateway uses, so a slot that it
+releases can be reused immediately. Slots that other gateways release are discovered by trying. One
+additional attempt is allowed after a pause, which doubles with each refusal. After a success,
+another attempt is allowed immediately.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ NEWEST_WEIGHT = 0.1
 class RoleSlots:
     """The slots of a role.
 
-    `slots` is infinite if it is not reported, and `most` is the highest number so far. `limit` is
-    lower after a refusal. `mean_s` is the mean time for which a slot is used, and `since_sum` is
-    the sum of the start times of all slots that are in use.
+    `slots` is infinite if the stage does not report it, and `most` is the highest number so far.
+    `limit` is reduced by a refusal. `mean_s` is the mean time for which a slot is used. `since_sum`
+    is the sum of the start times of all slots in use.
     """
 
     slots: float = math.inf
@@ -40,7 +40,7 @@ class RoleSlots:
 
     @property
     def free(self) -> float:
-        """Return the number of slots that may be taken now."""
+        """The number of slots that may be taken now."""
         return min(self.slots, self.limit) - self.held
 
     @property
@@ -74,7 +74,7 @@ class RoleSlots:
         """Record that the stage refused slots that were taken at the given time. They have already
         been released.
 
-        Slots that were taken together are refused together and cause a single pause.
+        Slots that were taken together are also refused together, and cause only one pause.
         """
         if self.limited and granted_at >= self.refused_at:
             self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)

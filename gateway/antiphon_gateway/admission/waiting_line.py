@@ -1,15 +1,15 @@
 """The waiting requests in the order in which they may start. This module performs no I/O.
 
-- A request with a higher priority precedes all requests with a lower priority.
-- The keys of one priority take turns, in rounds. The requests of a key are in successive rounds, in
-  the order of their ranks, and the requests within a round are also in the order of their ranks.
-  Therefore another key waits for at most one turn of a key, no matter how many requests that key
-  sends. A key that starts to wait joins the current round. It neither waits for the backlog of
-  other keys nor catches up on earlier rounds.
-- A round is as long as the mean duration of a call, and the progress of a key is the duration of
-  its calls. Therefore keys with long calls have fewer turns. The difference between a call and the
-  mean is taken into account when the call is over. However, a turn costs at least half of the mean,
-  which limits the number of turns of a key while calls become shorter.
+- A request with a higher priority comes before all requests with a lower priority.
+- The keys of one priority take turns, in rounds. The requests of a key are assigned to successive
+  rounds by rank, and the requests within a round are ordered by rank as well. No matter how many
+  requests a key sends, another key has to wait for at most one of its turns. A key that starts to
+  wait joins the current round. It neither waits for the backlog of other keys nor makes up for
+  earlier rounds.
+- A round is as long as the mean duration of a call, and a key advances by the duration of its
+  calls, so keys with long calls have fewer turns. When a call ends, the difference between its
+  duration and the mean is settled. A turn always costs at least half of the mean, which limits how
+  many turns a key can have while calls are becoming shorter.
 - A priority that has no waiting requests has no state.
 """
 
@@ -26,7 +26,7 @@ from antiphon_gateway.admission.admission_request import QueueEntry
 from antiphon_gateway.admission.priority import Priority
 
 MOST_OWED = 64
-"""The maximum number of rounds that a key has to skip because of its previous calls."""
+"""The maximum number of rounds that a key has to sit out because of its previous calls."""
 UNKNOWN_S = 1.0
 """The assumed duration of a call in seconds before any call has been measured."""
 
@@ -44,8 +44,8 @@ class Position(NamedTuple):
 class _PriorityLane:
     """The requests of one priority.
 
-    `served_s` is the progress of the key that was served last, at the time of its turn. `had_s`
-    contains the progress of each key that is waiting or is ahead.
+    `served_s` is the progress that the most recently served key had at the time of its turn.
+    `had_s` is the progress of each key that is waiting or ahead of the others.
     """
 
     served_s: float = 0.0
@@ -58,10 +58,10 @@ class _PriorityLane:
 
 
 class WaitingLine:
-    """The line of waiting requests, as described in the docstring of the module.
+    """The line of waiting requests, as described in the module docstring.
 
-    A request that has been added waits until it is removed. Call `charge` when it starts, and
-    `settle` with its actual duration. `call_s` is the mean duration of a call.
+    A request waits from `add` to `remove`. Call `charge` when it starts, and `settle` with its
+    actual duration when it ends. `call_s` is the mean duration of a call.
     """
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ class WaitingLine:
         return entry.number in self._entries
 
     def __iter__(self) -> Iterator[QueueEntry]:
-        """Iterate over a snapshot in order. Requests that have already been returned may be removed
-        during the iteration.
+        """Iterate over a snapshot of the line, in order. Requests that have already been returned
+        may be removed during the iteration.
         """
         for _, entry in self.positions():
             yield entry
@@ -98,7 +98,7 @@ class WaitingLine:
         return self._entries.get(number)
 
     def before(self, entry: QueueEntry) -> Iterator[QueueEntry]:
-        """Yield the requests that may start before this one. It is either waiting or would become
+        """Yield the requests that come before this one. If it is not in the line, it is treated as
         the last request of its key.
         """
         last = None if entry in self else self._last_of_key(entry)
@@ -108,7 +108,7 @@ class WaitingLine:
             yield each
 
     def behind(self, entry: QueueEntry) -> list[QueueEntry]:
-        """Return the requests that may only start after this waiting request."""
+        """Return the requests that come after this one, which must be in the line."""
         line = list(self)
         return line[line.index(entry) + 1 :]
 
@@ -133,15 +133,15 @@ class WaitingLine:
                 lane.had_s.clear()
 
     def charge(self, entry: QueueEntry) -> None:
-        """Charge the key of a waiting request that is about to start for its turn."""
+        """Charge a key for its turn, because its waiting request is about to start."""
         request, lane = entry.request, self._lanes[entry.request.priority]
         lane.served_s = lane.start_s(request.key)
         entry.charged_s = request.count * self.call_s
         lane.had_s[request.key] = lane.served_s + entry.charged_s
 
     def settle(self, entry: QueueEntry, took_s: float) -> None:
-        """Record that a request is over and that each of its calls took this many seconds. A value
-        of 0 means that there was no call.
+        """Record that a request has ended, and that each of its calls took `took_s` seconds. Pass 0
+        if there was no call.
         """
         request, lane = entry.request, self._lanes[entry.request.priority]
         cost_s = max(request.count * took_s, entry.charged_s / 2) if took_s else 0.0
@@ -155,12 +155,12 @@ class WaitingLine:
     def crowding(
         self, newcomer: QueueEntry, *, most: int, most_bytes: int
     ) -> list[QueueEntry] | None:
-        """Return the requests to deny so that there is space for the newest one among `most`
-        requests. The result is None if the newest one must be denied.
+        """Return the requests that must be denied to make room for the newest one within the
+        limits. Returns None if the newest one must be denied itself.
 
-        Requests are considered from the end of the line. They qualify if their priority is lower,
-        or if their key has so many earlier requests that their turn is in a later round than that
-        of the newest one.
+        Requests are considered starting at the end of the line. A request qualifies if its priority
+        is lower, or if its key has so many earlier requests that its turn comes in a later round
+        than that of the newest one.
         """
         count, size_bytes, gone = len(self), self.size_bytes, list[QueueEntry]()
         line = list(self.positions())
@@ -192,9 +192,9 @@ class WaitingLine:
         return Position(request.priority.place, self._round(behind_s), math.inf, 0)
 
     def _round(self, behind_s: float) -> int:
-        """Return the round of a key's next request, given the progress of the others.
+        """Return the round of a key's next request, relative to the progress of the other keys.
 
-        The value is rounded, so that a key whose calls are shorter than the mean does not have two
-        turns in one round.
+        The result is rounded, so that a key with shorter calls than the mean does not get two turns
+        in one round.
         """
         return math.floor(behind_s / self.call_s + 0.5)

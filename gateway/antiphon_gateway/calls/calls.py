@@ -102,7 +102,7 @@ class Calls:
 
     @property
     def in_flight(self) -> int:
-        """The number of calls that have been admitted and are not over."""
+        """The number of calls that have been admitted and have not ended."""
         return self.admission.in_flight
 
     @property
@@ -227,8 +227,8 @@ class Calls:
                         await segment.wait_begun()
                     break
                 except NotFound:
-                    # A recording of an earlier turn was forgotten. A new session sends everything
-                    # again.
+                    # A stage no longer has a recording from an earlier turn. A new session sends
+                    # all of them again.
                     if not segment.refers:
                         raise
                 except (ResourceExhausted, Unavailable) as error:

@@ -1,1 +1,1 @@
-"""Answers that continue when a replica is lost."""
+"""Continues answers after a replica has been lost."""

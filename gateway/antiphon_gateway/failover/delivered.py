@@ -1,10 +1,10 @@
-"""Tracks what a client has received of an answer, and determines what is missing when the answer is
-generated again. This module performs no I/O.
+"""Tracks which part of an answer a client has received, and determines what is missing when the
+answer is generated again. This module performs no I/O.
 
-Another attempt generates the whole answer again with the same seeds, or continues after the part
-that the client has. In both cases, all of the output is delivered again. The part that the client
-has is compared and dropped, to the exact ID, character and sample, so that nothing is repeated or
-left out.
+Another attempt either generates the whole answer again with the same seeds, or continues after the
+part that the client has. Both deliver the complete output again. The part that the client has is
+compared and dropped, down to the individual ID, character and sample, so nothing is repeated or
+lost.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from antiphon_gateway.sessions.events import (
 )
 
 ROUNDED = 1e-3
-"""The maximum difference between floats of two attempts whose products were rounded differently."""
+"""The maximum difference between the floats of two attempts, which rounding errors can explain."""
 
 
 class DeliveredOutput:
-    """The output of one segment that was delivered by all attempts. Pass it every event and every
-    new attempt.
+    """The output of a segment that has been delivered, across all attempts. Pass it every event,
+    and call `start_over` for every new attempt.
     """
 
     def __init__(self) -> None:
@@ -48,20 +48,21 @@ class DeliveredOutput:
         self._images = _Count()
         self._call_text = _Series()
         self._ended_calls = _Count()
-        # The IDs under which the client knows the calls. Another attempt may use different ones.
+        # The IDs under which the client knows the function calls. Another attempt may use different
+        # IDs.
         self._call_ids: list[str] = []
 
     @property
     def size_bytes(self) -> int:
-        """The size of the data that is kept for the comparison in bytes: text, IDs and codec
-        frames. Of audio, only the length is kept.
+        """The size in bytes of the data that is kept for the comparison, which consists of text,
+        IDs and codec frames. For audio, only the length is kept.
         """
         return sum(each.size_bytes for each in self._series)
 
     @property
     def history(self) -> History:
-        """Return the history from which another attempt may continue. It contains IDs, and frames
-        of one size, which are codes or floats.
+        """The history from which another attempt can continue. It contains IDs, and either codec
+        frames or latent frames, all of the same size.
         """
         ids, frames = self._ids.values, self._frames.values
         history = History()
@@ -77,7 +78,7 @@ class DeliveredOutput:
         return (self._text, self._frames, self._ids, self._call_text)
 
     def start_over(self) -> None:
-        """Declare that the next event is the first one of another attempt."""
+        """Start over, because the next event is the first one of another attempt."""
         for each in self._series:
             each.start_over()
         for count in (self._logprobs, self._samples, self._images, self._ended_calls):
@@ -87,7 +88,7 @@ class DeliveredOutput:
         """Return the part of an event that the client does not have yet, or None if it has
         everything.
 
-        Raises `Unavailable` if the attempt generates something different from what was delivered.
+        Raises `Unavailable` if the output differs from what was delivered before.
         """
         match event:
             case SegmentStarted():
@@ -150,7 +151,7 @@ class DeliveredOutput:
 
 
 class _Count:
-    """The number of elements that the client has, and the position of the attempt."""
+    """Counts how many elements the client has, and the position of the current attempt."""
 
     def __init__(self) -> None:
         self._had = self.at = 0
@@ -171,7 +172,7 @@ class _Count:
 
 
 class _Series:
-    """Like `_Count`, but for values, which are kept and compared."""
+    """Like `_Count`, but also keeps and compares the values."""
 
     def __init__(self) -> None:
         self._count = _Count()
@@ -205,15 +206,15 @@ class _Series:
             if not _same(self._whole[at : at + known], values[:known]):
                 raise _differs()
         if known < len(values):
-            # This is a copy, so that the comparison does not keep data of a transport alive.
+            # Copy the values, so that they do not keep a transport's buffer alive.
             self._parts.append(values[known:].copy())
             self.size_bytes += self._parts[-1].nbytes
         return known
 
 
 def _same(had: Tensor, made: Tensor) -> bool:
-    """Return whether values are equal. Floats may differ by the rounding errors of another
-    machine.
+    """Return whether the values are equal. For floats, differences due to rounding on another
+    machine are allowed.
     """
     if had.dtype.kind != "f":
         return np.array_equal(had, made)

@@ -1,10 +1,10 @@
-"""A segment that continues after a replica has been lost.
+"""A segment that can continue after a replica has been lost.
 
-The whole session is opened again with another replica in place of the lost one. The other replicas
-remain the same. The same request is sent with the same seeds. Stages that can continue after the
-client's output receive this output when the session is opened. The other stages compute it again.
-If one stage refuses the output, all stages compute it again. The stages then send the output again,
-and the part that the client has is dropped, so that the client receives a single answer.
+The session is opened again with another replica in place of the lost one, while the other replicas
+stay the same. The same request is sent with the same seeds. Stages that can continue after the
+client's output receive that output when the session is opened, and the other stages compute it
+again. If any stage refuses the output, all stages compute it again. The stages then send their
+output again. The part that the client already has is dropped, so the client sees a single answer.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from antiphon_gateway.sessions.events import Event, SegmentFinished, SegmentUsag
 log = logging.getLogger("gateway.failover")
 
 PAUSE_S = 0.05
-"""The time in seconds until replicas that were full are tried again, if nothing is known about them
-before that.
+"""The time in seconds after which full replicas are tried again, unless the fleet changes
+sooner.
 """
 
 COUNTED_BYTES = 16 << 10
-"""The memory for an answer is counted each time it has grown by this many bytes."""
+"""The memory budget is updated each time an answer has grown by this many bytes."""
 
 _LOSSES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS})
-"""Error codes that refer to a replica or to the connection to it, and not to the request."""
+"""The error codes that are caused by a replica or its connection, and not by the request."""
 _NO_USAGE = SegmentUsage(0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class LostSegment:
-    """The attempt of a segment that was lost, and the part of it that its client has."""
+    """A lost attempt of a segment, and the part of its output that the client has."""
 
     drawn_seed: int
     assignment: Assignment
@@ -60,13 +60,13 @@ class LostSegment:
 
 
 AskAgain = Callable[[LostSegment, Collection[Replica]], Awaitable[CallSegment]]
-"""Leaves the session of a lost segment and sends the same request in another session, which does
-not run on the given replicas.
+"""A function that leaves the session of a lost segment, and sends the same request in another
+session. That session does not use the given replicas.
 """
 
 
 class Failover:
-    """The state that all segments of a gateway which can continue share."""
+    """The state that is shared by all segments of a gateway that can fail over."""
 
     def __init__(self, fleet: Fleet, config: GatewayConfig, metrics: Metrics) -> None:
         self.fleet = fleet
@@ -79,10 +79,11 @@ class Failover:
 
 
 class FailoverSegment:
-    """The events of one segment over all attempts. It is an async iterator like `CallSegment`.
+    """An async iterator over the events of a segment, like `CallSegment`, but across several
+    attempts.
 
-    `lease` accounts for the request and for the data that is kept of the answer. If the lease has
-    been closed, the segment can no longer continue.
+    `lease` covers the memory for the request and for the part of the answer that is kept. Once the
+    lease is closed, the segment can no longer fail over.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class FailoverSegment:
         self._delivered = DeliveredOutput()
         self._failovers = 0
         self._cancelled = self._over = False
-        # Whether the attempt continues from a history, and whether a stage has refused a history.
+        # Whether the current attempt continues from a history, and whether a stage has refused one.
         self._from_history = self._anew = False
 
     def __aiter__(self) -> FailoverSegment:
@@ -105,7 +106,7 @@ class FailoverSegment:
     async def __anext__(self) -> Event:
         """Return the next event. Raises `AntiphonError` if the segment fails.
 
-        If this call is cancelled, nothing is lost. The iteration can continue.
+        No event is lost if this is cancelled. The iteration can continue.
         """
         while not self._over:
             try:
@@ -113,7 +114,7 @@ class FailoverSegment:
             except AntiphonError as error:
                 if not self._cancelled or error.code not in _LOSSES:
                     raise
-                # No further events are expected.
+                # There is nothing left to continue.
                 self._over = True
                 return SegmentFinished(FinishReason.CANCELLED, _NO_USAGE, {})
             if self._lease.closed:
@@ -128,14 +129,14 @@ class FailoverSegment:
         raise StopAsyncIteration
 
     def _count_delivered(self) -> None:
-        """Account for the data that is kept of the answer, in steps."""
+        """Update the memory budget once the answer has grown by enough."""
         more = self._delivered.size_bytes - self._counted_bytes
         if more >= COUNTED_BYTES:
             self._counted_bytes += more
             self._lease.resize(self._lease.size_bytes + more)
 
     def cancel(self) -> None:
-        """Stop the segment on all stages. See `CallSegment.cancel`."""
+        """Cancel the segment on all stages, as described in `CallSegment.cancel`."""
         self._cancelled = True
         self._segment.cancel()
 
@@ -148,7 +149,7 @@ class FailoverSegment:
                 await self._continue(error)
 
     async def _continue(self, error: AntiphonError) -> None:
-        """Start another attempt for the segment. Raises the error if this is not possible."""
+        """Start another attempt, or raise the error if this is not possible."""
         failover = self._failover
         if self._lease.closed or self._cancelled or self._failovers >= failover.most:
             raise error
@@ -157,7 +158,7 @@ class FailoverSegment:
             if error.code not in _LOSSES or role not in self._segment.assignment.replicas:
                 raise error
             if not detours.may_be_taken(error, self._segment.assignment, _LOSSES):
-                # If only its connection broke, the replica may be available again soon.
+                # If only the connection broke, the replica may be back soon.
                 detours.forget()
         if not self._spend():
             log.warning("%s is lost, and too many answers were continued lately", role)
@@ -165,7 +166,8 @@ class FailoverSegment:
             raise error
         began = time.monotonic()
         log.warning("%s; the answer is continued in another session", error)
-        # The request is sent again, and later output is compared with what was delivered.
+        # From here on, the request is sent again, and its output is compared with what was
+        # delivered.
         self._lease.keep()
         try:
             await self._attempts(detours, began)
@@ -175,8 +177,8 @@ class FailoverSegment:
         failover.metrics.failed_over(role, "continued", time.monotonic() - began)
 
     async def _attempts(self, detours: ReplicaRetries, began: float) -> None:
-        """Try one replica after another until all stages have a slot. Raises the last refusal if
-        none has.
+        """Try other replicas until all stages have a slot. Raises the last refusal if this
+        fails.
         """
         forgotten = False
         while True:
@@ -195,8 +197,8 @@ class FailoverSegment:
             if self._cancelled:
                 raise error
             if isinstance(error, NotFound) and self._segment.refers and not forgotten:
-                # A recording of an earlier turn was forgotten. A new session sends everything
-                # again.
+                # A stage no longer has a recording from an earlier turn. A new session sends all of
+                # them again.
                 forgotten = True
                 continue
             if self._refuses_history(error):
@@ -212,13 +214,15 @@ class FailoverSegment:
             detours.forget()
 
     def _wait_s(self, error: AntiphonError) -> float:
-        """Return the wait before another attempt, if all replicas of a stage have refused."""
+        """Return how many seconds to wait before another attempt if all replicas of a stage have
+        refused.
+        """
         if error.code is ErrorCode.RESOURCE_EXHAUSTED:
             return self._failover.wait_s
         return self._failover.return_s if error.code in _LOSSES and error.stage else 0.0
 
     def _spend(self) -> bool:
-        """Return whether one more attempt is allowed. If so, it is counted."""
+        """Return whether another attempt is allowed, and count it if so."""
         failover = self._failover
         if self._failovers >= failover.most or not failover.budget.spend(time.monotonic()):
             return False
@@ -226,8 +230,8 @@ class FailoverSegment:
         return True
 
     def _refuses_history(self, error: AntiphonError) -> bool:
-        """Return whether a stage refuses the client's output. In this case, all stages compute it
-        again.
+        """Return whether a stage has refused the client's output, so that all stages must compute
+        it again.
         """
         named = error.field.partition(".")[0] == "history"
         if not (self._from_history and named and isinstance(error, InvalidArgument)):
@@ -236,7 +240,9 @@ class FailoverSegment:
         return True
 
     async def _open(self) -> None:
-        """Wait until the new attempt has its slots and its references have been resolved."""
+        """Wait until the new attempt has all of its slots, and its references have been
+        resolved.
+        """
         self._delivered.start_over()
         if self._cancelled:
             self._segment.cancel()
@@ -245,7 +251,7 @@ class FailoverSegment:
             await self._segment.wait_begun()
 
     async def _wait_changed(self, most_s: float) -> None:
-        """Return when something in the fleet has changed, or after the given time."""
+        """Wait until the fleet changes, for up to the given time."""
         try:
             async with asyncio.timeout(most_s):
                 await self._failover.fleet.wait_changed()

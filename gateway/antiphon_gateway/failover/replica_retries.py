@@ -12,17 +12,17 @@ from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.sessions.call_segment import CallSegment
 
 MOST = 3
-"""The maximum number of replicas that a request tries before it waits for a slot or fails. If these
-replicas refuse, probably all others would refuse as well. In addition, a request that has damaged a
-stage must not damage all of them.
+"""The maximum number of replicas that a request tries before it waits for a slot or fails. If this
+many replicas refuse, the others would probably refuse as well. The limit also prevents a request
+that crashes a stage from crashing all of its replicas.
 """
 
 REFUSALS = frozenset({ErrorCode.RESOURCE_EXHAUSTED, ErrorCode.UNAVAILABLE})
 
 
 class ReplicaRetries:
-    """The retries of one request before any part of its answer exists. The replicas in `avoided`
-    have refused the request.
+    """The retries of a request for which no output has been produced yet. `avoided` contains the
+    replicas that have refused it.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -35,8 +35,8 @@ class ReplicaRetries:
         assignment: Assignment,
         codes: Collection[ErrorCode] = REFUSALS,
     ) -> bool:
-        """Return whether to try other replicas immediately after this error of a session. This is
-        only the case for the given error codes.
+        """Return whether to try other replicas immediately after this error. This is only done for
+        the given error codes.
         """
         replica = assignment.replicas.get(error.stage)
         if replica is None or error.code not in codes:
@@ -49,8 +49,8 @@ class ReplicaRetries:
     def go_on(
         self, error: ResourceExhausted | Unavailable, segment: CallSegment, place: Reservation
     ) -> bool:
-        """Return whether a request that a stage has refused is sent again, either to other replicas
-        immediately or after it has waited for a slot.
+        """Return whether to send a refused request again. It is either sent to other replicas
+        immediately, or waits for a slot first.
         """
         if place.is_open and isinstance(error, ResourceExhausted):
             return False
@@ -64,12 +64,12 @@ class ReplicaRetries:
         return False
 
     def there_are(self, assignment: Assignment) -> bool:
-        """Return whether there is another replica for one of the replicas in a session."""
+        """Return whether the session could use another replica for at least one of its stages."""
         return len(self.avoided) < MOST and any(
             self._fleet.has_others(assignment.replicas, {*self.avoided, each})
             for each in assignment.replicas.values()
         )
 
     def forget(self) -> None:
-        """Forget the refusals, because time has passed and these replicas may have free slots."""
+        """Forget the refusals, because these replicas may have free slots again by now."""
         self.avoided.clear()

@@ -1,9 +1,9 @@
-"""The remaining part of an answer that a client has started to receive from another gateway. This
-module performs no I/O.
+"""Continues an answer that a client began to receive from another gateway. This module performs no
+I/O.
 
 This gateway only knows how much of the answer the client has. The same order with the same seed
-results in the same answer, so this amount is dropped from its beginning. A digest verifies that the
-text is the same.
+produces the same answer, so that amount is dropped from its beginning. A digest is used to verify
+that the text is the same.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from antiphon_gateway.sessions.events import (
 
 @dataclass(frozen=True, slots=True)
 class HeldPart:
-    """The amount of an answer that a client has: counts, and the SHA-256 of its text in UTF-8.
+    """How much of an answer a client has, along with the SHA-256 digest of its text in UTF-8.
 
-    `frame_values` is the number of values in its codec frames, counting all groups of a frame.
+    `frame_values` is the total number of values in its codec frames, across all groups.
     """
 
     characters: int = 0
@@ -39,9 +39,10 @@ class HeldPart:
 
 
 class ResumedOutput:
-    """The output of one answer that is generated from its beginning. Pass it every event.
+    """The output of an answer that is generated from the beginning. Pass it every event.
 
-    If `with_ids` is false, the client receives no token IDs and codec frames, so none are missing.
+    If `with_ids` is false, the client does not receive token IDs and codec frames, so none of them
+    are dropped.
     """
 
     def __init__(self, held: HeldPart, *, with_ids: bool) -> None:
@@ -60,7 +61,7 @@ class ResumedOutput:
     def take(self, event: Event) -> Event | None:
         """Return the part of an event that the client does not have, or None if it has everything.
 
-        Raises `DataLoss` if the answer differs from the one that the client has started to receive.
+        Raises `DataLoss` if the answer differs from the one that the client began to receive.
         """
         match event:
             case TextProduced():
@@ -110,7 +111,7 @@ class ResumedOutput:
 
 
 async def lacked(events: AsyncIterator[Event], resumed: ResumedOutput) -> AsyncIterator[Event]:
-    """Yield the events of an answer without the part that its client has."""
+    """Yield the events of an answer without the part that the client already has."""
     async for event in events:
         if (lacking := resumed.take(event)) is not None:
             yield lacking
