@@ -77,7 +77,7 @@ class DemoConversation:
     async def _answer(
         self, asked: Sequence[Message], voice: str, question: Question
     ) -> MeasuredAnswer:
-        """Ask, and show the answer as it arrives."""
+        """Ask a question, and display the answer while it arrives."""
         generation = self._client.generate(
             asked, voice=voice, seed=SEED, functions=question.functions
         )

@@ -16,7 +16,7 @@ class Question:
     """A question for the model.
 
     `voice` is the index of the voice for the answer. If `recording` is set to a WAV file, the
-    question is sent as audio. The answer may call `functions`, all of which return `DONE`.
+    question is sent as audio. The answer may call `functions`. Their result is always `DONE`.
     """
 
     text: str

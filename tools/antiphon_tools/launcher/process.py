@@ -1,15 +1,14 @@
-"""One service as a child process: its start, what it announces, its end.
+"""Runs a service as a child process.
 
-A child writes JSON lines to the pipe that `--announce-fd` names, for example
-`{"event": "listening", "address": "127.0.0.1:4711"}` and, once its model is
-loaded, `{"event": "ready"}`.
+A child process writes JSON lines to the pipe given by `--announce-fd`. For example, it writes
+`{"event": "listening", "address": "127.0.0.1:4711"}` and, after its model has been loaded,
+`{"event": "ready"}`.
 
-A child must not survive the launcher, not even one that was killed with SIGKILL.
-On Linux the kernel sees to it (PR_SET_PDEATHSIG). The setting belongs to the
-child; it is made by a small program that then becomes the service, because code
-between fork and exec (`preexec_fn`) can deadlock in a process with threads, and
-the SDK's gRPC threads may run in this one. Elsewhere nothing of the kind exists,
-and a killed launcher leaves its children running.
+A child process must not outlive the launcher, even if the launcher is killed with SIGKILL. On
+Linux, the kernel ensures this (PR_SET_PDEATHSIG). The setting has to be made in the child process.
+A small program makes it and then executes the service, because code that runs between fork and exec
+(`preexec_fn`) can deadlock in a process with threads, such as the gRPC threads of the SDK. Other
+systems have no such setting. There, the child processes of a killed launcher continue to run.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ DRAIN_S = 1.0
 Announced = TypeVar("Announced")
 
 _NO_DOWNLOADS = {"HF_HUB_OFFLINE": "1"}
-"""Models are downloaded before any process starts, never by a process."""
+"""Models are downloaded before any process starts. Service processes never download models."""
 
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
@@ -60,9 +59,9 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class Announcement(msgspec.Struct, frozen=True):
-    """A line on the announce pipe. Stages have an `address`, the gateway two endpoints.
+    """A line on the announcement pipe. Stages have an `address`, and the gateway has two endpoints.
 
-    `metrics` and `health` are the addresses of a stage's other ports, if it has them.
+    `metrics` and `health` are the addresses of other ports of a stage, if it has them.
     """
 
     event: str
@@ -77,10 +76,10 @@ _decoder = msgspec.json.Decoder(Announcement)
 
 
 class ServiceProcess(asyncio.SubprocessProtocol):
-    """A running service. Made by `start`.
+    """A running service. Use `start` to create it.
 
-    `listening` and `ready` are done when the service has announced them, `exited`
-    when its process has ended; none of them ever carries an exception.
+    `listening` and `ready` are completed when the service has announced them, and `exited` when its
+    process has ended. None of these futures ever raises an exception.
     """
 
     def __init__(self, name: str, report: Report) -> None:
@@ -128,8 +127,11 @@ class ServiceProcess(asyncio.SubprocessProtocol):
     async def _run(
         cls, made: Callable[[], ServiceProcess], argv: Sequence[str], announce_fd: int, root: Path
     ) -> ServiceProcess:
-        """Start the process. asyncio has already called the service's protocol methods."""
-        # Without -P a folder of the working directory could stand in for a package.
+        """Start the process and return its service.
+
+        When this returns, asyncio may already have called methods of the service as a protocol.
+        """
+        # Without -P, a directory in the working directory could shadow a package.
         python = [sys.executable, "-P", "-u", "-m", *argv, "--announce-fd", str(announce_fd)]
         _, service = await asyncio.get_running_loop().subprocess_exec(
             made,
@@ -145,12 +147,12 @@ class ServiceProcess(asyncio.SubprocessProtocol):
 
     @property
     def pid(self) -> int:
-        """Of the service itself."""
+        """The process ID of the service itself."""
         return self._pid
 
     @property
     def address(self) -> str:
-        """Its gRPC target; empty until it listens."""
+        """The gRPC target, or an empty string if the service does not listen yet."""
         if not self.listening.done():
             return ""
         announcement = self.listening.result()
@@ -158,7 +160,9 @@ class ServiceProcess(asyncio.SubprocessProtocol):
 
     @property
     def metrics_url(self) -> str:
-        """The URL of the metrics; empty if there are none, or the process does not listen yet."""
+        """The URL of the metrics, or an empty string if there are none or the service does not
+        listen yet.
+        """
         if not self.listening.done():
             return ""
         announcement = self.listening.result()
@@ -167,14 +171,14 @@ class ServiceProcess(asyncio.SubprocessProtocol):
 
     @property
     def health_address(self) -> str:
-        """The probe address; empty until the process listens, and after its end."""
+        """The probe address, or an empty string if the service does not listen or has ended."""
         if not self.listening.done() or self.exited.done():
             return ""
         return self.listening.result().health
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """The options that have a successor listen where this one did."""
+        """The options that make a restarted process listen at the same addresses."""
         if not self.listening.done():
             return ()
         told = self.listening.result()
@@ -189,18 +193,22 @@ class ServiceProcess(asyncio.SubprocessProtocol):
 
     @property
     def ready_for_s(self) -> float:
-        """How long it was ready before it ended; 0 if it never was, or has not ended."""
+        """How long the service was ready before it ended, or 0 if it was never ready or still
+        runs.
+        """
         return max(0.0, self._exited_at - self._ready_at) if self.ready.done() else 0.0
 
     @property
     def reason(self) -> str:
-        """The sentence with which it refused to start or went down; "" if it printed none."""
+        """The sentence with which the service explained its exit, or an empty string if it printed
+        none.
+        """
         start = f"{role_of(self.name)}: "
         said = (line for line in reversed(self.tail) if line.startswith(start))
         return next(said, "").removeprefix(start)
 
     async def wait(self) -> int:
-        """The exit status, when there is one."""
+        """Wait for the process to end, and return its exit status."""
         return await asyncio.shield(self.exited)
 
     async def wait_listening(self) -> Announcement:
@@ -208,7 +216,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         return await self._before_exit(self.listening)
 
     async def wait_ready(self) -> float:
-        """Wait until the service is ready: seconds since its start.
+        """Wait until the service is ready, and return the seconds since its start.
 
         Raises `Unavailable` if its process ends first.
         """
@@ -223,7 +231,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         raise Unavailable(f"{self.name} {ending}", stage=role_of(self.name))
 
     def ending(self, when: str = "") -> str:
-        """How the process ended, and the sentence that it gave; else all that it printed last."""
+        """Describe how the process ended, with its explanation or else its last lines of output."""
         status = f"{describe_status(self.exited.result())}{when}"
         if self.reason:
             return f"{status}: {self.reason}"
@@ -231,9 +239,10 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         return f"{status}; it said:{said or ' nothing'}"
 
     async def report_exit(self) -> None:
-        """Wait for the end, and report it after the last line of output.
+        """Wait for the process to end, and report this after its last line of output.
 
-        Child processes of the process have `DRAIN_S` to close its output, and are then killed.
+        Processes that the service has started have `DRAIN_S` to close the output. After that, they
+        are killed.
         """
         status = await self.wait()
         await self._printed_all()
@@ -242,23 +251,26 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         self._report(Exited(self.name, status))
 
     async def _printed_all(self) -> None:
-        """Wait for the last line, unless something that it had started keeps its output open."""
+        """Wait for the last line of output, or until `DRAIN_S` has passed.
+
+        A process that the service has started may keep the output open.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 await self._drained.wait()
 
     def terminate(self) -> None:
-        """Ask it to stop."""
+        """Request the process to stop."""
         if not self.exited.done():
             self._transport.terminate()
 
     def kill(self) -> None:
-        """End it, and whatever it has started."""
+        """Kill the process and all processes that it has started."""
         if not self.exited.done():
             self._signal_group(signal.SIGKILL)
 
     def announced(self, line: str) -> None:
-        """Take in a line of the announce pipe; a line of no known form ends the service."""
+        """Process a line of the announcement pipe. An invalid line ends the service."""
         try:
             announcement = _decoder.decode(line)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -275,26 +287,26 @@ class ServiceProcess(asyncio.SubprocessProtocol):
             self._report(Loaded(self.name, seconds))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The process runs."""
+        """Record that the process is running."""
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self._pid = self._transport.get_pid()
         self._report(ProcessStarted(self.name, self._pid))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """It printed something."""
+        """Process output of the service."""
         for line in self._lines.feed(data):
             self._printed(line)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """It will print no more."""
+        """Process the end of the output."""
         for line in self._lines.flush():
             self._printed(line)
         self._drained.set()
 
     def process_exited(self) -> None:
-        """It ended; what it had started is asked to."""
-        # Python's resource tracker ignores this: it ends by itself when it has removed what
-        # the processes left, which a kill would prevent.
+        """Record the end of the process, and request the processes that it has started to stop."""
+        # Python's resource tracker ignores this signal. It ends by itself after it has removed what
+        # the processes left behind, which a kill would prevent.
         self._signal_group(signal.SIGTERM)
         self._exited_at = asyncio.get_running_loop().time()
         self.exited.set_result(cast(int, self._transport.get_returncode()))
@@ -309,14 +321,14 @@ class ServiceProcess(asyncio.SubprocessProtocol):
 
 
 def http_url(address: str, *, secure: bool = False) -> str:
-    """The address, which may be one already, as a URL."""
+    """Return the URL for an address. If it is already a URL, it is not changed."""
     if "://" in address:
         return address
     return f"http{'s' if secure else ''}://{reached_here(address)}"
 
 
 class _AnnouncePipe(asyncio.Protocol):
-    """Hands each line of the announce pipe to its service."""
+    """Passes each line of the announcement pipe to its service."""
 
     def __init__(self, service: ServiceProcess) -> None:
         self._service = service
@@ -328,7 +340,7 @@ class _AnnouncePipe(asyncio.Protocol):
 
 
 def _bound_to_this_process(command: Sequence[str]) -> Sequence[str]:
-    """The command, so wrapped that it dies with this process where the kernel can do that."""
+    """Wrap the command so that it ends together with this process, if the kernel supports this."""
     if sys.platform != "linux":
         return command
     return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]

@@ -1,6 +1,7 @@
 """Load tests of a running service: `python -m antiphon_tools.load`.
 
-Pure: arrivals, player, statistics, objectives, measured, capacity, summary, plots.
-Shells: run (when requests start), the drivers (how one request is made and watched),
-processes (what the services use), target (what is started).
+The modules arrivals, player, statistics, objectives, measured, capacity, summary and plots only
+consist of functions without side effects. Of the remaining modules, run determines when requests
+start, the drivers send requests and observe the responses, processes measures resource usage, and
+target starts the service.
 """

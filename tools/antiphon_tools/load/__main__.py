@@ -1,4 +1,4 @@
-"""`python -m antiphon_tools.load SERVICE`: loads one service and reports what its users see."""
+"""`python -m antiphon_tools.load SERVICE`: load one service, and report what its users observe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECORDED_SESSIONS = 4
 def main(
     arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_tools.load"
 ) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line and return its exit status."""
     console = Console(sys.stdout, output=False)
     try:
         options = read_options(arguments, prog=prog)
@@ -48,14 +48,14 @@ def main(
 
 
 async def _load(options: LoadOptions, console: Console) -> Result:
-    """Start what is needed, load it, stop it."""
+    """Start the services that are needed, run the load test, and stop them."""
     async with _target(options, console) as target:
         console.say(f"Loading {options.service}: {_in_words(options)}")
         return await load_service(options, target, sys.stdout)
 
 
 async def _record(options: LoadOptions, path: Path, console: Console) -> None:
-    """Answer a few requests on a whole deployment and write what its stages sent."""
+    """Send a few requests to a complete deployment, and write the chunks that its stages sent."""
     async with _target(options, console) as target:
         count = options.load.sessions or RECORDED_SESSIONS
         timeout_s = options.timeout_s
@@ -68,7 +68,7 @@ async def _record(options: LoadOptions, path: Path, console: Console) -> None:
 
 @contextlib.asynccontextmanager
 async def _target(options: LoadOptions, console: Console) -> AsyncIterator[Target]:
-    """What is loaded; stopped afterwards if it was started here."""
+    """Return the service to load. If it is started here, it is stopped afterwards."""
     if options.target:
         yield target_at(options.service, options.target)
         return
@@ -97,7 +97,7 @@ def _tell(result: Result, options: LoadOptions, console: Console) -> None:
 
 
 def _status(result: Result, console: Console) -> int:
-    """1 when a request failed; whether objectives were kept is for the reader."""
+    """Return 1 if a request failed. Violated objectives do not affect the exit status."""
     requests = result.requests
     if requests.due == requests.succeeded:
         return 0

@@ -1,4 +1,4 @@
-"""When requests arrive: a Poisson process, the same for the same seed. Pure."""
+"""Arrival times of requests, as a Poisson process that is determined by a seed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 
 def poisson_arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
-    """Arrival times in [0, seconds), ascending; on average `rate` of them a second.
+    """Yield arrival times in [0, seconds), in ascending order, with an average rate per second.
 
-    The gaps are exponential, so arrivals bunch up as those of independent users do.
+    The intervals are exponentially distributed, so arrivals form clusters like those of independent
+    users.
     """
     gaps, at_s = random.Random(seed), 0.0
     while (at_s := at_s + gaps.expovariate(rate)) < seconds:

@@ -1,9 +1,9 @@
-"""Finds the largest load that a service carries: bracketing, then bisection. Pure.
+"""Finds the largest load that a service can sustain, by bracketing and bisection.
 
-The load doubles while it is carried, or halves while it is not, until both are known;
-then the middle is tried until the two are close. What is not monotonic (a noisy
-machine) ends as soon as the limits are close or the trials are used up; `best` is
-always a load that was tried and carried.
+The load is doubled while it can be sustained, or halved while it cannot, until both limits are
+known. After that, the load between the limits is tried until they are close enough. Results on a
+noisy machine may not be monotonic. The search still ends when the limits are close or the maximum
+number of trials is reached, and `best` is always a load that was tried and sustained.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A load that was tried, how many requests it made, and the part that were good."""
+    """A load that was tried.
+
+    `requests` is the number of requests, and `goodput` is the fraction of them that met all
+    objectives.
+    """
 
     load: float
     requests: int
@@ -40,7 +44,7 @@ class CapacitySearch:
 
     @property
     def best(self) -> float | None:
-        """The largest load carried that lies below every load not carried; None: none was."""
+        """The largest sustained load that is below all failed loads, or None if there is none."""
         carried = [each.load for each in self.trials if each.carried]
         ceiling = self._ceiling
         below = [load for load in carried if ceiling is None or load < ceiling]
@@ -48,11 +52,11 @@ class CapacitySearch:
 
     @property
     def bounded(self) -> bool:
-        """Whether a load was found that is too much."""
+        """Whether a load that cannot be sustained has been found."""
         return self._ceiling is not None
 
     def next_load(self) -> float | None:
-        """The load to try next; None when the search is over."""
+        """Return the next load to try, or None if the search is complete."""
         if len(self.trials) >= self.max_trials:
             return None
         if not self.trials:
@@ -68,14 +72,14 @@ class CapacitySearch:
         return self._between(best, ceiling)
 
     def record(self, load: float, requests: int, goodput: float) -> Trial:
-        """Note how a load went."""
+        """Record the result of a load."""
         trial = Trial(load, requests, goodput, goodput >= self.goodput)
         self.trials.append(trial)
         return trial
 
     @property
     def _ceiling(self) -> float | None:
-        """The smallest load that was not carried."""
+        """The smallest load that could not be sustained."""
         return min((each.load for each in self.trials if not each.carried), default=None)
 
     def _between(self, best: float, ceiling: float) -> float | None:
@@ -85,5 +89,5 @@ class CapacitySearch:
         return middle if best < middle < ceiling else None
 
     def _rounded(self, load: float) -> float:
-        """A whole number where loads are counts; the middle of 2 and 4 is 3."""
+        """Round loads that are counts to integers. For example, the load between 2 and 4 is 3."""
         return float(max(1, round(load))) if self.whole else load

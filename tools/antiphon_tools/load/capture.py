@@ -1,7 +1,7 @@
-"""Records what travels between the stages of a real deployment, for replay to one of them.
+"""Records the chunks between the stages of a deployment, so that they can be replayed to one stage.
 
-The recorder opens each session on all stages, as the gateway does, with every output
-edge going to its consumers and here as well.
+Like the gateway, the recorder opens each session on all stages. Every output edge is sent to its
+consumers and to the recorder.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ async def record(
     timeout_s: float,
     trust: Trust | None = None,
 ) -> list[Timed]:
-    """Answer requests one after the other on these stages (addresses by role).
+    """Run requests one after another on these stages, which are given as addresses by role.
 
-    The chunks of every edge that a stage consumes, in the order in which they were
-    seen. Raises the typed error of a stage that fails.
+    Returns the chunks of every edge that a stage consumes, in the order in which they were
+    received. Raises the typed error of a stage that fails.
     """
     described = [await describe_stage(stages[role], role, trust) for role in stages]
     pipeline = pipeline_named(described[0].pipeline)
@@ -59,7 +59,7 @@ async def record(
 
 @dataclass(slots=True)
 class _CapturedSession:
-    """One session on all stages, and what was seen of it."""
+    """A session on all stages, and the chunks that it has produced."""
 
     stages: Mapping[str, str]
     pipeline: Pipeline
@@ -74,7 +74,7 @@ class _CapturedSession:
     _all_reported: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
-        """From its opening on all stages to the end of all of them."""
+        """Run the session from its opening until it has ended on all stages."""
         self._begun_at = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as group:
             for role in self.stages:
@@ -95,12 +95,14 @@ class _CapturedSession:
                 error.stage = error.stage or role
                 raise
             finally:
-                self._all_reported.set()  # nobody waits for a session that has failed
+                self._all_reported.set()  # If the session has failed, do not wait for its reports.
                 feeding.cancel()
                 await asyncio.gather(feeding, return_exceptions=True)
 
     async def _send(self, session: AsyncStageSession, role: str) -> None:
-        """The segment, the client's input, and the end once every stage has reported."""
+        """Send the segment and the client's input. End the session once every stage has
+        reported.
+        """
         await session.open_segment(self.content.segment_open(self.pipeline, role, self.number))
         for timed in self.fed.get(role, ()):
             chunk = chunk_pb2.Chunk()
@@ -112,7 +114,7 @@ class _CapturedSession:
         session.finish()
 
     def _routes(self, role: str) -> dict[str, list[str]]:
-        """The stages that consume each output edge of a stage."""
+        """Return the stages that consume each output edge of a stage."""
         return {
             edge.name: [self.stages[each] for each in edge.consumers if each != CLIENT]
             for edge in self.pipeline.outputs(role)
@@ -128,13 +130,13 @@ class _CapturedSession:
                     self._all_reported.set()
 
     def _note(self, chunk: chunk_pb2.Chunk) -> None:
-        """Keep what a stage consumes."""
+        """Store a chunk if a stage consumes it."""
         if any(each != CLIENT for each in self.pipeline.edge(chunk.edge).consumers):
             at_s = asyncio.get_running_loop().time() - self._begun_at
             self.chunks.append(Timed(at_s, chunk))
 
 
 def _first(failures: ExceptionGroup[Exception]) -> Exception:
-    """One of the errors; the stages' errors follow from each other."""
+    """Return the first error. The errors of other stages are usually a consequence of it."""
     first = failures.exceptions[0]
     return _first(first) if isinstance(first, ExceptionGroup) else first

@@ -1,7 +1,7 @@
-"""The plots of a result, each with its title and legend. Pure.
+"""The plots of a result, with their titles and legends.
 
-Over time, what is not counted is shaded: the warm-up, and what comes after the last
-moment at which a request could be due.
+In plots over time, periods that are not counted are shaded. These are the warm-up, and the time
+after the last request could be due.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLUE, RED, GREEN, PINK = 0, 1, 2, 3
 
 
 def charts(result: Result) -> Iterator[str]:
-    """All plots that have something to show, as HTML."""
+    """Yield all plots that contain data, as HTML."""
     over_time = _OverTime(result)
     if result.capacity is not None:
         yield _capacity(result.capacity)
@@ -63,7 +63,7 @@ def charts(result: Result) -> Iterator[str]:
 
 
 class _OverTime:
-    """Makes plots over the time of one run."""
+    """Creates plots over the time of a run."""
 
     def __init__(self, result: Result) -> None:
         self._ends_s = result.warm_up_s + result.measured_s
@@ -91,19 +91,19 @@ def _firsts(result: Result) -> list[Series]:
 
 
 def _dots(result: Result, name: str, colour: int) -> Series:
-    """A metric of each request, by when it was due."""
+    """Return a metric of each request, by the time when the request was due."""
     points = [(p.at_s, v) for p in result.points if (v := getattr(p, name)) is not None]
     return Series(name, points, colour, "dots")
 
 
 def _values(result: Result, name: str) -> list[float]:
-    """A metric of each request that succeeded."""
+    """Return a metric of each successful request."""
     made = (getattr(point, name) for point in result.points if not point.error)
     return [value for value in made if value is not None]
 
 
 def _limits(result: Result, names: Sequence[str]) -> list[tuple[str, float]]:
-    """The objectives of these metrics, as lines to draw."""
+    """Return the objectives for these metrics, to be drawn as lines."""
     return [
         (f"{each.metric} ≤ {figures.metric(each.metric, each.limit)}", each.limit)
         for each in result.objectives
@@ -147,7 +147,7 @@ def _figure(
     limits: Sequence[tuple[str, float]] = (),
     uncounted: Sequence[tuple[float, float]] = (),
 ) -> str:
-    """A plot with its title and legend; nothing when there is nothing to draw."""
+    """Return a plot with its title and legend, or an empty string if there is no data."""
     drawn = [each for each in series if each.points]
     if not drawn:
         return ""

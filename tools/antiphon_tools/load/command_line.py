@@ -22,7 +22,7 @@ Number = TypeVar("Number", int, float)
 def _number(
     kind: Callable[[str], Number], fits: Callable[[Number], bool], wanted: str
 ) -> Callable[[str], Number]:
-    """Reads an argument; one that does not fit is refused with what is wanted."""
+    """Return a function that parses an argument. Invalid values are rejected with a description."""
 
     def read(text: str) -> Number:
         try:
@@ -43,13 +43,17 @@ _count = _number(int, lambda value: value >= 0, "a whole number from 0 on")
 
 
 def _chunk_frames(text: str) -> ChunkPolicy:
-    """`1,2,4,8,12` as a policy: first, the ramp, and what every later chunk has."""
+    """Parse a chunk policy such as `1,2,4,8,12`.
+
+    The values are the size of the first chunk, the sizes of the ramp, and the size of all later
+    chunks.
+    """
     sizes = [_positive(each) for each in text.split(",")]
     return ChunkPolicy(first=sizes[0], ramp=tuple(sizes[1:-1]), steady=sizes[-1])
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
-    """The parser; what it makes is read in options.py."""
+    """Return the argument parser. Its result is processed in `options.py`."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description="Loads one service with its real protocol and reports what its users see. "

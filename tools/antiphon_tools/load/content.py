@@ -1,4 +1,4 @@
-"""What requests ask for: their words, their lengths and how their output is cut. Pure."""
+"""The content of requests: their prompts, lengths and output chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphon.wire.options import option_value_to_proto
 from antiphon_tools.load.request_options import GivenOptions, to_stage
 
 TEXT, AUDIO, IMAGE = "text", "audio", "image"
-"""The outputs that a client may get, each the name of an edge to the client."""
+"""The possible outputs, which are also the names of edges to the client."""
 
 LEAD = "Repeat after me: "
 _SAID = (
@@ -27,12 +27,13 @@ WORDS = tuple(_SAID.split())
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is the same in all requests of a run.
+    """The properties that all requests of a run share.
 
-    `prompt_length` is in words, or in tokens where a stage is fed some. `reply_tokens` and
-    `frames` are the most of each, 0: the model decides. `prompts` are taken in turn; without
-    any, they ask to repeat random words, so that a reply is as long as its prompt. `outputs`
-    are those of the gateway's requests; none: all that it makes. `options` are the model's.
+    `prompt_length` is measured in words, or in tokens if a stage receives tokens. `reply_tokens`
+    and `frames` are maximum lengths. If they are 0, the model decides. `prompts` are used in turn.
+    If there are none, prompts consist of random words to repeat, so that a reply is as long as its
+    prompt. `outputs` contains the outputs to request from the gateway. If it is empty, all
+    available outputs are requested. `options` contains the options of the model.
     """
 
     prompt_length: int = 12
@@ -52,13 +53,16 @@ class Content:
         return f"{LEAD}{' '.join(random.Random(number).choices(WORDS, k=self.prompt_length))}."
 
     def sampling(self, number: int, *, text: bool) -> SamplingRequest:
-        """The sampling of a stage that makes text, or else codec frames: a seed of its own for
-        each request, and the length. A limit of M draws gives at most M - 1 frames."""
+        """Return the sampling parameters of a stage that generates text or, otherwise, codec
+        frames.
+
+        Each request has its own seed. With a limit of M draws, there are at most M - 1 frames.
+        """
         most = self.reply_tokens if text else self.frames and self.frames + 1
         return SamplingRequest(seed=number, max_tokens=most or None)
 
     def segment_open(self, pipeline: Pipeline, role: str, number: int) -> session_pb2.SegmentOpen:
-        """The message that opens the one segment of a session on a stage."""
+        """Return the message that opens the only segment of a session on a stage."""
         makers = {edge.producer for edge in pipeline.edges if edge.name == TEXT}
         message = session_pb2.SegmentOpen(
             sampling={

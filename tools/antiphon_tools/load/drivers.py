@@ -1,4 +1,4 @@
-"""The driver that an order asks for, connected to what it loads."""
+"""Creates the driver for a load test and connects it to the service."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ from antiphon_tools.load.upstream import FeedOf, made_up
 
 
 class ServiceDriver(Driver, Protocol):
-    """A driver that knows which outputs its requests get, of text and audio."""
+    """A driver that can list the outputs of its requests."""
 
     @property
     def outputs(self) -> Collection[str]:
-        """Their names."""
+        """The names of the outputs, such as text and audio."""
         ...
 
 
 @contextlib.asynccontextmanager
 async def connected(options: LoadOptions, target: Target) -> AsyncIterator[ServiceDriver]:
-    """The driver for the order's service.
+    """Return the driver for the service under test.
 
-    Raises `FailedPrecondition` when the service at the target is another one, `InvalidArgument`
-    for options that a stage has not, and what describing it raises.
+    Raises `FailedPrecondition` if there is a different service at the target, and `InvalidArgument`
+    if the stage does not have one of the options. Errors while describing the service are raised as
+    well.
     """
     if options.service != GATEWAY:
         async with contextlib.aclosing(await _stage_driver(options, target)) as stage:
@@ -83,7 +84,10 @@ async def _stage_driver(options: LoadOptions, target: Target) -> StageDriver:
 def _feed_of(
     options: LoadOptions, pipeline: Pipeline, description: stage_pb2.DescribeResponse
 ) -> FeedOf:
-    """What the stage is fed: a recording's sessions in turn, or what is made up."""
+    """Return the input of the stage, which is either recorded or generated.
+
+    The sessions of a recording are used in turn.
+    """
     if options.replay is None:
         return made_up(options.content, pipeline, description, options.pace, options.model_dir)
     feeds = feeds_of(options.replay, [edge.name for edge in description.inputs])

@@ -1,26 +1,26 @@
-"""How numbers are written for people. Pure."""
+"""Formats numbers for display."""
 
 from __future__ import annotations
 
 
 def seconds(value: float) -> str:
-    """Seconds, as milliseconds where that reads better."""
+    """Format a duration in seconds, or in milliseconds if it is short."""
     return f"{value * 1000:.1f} ms" if abs(value) < 1 else f"{value:.2f} s"
 
 
 def ratio(value: float) -> str:
-    """A plain number."""
+    """Format a plain number."""
     return f"{value:.3g}"
 
 
 def percent(value: float) -> str:
-    """A part of one as percent; 99.96 % does not become 100 %."""
+    """Format a fraction as a percentage. 99.96% is not rounded to 100%."""
     text = f"{value * 100:.1f}"
     return "99.9 %" if text == "100.0" and value < 1 else f"{text} %"
 
 
 def size(value: float) -> str:
-    """Bytes."""
+    """Format a number of bytes."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(value) < 1000 or unit == "GB":
             break
@@ -29,10 +29,10 @@ def size(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """A number of things."""
+    """Format a count."""
     return f"{value:,.0f}"
 
 
 def metric(name: str, value: float) -> str:
-    """A value of one of `measured.METRICS`."""
+    """Format a value of one of the metrics in `measured.METRICS`."""
     return ratio(value) if name == "rtf" else seconds(value)

@@ -1,4 +1,4 @@
-"""Loads the gateway through either of its endpoints: gRPC with the SDK, or HTTP with SSE."""
+"""Loads the gateway through one of its endpoints: gRPC with the SDK, or HTTP with SSE."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ CHAT_PATH = "/v1/chat/completions"
 class GrpcDriver:
     """Implements `run.Driver` with `antiphon.AsyncClient`.
 
-    The bytes of `text`, `audio` and `image` are those of characters, samples and files alone.
+    The sizes of `text`, `audio` and `image` only include the characters, samples and files
+    themselves.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class GrpcDriver:
         trust: Trust | None = None,
     ) -> None:
         self.outputs = content.outputs or model.outputs
-        # A refusal is a result, which a second try would hide.
+        # A rejected request is a valid result, so it must not be retried.
         once, tls = Retry(attempts=1), trust.over_grpc() if trust else False
         self._client = AsyncClient(address, tls=tls, retry=once)
         self._model = model
@@ -51,7 +52,7 @@ class GrpcDriver:
         self._timeout_s = timeout_s
 
     async def ask(self, trace: Trace) -> None:
-        """One `Generate` call."""
+        """Make a `Generate` call."""
         content = self._content
         generation = self._client.generate(
             content.prompt(trace.number),
@@ -69,7 +70,7 @@ class GrpcDriver:
                 _note(event, now, trace, generation.sample_rate_hz)
 
     async def aclose(self) -> None:
-        """Cancel what runs and close the connection."""
+        """Cancel all calls and close the connection."""
         await self._client.close()
 
 
@@ -89,9 +90,10 @@ def _note(event: Event, now: float, trace: Trace, sample_rate_hz: int) -> None:
 
 
 class HttpDriver:
-    """Implements `run.Driver` with streamed chat completions, a connection for each.
+    """Implements `run.Driver` with streamed chat completions, using a new connection for each.
 
-    The bytes of `text`, `audio` and `image` are those of whole server-sent events, base64 and all.
+    The sizes of `text`, `audio` and `image` include the complete server-sent events, with base64
+    encoding.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class HttpDriver:
         self._timeout_s = timeout_s
 
     async def ask(self, trace: Trace) -> None:
-        """One chat completion, read to `[DONE]`."""
+        """Request a chat completion, and read it up to `[DONE]`."""
         body = msgspec.json.encode(self._body(trace.number))
         try:
             async with asyncio.timeout(self._timeout_s):

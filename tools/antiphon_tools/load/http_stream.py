@@ -24,7 +24,7 @@ _DATA = b"data:"
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """The address of a server, and the trust for TLS."""
+    """The address of a server, and the TLS context to use."""
 
     host: str
     port: int
@@ -32,7 +32,10 @@ class HttpAddress:
 
     @classmethod
     def parse(cls, url: str, trust: Trust = Trust()) -> HttpAddress:  # noqa: B008  it is frozen
-        """`http://host:port`, or `https://`. Raises `InvalidArgument` for anything else."""
+        """Parse a URL such as `http://host:port` or `https://host:port`.
+
+        Raises `InvalidArgument` if the URL has a different form.
+        """
         parts = urlsplit(url)
         known = parts.scheme in DEFAULT_PORTS
         if not known or not parts.hostname or parts.path not in ("", "/"):
@@ -45,10 +48,10 @@ class HttpAddress:
 
 
 async def get(address: HttpAddress, path: str) -> bytes:
-    """The body of a page.
+    """Return the body of a page.
 
-    Raises the typed error of a status other than 200, `OSError` and `EOFError` when the
-    connection breaks, `DataLoss` for what is not HTTP.
+    Raises the typed error if the status is not 200, `OSError` or `EOFError` if the connection
+    fails, and `DataLoss` if the response is not valid HTTP.
     """
     async with _connection(address) as (reader, writer):
         writer.write(_head("GET", address, path))
@@ -59,7 +62,10 @@ async def get(address: HttpAddress, path: str) -> bytes:
 async def server_sent_events(
     address: HttpAddress, path: str, body: bytes
 ) -> AsyncGenerator[bytes, None]:
-    """POST a JSON body; the data of each event of the answer. Raises as `get` does."""
+    """Send a JSON body with POST, and yield the data of each event in the response.
+
+    Raises the same errors as `get`.
+    """
     async with _connection(address) as (reader, writer):
         fields = {"content-type": "application/json", "content-length": str(len(body))}
         writer.write(_head("POST", address, path, fields) + body)
@@ -75,7 +81,7 @@ async def server_sent_events(
 async def _connection(
     address: HttpAddress,
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection that is closed afterwards, at once."""
+    """Return a connection that is closed immediately afterwards."""
     reader, writer = await asyncio.open_connection(
         address.host, address.port, limit=MAX_LINE_BYTES, ssl=address.tls
     )
@@ -101,7 +107,7 @@ def _head(
 
 
 async def _body_of_ok(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The response's body in pieces, if its status is 200."""
+    """Return the body of the response in pieces. Raises an error if the status is not 200."""
     status, fields = await _response_head(reader)
     if fields.get("transfer-encoding", "").lower() == "chunked":
         body = _chunked(reader)
@@ -129,7 +135,7 @@ async def _chunked(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 def _chunk_size(line: bytes) -> int:
-    """The number before a chunk; 0 at the end, also when the connection ends."""
+    """Return the size of the next chunk, or 0 at the end of the body or the connection."""
     try:
         return int(line.partition(b";")[0] or b"0", 16)
     except ValueError:
@@ -137,7 +143,7 @@ def _chunk_size(line: bytes) -> int:
 
 
 async def _plain(reader: asyncio.StreamReader, size: int) -> AsyncIterator[bytes]:
-    """A body of known size, or (-1) one that ends with the connection."""
+    """Yield a body of known size, or a body that ends with the connection if `size` is -1."""
     if size >= 0:
         yield await reader.readexactly(size)
         return

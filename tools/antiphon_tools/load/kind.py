@@ -1,4 +1,4 @@
-"""What kind of service answers at a gRPC address: so that a load does not begin at another one."""
+"""Checks which service is running at a gRPC address, so that the load test uses the correct one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from antiphon_tools.load.trust import Trust
 
 
 async def describe_gateway(address: str, trust: Trust | None = None) -> Sequence[ModelInfo]:
-    """The models that the gateway serves; one with TLS is known by `trust`.
+    """Return the models that the gateway serves. `trust` authenticates a gateway with TLS.
 
-    Raises `FailedPrecondition` when something else answers, `Unavailable` when nothing does.
+    Raises `FailedPrecondition` if the address belongs to a different service, and `Unavailable` if
+    there is no response.
     """
     try:
         async with AsyncClient(address, tls=trust.over_grpc() if trust else False) as client:

@@ -1,4 +1,6 @@
-"""Shows a run while it goes on: one line that is written over, or one now and then."""
+"""Shows the progress of a run, either as a single updated line or as a new line from time to
+time.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from antiphon_tools.load.tables import DASH
 TERMINAL_EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0
 LATEST = 200
-"""Requests that the figures of the line are over."""
+"""The number of recent requests that are included in the figures."""
 
 
 def progress_line(run: LoadRun, now: float, objectives: Sequence[Objective]) -> str:
-    """How a run stands."""
+    """Return a line that describes the current state of a run."""
     latest = list(islice(reversed(run.requests), LATEST))
     since_s = now - run.started_at
     ends_s = run.load.ends_s
@@ -46,7 +48,7 @@ def progress_line(run: LoadRun, now: float, objectives: Sequence[Objective]) -> 
 async def shown(
     run: LoadRun, objectives: Sequence[Objective], stream: TextIO
 ) -> AsyncIterator[None]:
-    """Show the run's progress while the block lasts."""
+    """Show the progress of the run while the context is active."""
     clock, on_terminal = asyncio.get_running_loop().time, stream.isatty()
     end = "\x1b[K\r" if on_terminal else "\n"
 

@@ -1,4 +1,4 @@
-"""What a result depends on besides its settings: the code and the machine, and who else uses it."""
+"""Describes the code and the machine, on which a result also depends."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ GIT_TIMEOUT_S = 10.0
 
 
 def machine() -> dict[str, str]:
-    """Version and commit of the code, and the machine."""
+    """Return the version and the commit of the code, and a description of the machine."""
     named = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     return {"antiphon": VERSION, "commit": commit(), "machine": named}
 
 
 def load_average() -> str:
-    """How many processes ran or waited to, on average over 1, 5 and 15 minutes."""
+    """Return the system load averaged over 1, 5 and 15 minutes."""
     return ", ".join(f"{each:.2f}" for each in os.getloadavg())
 
 
 def processor() -> str:
-    """The processor's name, as the kernel reports it."""
+    """Return the name of the processor that the kernel reports."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":
@@ -35,7 +35,7 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """The commit of the services' code, with a "+" when files differ from it."""
+    """Return the commit of the services' code, followed by "+" if there are uncommitted changes."""
     try:
         root = application_root()
         if is_installed(root):

@@ -1,7 +1,7 @@
-"""What is seen of one request while it runs, and what it comes to. Pure.
+"""The measurements of a single request.
 
-Times count from the moment at which the request was due, not from the one at which the
-driver got round to it: a service that holds the driver up does not look better for it.
+Times are measured from the moment when the request was due, not from when the driver sent it.
+Otherwise, a service that delays the driver would appear to be faster.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from antiphon.v1 import session_pb2
 from antiphon_tools.load.player import Piece, underrun
 
 NOT_SENT = "not sent"
-"""The error of a request that was due while too many others were open."""
+"""The error of a request that was not sent because too many other requests were open."""
 
 UNFINISHED = "unfinished"
-"""The error of a request that was still open when the run's patience ended."""
+"""The error of a request that was still open when the run stopped waiting."""
 
 _ROUNDING_S = 1e-6
 
@@ -34,12 +34,14 @@ METRICS: dict[str, str] = {
     "gap": "longest wait between two pieces",
     "duration": "due to end",
 }
-"""What a request is judged by, smaller being better. Seconds, but for rtf, a ratio."""
+"""The metrics of a request. Lower values are better. They are in seconds, except for the ratio
+rtf.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """A stage's account: seconds since the stage opened the segment, and positions."""
+    """A stage's report on a segment. Times are in seconds since the stage opened the segment."""
 
     first_input_s: float
     first_output_s: float
@@ -50,7 +52,7 @@ class StageTimes:
 
     @classmethod
     def of(cls, report: StageReport | session_pb2.SegmentReport) -> StageTimes:
-        """The value of a report."""
+        """Convert a report."""
         return cls(
             first_input_s=report.first_input_s,
             first_output_s=report.first_output_s,
@@ -63,21 +65,24 @@ class StageTimes:
 
 @dataclass(slots=True)
 class Traffic:
-    """What went over an edge."""
+    """The messages that were sent over an edge."""
 
     messages: int = 0
     size_bytes: int = 0
 
     def add(self, size_bytes: int, messages: int = 1) -> None:
-        """Count messages of this many bytes in total."""
+        """Count messages with the given total size."""
         self.messages += messages
         self.size_bytes += size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FedAmounts:
-    """What a stage was fed at real time: seconds of audio with what came before it, when it was
-    due, and by how much the driver, busy with other things, was late."""
+    """The input that a stage has received in real time.
+
+    `audio_s` is the duration of audio up to and including this input, `due_at` is the time when the
+    input was due, and `late_s` is the delay that the driver itself caused.
+    """
 
     audio_s: float
     due_at: float
@@ -85,28 +90,28 @@ class FedAmounts:
 
 
 class OwnDelay:
-    """Which part of a chunk's delay is the driver's own.
+    """Determines which part of a chunk's delay is caused by the driver.
 
-    It is the driver's when it wakes too late, and until it has caught up. A chunk that is
-    later than that was kept waiting by the stage, which did not read.
+    The driver causes a delay if it wakes up too late, until it has caught up. Any additional delay
+    is caused by the stage, which did not read its input.
     """
 
     def __init__(self) -> None:
         self._late_s = 0.0
 
     def woke(self, late_s: float) -> None:
-        """The driver had waited for a chunk's time and woke so much later."""
+        """Record how late the driver woke up after waiting for a chunk's due time."""
         self._late_s = late_s
 
     def of_send(self, late_s: float) -> float:
-        """The driver's part of what a chunk is late by when it is sent."""
+        """Return the part of a chunk's delay that is caused by the driver."""
         self._late_s = max(0.0, min(self._late_s, late_s))
         return self._late_s
 
 
 @dataclass(slots=True)
 class Trace:
-    """A request as a driver sees it. All times are the driver's clock, seconds."""
+    """A request as observed by the driver. All times are in seconds on the driver's clock."""
 
     number: int
     due_at: float
@@ -119,11 +124,11 @@ class Trace:
     stages: dict[str, StageTimes] = field(default_factory=dict)
 
     def moved(self, edge: str, size_bytes: int) -> None:
-        """One message of this size went over an edge."""
+        """Count one message of this size on an edge."""
         self.edges.setdefault(edge, Traffic()).add(size_bytes)
 
     def end(self, at: float, error: str = "") -> Measured:
-        """What the request comes to, ended at this time."""
+        """Return the measurements of the request, which ended at the given time."""
         first_at = self.audio[0][0] if self.audio else None
         audio_s = sum(seconds for _, seconds in self.audio)
         in_time = [(at - late_s, seconds) for at, seconds, _, late_s in self._with_feed()]
@@ -148,8 +153,12 @@ class Trace:
         )
 
     def _with_feed(self) -> Iterator[tuple[float, float, float, float]]:
-        """Each piece of audio: when it came, its seconds, when the last that it is made of was
-        due to the stage, and how late that was. A stage that is not paced has all at once."""
+        """Yield the audio pieces together with their input.
+
+        Each item consists of the arrival time of the piece, its duration in seconds, the time when
+        the last input for it was due, and the delay of that input. If the stage is not paced, all
+        input is due at the start.
+        """
         ends = [each.audio_s for each in self.fed]
         until_s = 0.0
         for at, seconds in self.audio:
@@ -161,18 +170,21 @@ class Trace:
             yield at, seconds, source.due_at, source.late_s
 
     def _underrun_of_feed(self) -> float:
-        """The shortage of a stage that takes no time at all: its first frame is shorter than the
-        others, and a feed of one frame a frame's time never makes up for that."""
+        """Return the underrun of an ideal stage that takes no time.
+
+        It is not 0, because the first frame of a stage is shorter than the others, and a feed of
+        one frame per frame duration never compensates for this.
+        """
         return underrun((due_at, seconds) for _, seconds, due_at, _ in self._with_feed())
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A request that is over. `error` is empty when it succeeded.
+    """The measurements of a completed request. `error` is empty if it was successful.
 
-    `due_at` is the driver's clock, the other times are seconds since then. A metric is
-    None when the thing did not happen. `gaps` are between pieces of audio, or of text
-    where there is no audio.
+    `due_at` is a time on the driver's clock. Other times are in seconds relative to it. A metric is
+    None if the event did not occur. `gaps` contains the intervals between pieces of audio, or of
+    text if there is no audio.
     """
 
     number: int
@@ -198,6 +210,6 @@ class Measured:
         return max(self.gaps, default=None)
 
     def metric(self, name: str) -> float | None:
-        """One of `METRICS`."""
+        """Return the value of one of the `METRICS`."""
         value: float | None = getattr(self, name)
         return value

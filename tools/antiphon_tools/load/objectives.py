@@ -1,4 +1,4 @@
-"""What a request must keep to count as good. Pure."""
+"""The objectives that a request must meet to count as good."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon_tools.load.measured import METRICS, Measured
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A metric and the most that it may be."""
+    """A metric and its maximum value."""
 
     metric: str
     limit: float
@@ -23,7 +23,7 @@ class Objective:
 
     @classmethod
     def parse(cls, text: str) -> Objective:
-        """`ttfa=0.5` as an objective. Raises `InvalidArgument` for another form."""
+        """Parse an objective such as `ttfa=0.5`. Raises `InvalidArgument` if it is malformed."""
         metric, equals, value = text.partition("=")
         try:
             limit = float(value)
@@ -35,13 +35,19 @@ class Objective:
         return cls(metric, limit)
 
     def met_by(self, request: Measured) -> bool:
-        """Whether a request keeps it; one that failed, or never got so far, does not."""
+        """Return whether a request meets the objective.
+
+        A request that failed, or that has no value for the metric, does not.
+        """
         value = request.metric(self.metric)
         return not request.error and value is not None and value <= self.limit
 
 
 def default_objectives(outputs: Collection[str]) -> tuple[Objective, ...]:
-    """What a listener, else a viewer, else a reader, of a service with these outputs wants."""
+    """Return the default objectives for a service with these outputs.
+
+    They depend on whether the service generates audio, images or only text, in this order.
+    """
     if AUDIO in outputs:
         return Objective("ttfa", 1.0), Objective("underrun", 0.1)
     if IMAGE in outputs:
@@ -50,12 +56,12 @@ def default_objectives(outputs: Collection[str]) -> tuple[Objective, ...]:
 
 
 def good(request: Measured, objectives: Iterable[Objective]) -> bool:
-    """Whether a request succeeded and keeps every objective."""
+    """Return whether a request was successful and meets every objective."""
     return not request.error and all(each.met_by(request) for each in objectives)
 
 
 def goodput(requests: Sequence[Measured], objectives: Sequence[Objective]) -> float:
-    """The part of the requests that are good; 0 when there are none."""
+    """Return the fraction of good requests, or 0 if there are no requests."""
     if not requests:
         return 0.0
     return sum(good(each, objectives) for each in requests) / len(requests)

@@ -1,4 +1,4 @@
-"""Parse the events of a streamed chat completion. Pure."""
+"""Parses the events of a streamed chat completion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DONE = b"[DONE]"
 
 @dataclass(frozen=True, slots=True)
 class ChatPiece:
-    """What an event carries: new text, bytes of 16-bit audio, a number of images, or the end."""
+    """The content of an event: new text, bytes of 16-bit audio, a number of images, or the end."""
 
     text: str = ""
     pcm16_bytes: int = 0
@@ -51,7 +51,7 @@ _decoder = msgspec.json.Decoder(_Event)
 
 
 def read_event(data: bytes) -> ChatPiece | AntiphonError:
-    """The content of one server-sent event. Raises `DataLoss` for what is no such event."""
+    """Parse a server-sent event. Raises `DataLoss` if it is not valid."""
     if data == DONE:
         return ChatPiece(done=True)
     try:
@@ -69,7 +69,7 @@ def read_event(data: bytes) -> ChatPiece | AntiphonError:
 
 
 def error_of(status: int, body: bytes) -> AntiphonError:
-    """The typed error of a response that is not 200."""
+    """Return the typed error of a response whose status is not 200."""
     try:
         event = _decoder.decode(body)
     except (msgspec.DecodeError, msgspec.ValidationError):
@@ -84,5 +84,5 @@ def _typed(error: _Error) -> AntiphonError:
 
 
 def _decoded_bytes(base64: str) -> int:
-    """How many bytes base64 text stands for."""
+    """Return the number of bytes that a base64 text encodes."""
     return len(base64) * 3 // 4 - base64[-2:].count("=")

@@ -1,4 +1,4 @@
-"""What a load test is to do: the command line, checked."""
+"""The validated options of a load test."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from antiphon_tools.load.upstream import Pace
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What a load test is to do. `record` is set for a recording, with no `service`.
+    """The options of a load test.
 
-    `deployment` is what is started when `target` is empty. Without `objectives` those count
-    that the service's outputs suggest. With `trust` the gateway has TLS,
-    and with `stage_trust` the stages have.
+    If `record` is set, a recording is made and `service` is empty. `deployment` is started if
+    `target` is empty. If there are no `objectives`, the defaults for the outputs of the service
+    apply. `trust` is set if the gateway uses TLS, and `stage_trust` is set if the stages do.
     """
 
     service: str
@@ -60,7 +60,7 @@ class LoadOptions:
         return Path(self.deployment.model) if self.deployment.model else None
 
     def settings(self) -> dict[str, Any]:
-        """Everything that shapes the result, for the report."""
+        """Return all settings that affect the result, for the report."""
         load = {name: value for name, value in asdict(self.load).items() if value is not None}
         content = msgspec.to_builtins(self.content)
         content["prompts"] = len(self.content.prompts)
@@ -79,7 +79,10 @@ class LoadOptions:
 def read_options(
     arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_tools.load"
 ) -> LoadOptions:
-    """Parse the command line. Raises `InvalidArgument`; ends the process on `--help`."""
+    """Parse the command line.
+
+    Raises `InvalidArgument` if it is invalid. Exits the process on `--help`.
+    """
     parser = command_line(prog)
     given = parser.parse_args(arguments)
     deployment, services = _deployment(given), [GATEWAY, "a stage's role"]
@@ -122,8 +125,10 @@ def read_options(
 
 
 def _trust(given: argparse.Namespace, deployment: Deployment) -> Trust | None:
-    """Return the trust for a gateway with TLS: from the command line, or from the started
-    deployment."""
+    """Return the trust settings for a gateway with TLS.
+
+    They are taken from the command line or from the deployment that is started.
+    """
     if given.tls is not None:
         return _told(given)
     return Trust() if deployment.gateway.tls is not None and not given.target else None
@@ -137,10 +142,10 @@ def _check_certificate(given: argparse.Namespace) -> None:
 
 
 def _stage_trust(given: argparse.Namespace, deployment: Deployment) -> Trust | None:
-    """Return the trust for stages with TLS.
+    """Return the trust settings for stages with TLS.
 
-    A target's trust comes from the command line. Started stages get the credentials that their
-    gateway would use.
+    For an existing target, they are taken from the command line. For stages that are started here,
+    they are the credentials that their gateway would use.
     """
     if given.target:
         return None if given.service == GATEWAY or given.tls is None else _told(given)

@@ -1,6 +1,6 @@
-"""Render a result as one self-contained HTML page, without scripts or external resources. Pure.
+"""Renders a result as a self-contained HTML page, without scripts or external resources.
 
-Every figure is a `<data value="...">` element, and its `data-path` is its path in the JSON.
+Every figure is a `<data value="...">` element whose `data-path` is its path in the JSON.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ svg .limit { stroke: var(--dim); stroke-dasharray: 5 4; } svg .dots { fill-opaci
 
 
 def page(result: Result) -> str:
-    """The whole page."""
+    """Return the complete page."""
     name = f"antiphon load test: {result.service}"
     return "\n".join(
         (

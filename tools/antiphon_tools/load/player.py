@@ -1,9 +1,9 @@
-"""A listener's player, as a model: does it ever run out of audio? Pure.
+"""A model of a client's audio player, which determines whether playback is interrupted.
 
-The player starts with the first piece. Until the next piece comes it may play what it
-has; if that ends earlier, it is short of audio. The worst shortage over an answer is
-the underrun, and it has two more readings: a player that waits whenever it is empty
-waits that long in total, and a player that starts that much later never waits.
+The player starts with the first piece. If it has played all audio before the next piece arrives, it
+is short of audio. The underrun is the maximum shortage during an answer. It is also the total
+duration of interruptions for a player that waits whenever it runs out of audio, and the initial
+delay that would prevent all interruptions.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 Piece = tuple[float, float]
-"""When a piece of audio came and how long it plays, both in seconds."""
+"""The arrival time of a piece of audio and its duration, both in seconds."""
 
 
 def underrun(pieces: Iterable[Piece]) -> float:
-    """The worst shortage in seconds; 0 when the player never runs dry."""
+    """Return the maximum shortage in seconds, or 0 if playback is never interrupted."""
     worst, received_s, started_at = 0.0, 0.0, None
     for at_s, seconds in pieces:
         if started_at is None:
@@ -26,5 +26,5 @@ def underrun(pieces: Iterable[Piece]) -> float:
 
 
 def plays_on(underrun_s: float, buffer_s: float) -> bool:
-    """Whether a player that starts `buffer_s` after the first piece never runs dry."""
+    """Return whether playback is uninterrupted if it starts `buffer_s` after the first piece."""
     return underrun_s <= buffer_s

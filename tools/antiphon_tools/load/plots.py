@@ -1,7 +1,7 @@
-"""Plots as SVG text: no script, no font, no file besides. Pure.
+"""Plots as SVG text, without scripts, fonts or external files.
 
-Colours come from the page's style sheet (`.s0` to `.s5` are series), so that a plot
-follows the reader's light or dark setting.
+The colors are defined in the style sheet of the page, in which `.s0` to `.s5` are series, so that
+plots follow the reader's light or dark mode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ COLOURS = 6
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points to draw: as a line, as a staircase, or as dots. `colour` is its place."""
+    """The points of a series, drawn as a line, as steps or as dots. `colour` is the color's
+    index.
+    """
 
     name: str
     points: Sequence[Point]
@@ -33,7 +35,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What an axis shows. It reaches to the largest value, or further to `at_least`."""
+    """An axis and its label. It extends to the largest value, or to `at_least` if that is
+    larger.
+    """
 
     label: str
     at_least: float = 0.0
@@ -41,7 +45,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Maps values from 0 to `top` on pixels."""
+    """Maps values from 0 to `top` to pixels."""
 
     top: float
     start: float
@@ -59,9 +63,10 @@ def plot(
     limits: Sequence[tuple[str, float]] = (),
     uncounted: Sequence[tuple[float, float]] = (),
 ) -> str:
-    """An SVG with both axes from 0.
+    """Return an SVG in which both axes start at 0.
 
-    `limits` are (name, y) of horizontal lines, `uncounted` stretches of x to shade.
+    `limits` contains the name and the y value of horizontal lines. `uncounted` contains ranges of x
+    to shade.
     """
     drawn = [each for each in series if each.points]
     xs = [point[0] for each in drawn for point in each.points]
@@ -84,13 +89,16 @@ def plot(
 
 
 def cumulative(values: Iterable[float]) -> list[Point]:
-    """The points (value, part of the values that are at most that)."""
+    """Return the cumulative distribution as points (value, fraction of values up to this value)."""
     ascending = sorted(values)
     return [(value, (rank + 1) / len(ascending)) for rank, value in enumerate(ascending)]
 
 
 def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """At most so many of them, the highest of each stretch, so that no peak is lost."""
+    """Reduce the number of points to at most `most`.
+
+    The highest point of each interval is kept, so that no peak is lost.
+    """
     if len(points) <= most:
         return points
     stretch = math.ceil(len(points) / most)
@@ -101,7 +109,7 @@ def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
 
 
 def ticks(top: float) -> list[float]:
-    """Round numbers from 0 to `top`, about `TICKS` of them."""
+    """Return about `TICKS` round numbers from 0 to `top`."""
     rough = top / TICKS
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(size * unit for size in (1, 2, 2.5, 5, 10) if size * unit >= rough * 0.999)

@@ -1,4 +1,4 @@
-"""What processes use while a load runs, read from /proc (Linux; elsewhere nothing is)."""
+"""Reads the resource usage of processes during a run from /proc, which only exists on Linux."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _PROC = Path("/proc")
-# Fields of /proc/PID/stat, counted from behind the process's name.
+# Indices of fields in /proc/PID/stat, counted from the field after the process name.
 _USER_TICKS, _SYSTEM_TICKS, _THREADS = 11, 12, 17
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """One look at a process. `cpu_s` is all that it has used so far."""
+    """The resource usage of a process at one point in time. `cpu_s` is the total CPU time so
+    far.
+    """
 
     at: float
     cpu_s: float
@@ -27,20 +29,23 @@ class ProcessUsage:
 
 @dataclass(slots=True)
 class ProcessWatch:
-    """The looks at each process, by name."""
+    """The measurements of each process by name."""
 
     pids: Mapping[str, int]
     seen: dict[str, list[ProcessUsage]] = field(default_factory=dict)
 
     def look(self, at: float) -> None:
-        """Take one look at all of them; one that is gone is left out."""
+        """Measure all processes. Processes that have ended are skipped."""
         for name, pid in self.pids.items():
             with contextlib.suppress(OSError):
                 self.seen.setdefault(name, []).append(usage_of(pid, at))
 
 
 def usage_of(pid: int, at: float) -> ProcessUsage:
-    """What a process uses now. Raises `OSError` if it is gone or there is no /proc."""
+    """Return the current resource usage of a process.
+
+    Raises `OSError` if the process has ended or there is no /proc.
+    """
     place = _PROC / str(pid)
     fields = (place / "stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
@@ -56,7 +61,7 @@ def usage_of(pid: int, at: float) -> ProcessUsage:
 
 @contextlib.asynccontextmanager
 async def watching(pids: Mapping[str, int], every_s: float) -> AsyncIterator[ProcessWatch]:
-    """Look at processes at this interval while the block runs, and at its start and end."""
+    """Measure processes at this interval while the context is active, and at its start and end."""
     watch, clock = ProcessWatch(pids), asyncio.get_running_loop().time
 
     async def look_on() -> None:

@@ -1,8 +1,8 @@
-"""A file of what travelled between stages: chunks of whole sessions, with their times.
+"""A file format for chunks sent between stages, with their times.
 
-The file starts with a magic number. Then follow records, each a length and a time
-(uint32 and float64, little endian; the time is seconds since the session's start) and
-an `antiphon.v1.Chunk` of that length.
+The file starts with a magic number, followed by records. Each record consists of a length (uint32),
+a time (float64), and an `antiphon.v1.Chunk` of that length. Numbers are little-endian. The time is
+in seconds since the start of the session.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RECORD = struct.Struct("<Id")
 
 
 def write_recording(path: Path, chunks: Iterable[Timed]) -> int:
-    """Write chunks in the given order; how many. Raises `OSError`."""
+    """Write chunks in the given order, and return how many were written. Raises `OSError`."""
     count = 0
     with path.open("wb") as file:
         file.write(MAGIC)
@@ -34,10 +34,10 @@ def write_recording(path: Path, chunks: Iterable[Timed]) -> int:
 
 
 def read_recording(path: Path) -> Iterator[Timed]:
-    """The chunks in their order.
+    """Yield the chunks in order.
 
-    Raises `InvalidArgument` for a file that is none or cannot be read, `DataLoss` for
-    one that breaks off.
+    Raises `InvalidArgument` if the file cannot be read or is not a recording, and `DataLoss` if it
+    is truncated.
     """
     try:
         data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Options of a model that requests give (`--option`), as the endpoints and a stage take them."""
+"""Model options given with `--option`, in the formats that the endpoints and stages expect."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ FILE_MARK = "@"
 NUMBER = OptionKind.NUMBER.value
 
 GivenOptions = Mapping[str, str | bytes]
-"""By name, the text that was given, or the WAV file that it named."""
+"""Maps option names to the given text, or to the content of the given WAV file."""
 
 
 def read_given(texts: Iterable[str]) -> GivenOptions:
-    """`NAME=TEXT` and `NAME=@FILE`. Raises `InvalidArgument` for what is neither."""
+    """Parse `NAME=TEXT` and `NAME=@FILE`. Raises `InvalidArgument` if an option has another
+    form.
+    """
     found: dict[str, str | bytes] = {}
     for text in texts:
         name, marked, value = text.partition("=")
@@ -35,14 +37,17 @@ def read_given(texts: Iterable[str]) -> GivenOptions:
 
 
 def to_client(given: GivenOptions, numbers: Sequence[str]) -> dict[str, str | float | bytes]:
-    """As the SDK takes them; `numbers` are the names of those that the server wants as numbers."""
+    """Return the options in the format of the SDK.
+
+    `numbers` contains the names of options whose values are numbers.
+    """
     return {
         name: _number(name, value) if name in numbers else value for name, value in given.items()
     }
 
 
 def to_json(given: GivenOptions, numbers: Sequence[str]) -> dict[str, Any]:
-    """As the HTTP endpoints take them."""
+    """Return the options in the format of the HTTP endpoints."""
     return {
         name: {"data": base64.b64encode(value).decode(), "format": "wav"}
         if isinstance(value, bytes)
@@ -52,10 +57,10 @@ def to_json(given: GivenOptions, numbers: Sequence[str]) -> dict[str, Any]:
 
 
 def to_stage(given: GivenOptions, options: Sequence[Option]) -> dict[str, OptionValue]:
-    """As a stage with these options takes them; others are left out.
+    """Return the options that a stage has, in the format of the stage.
 
-    Raises `InvalidArgument` for a value of another kind, or a recording of another rate: it is
-    the gateway that resamples.
+    Raises `InvalidArgument` if a value has the wrong type, or if a recording has the wrong sample
+    rate. Stages do not resample recordings, because the gateway does.
     """
     return {
         option.name: _for_stage(option, given[option.name])

@@ -1,7 +1,7 @@
-"""A run's result: everything that is shown or saved, as one value.
+"""The result of a run, which contains all data that is displayed or saved.
 
-Percentiles are over the requests that succeeded; those that failed count against the
-goodput. Times are seconds; those named `at` or `at_s` count from the run's start.
+Percentiles are computed from successful requests. Failed requests reduce the goodput. Times are in
+seconds. Times named `at` or `at_s` are relative to the start of the run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antiphon_tools.load.statistics import Distribution
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """What became of the requests that were due after the warm-up."""
+    """The outcomes of the requests that were due after the warm-up."""
 
     due: int
     succeeded: int
@@ -27,7 +27,7 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveResult:
-    """The part of the requests that keep one objective."""
+    """The fraction of requests that met an objective."""
 
     metric: str
     limit: float
@@ -36,7 +36,7 @@ class ObjectiveResult:
 
 @dataclass(frozen=True, slots=True)
 class EdgeTotals:
-    """What all requests that succeeded moved over an edge."""
+    """The traffic of all successful requests on an edge."""
 
     messages: int
     size_bytes: int
@@ -54,10 +54,11 @@ class StageSummary:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSummary:
-    """What a process used. `cpu` is in cores, while requests were due after the warm-up.
+    """The resource usage of a process.
 
-    The other figures are from the end of the warm-up to that of the last request;
-    `growth_bytes_per_s` is the slope of a line through the memory.
+    `cpu` is the average number of cores, measured from the end of the warm-up until the last
+    request could be due. The other values are measured until the end of the last request.
+    `growth_bytes_per_s` is the slope of a line fitted to the memory usage.
     """
 
     cpu: float
@@ -72,7 +73,7 @@ class ProcessSummary:
 
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
-    """What a stage still held when the run had ended."""
+    """The sessions and segments that a stage still held after the run."""
 
     sessions: int
     segments: int
@@ -80,8 +81,12 @@ class LeftOpen:
 
 @dataclass(frozen=True, slots=True)
 class CapacityResult:
-    """`load` is requests/s, or sessions; None: even the smallest load was too much.
-    `bounded` is False when no load was too much, so the capacity may be larger."""
+    """The result of a capacity search.
+
+    `load` is in requests per second or in sessions. It is None if even the smallest load could not
+    be sustained. `bounded` is False if every load was sustained, in which case the capacity may be
+    larger.
+    """
 
     unit: str
     load: float | None
@@ -92,7 +97,7 @@ class CapacityResult:
 
 @dataclass(frozen=True, slots=True)
 class RequestPoint:
-    """One request, for the plots: when it was due, and its metrics."""
+    """A request in the plots: the time when it was due, and its metrics."""
 
     at_s: float
     ttft: float | None
@@ -107,9 +112,10 @@ class RequestPoint:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A run's result. `links` are the stages' own counts over the whole run.
+    """The result of a run. `links` contains the stages' own counts over the complete run.
 
-    `errors` counts them by kind, and `error_messages` has the words of the first of each.
+    `errors` contains the number of errors of each kind. `error_messages` contains the message of
+    the first error of each kind.
     """
 
     service: str

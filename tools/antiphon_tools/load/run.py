@@ -1,13 +1,15 @@
-"""When requests start and when the run ends, whatever they are.
+"""Schedules the requests of a run, independently of their type.
 
-Open loop (a rate): requests are due at the arrivals of a Poisson process whether or not
-earlier ones have ended, as they are when users do not know of each other. Times count
-from when a request was due. When `max_open` are open, one that falls due is not sent
-and counts as failed: it is never put off silently.
-Closed loop (a number of sessions): each session asks again as soon as it has its answer.
+In an open loop with a given rate, requests are due at the arrivals of a Poisson process, regardless
+of whether earlier requests have ended. This models independent users. Times are measured from when
+a request was due. If `max_open` requests are open, a request that is due is not sent and counts as
+failed, so that requests are never delayed silently.
 
-Requests due during the warm-up are made like the others and left out of the result.
-After the last arrival the run waits `drain_s` at most for what is open.
+In a closed loop with a given number of sessions, each session sends its next request as soon as it
+has received its answer.
+
+Requests that are due during the warm-up are sent as well, but they are not part of the result.
+After the last arrival, the run waits up to `drain_s` for open requests.
 """
 
 from __future__ import annotations
@@ -21,26 +23,27 @@ from antiphon.errors import AntiphonError, InvalidArgument
 from antiphon_tools.load.arrivals import poisson_arrivals
 from antiphon_tools.load.measured import NOT_SENT, UNFINISHED, Measured, Trace
 
-# A session whose request failed at once would otherwise ask again without end.
+# Otherwise, a session whose requests fail immediately would repeat them in a tight loop.
 PAUSE_AFTER_ERROR_S = 0.1
 
 
 class Driver(Protocol):
-    """Makes one kind of request."""
+    """Sends one type of request."""
 
     async def ask(self, trace: Trace) -> None:
-        """Make the request to its end, noting in `trace` what is seen, on the loop's clock.
+        """Run the request to its end, and record observations in `trace`, with times of the loop's
+        clock.
 
-        Raises `AntiphonError` when it fails; what it holds is freed then, also when
-        it is cancelled.
+        Raises `AntiphonError` if the request fails. All resources are released in this case, and if
+        the method is cancelled.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much, for how long. Exactly one of `rate` (requests/s) and `sessions` is set.
+    """The load and its duration. Either `rate` (requests per second) or `sessions` must be set.
 
-    Raises `InvalidArgument` for anything that is not above 0.
+    Raises `InvalidArgument` if a value is out of range.
     """
 
     rate: float | None
@@ -64,17 +67,17 @@ class Load:
 
     @property
     def ends_s(self) -> float:
-        """When the last request may be due, seconds after the start."""
+        """The time at which the last request can be due, in seconds after the start."""
         return self.warm_up_s + self.seconds
 
 
 @dataclass(slots=True)
 class LoadRun:
-    """A run while it goes on, and what it was when it has ended.
+    """The state of a run, and its result after it has ended.
 
-    Times are the loop's clock. `requests` are those due after the warm-up, in the order
-    in which they ended; `open_counts` is (time, open requests) at each change.
-    `messages` has, for each kind of error, the words of the first.
+    Times are those of the loop's clock. `requests` contains the requests that were due after the
+    warm-up, in the order in which they ended. `open_counts` contains the time and the number of
+    open requests at each change. `messages` contains the message of the first error of each kind.
     """
 
     load: Load
@@ -87,7 +90,7 @@ class LoadRun:
 
     @property
     def open(self) -> int:
-        """Requests that have not ended."""
+        """The number of open requests."""
         return self.open_counts[-1][1] if self.open_counts else 0
 
     @property
@@ -103,9 +106,9 @@ async def run_load(
     stop: asyncio.Event | None = None,
     begun: Callable[[LoadRun], None] = lambda run: None,
 ) -> LoadRun:
-    """Make a load's requests; done when all have ended.
+    """Send the requests of a load. Returns when all of them have ended.
 
-    `begun` gets the run before its first request. `stop` ends the arrivals early.
+    `begun` is called with the run before its first request. Set `stop` to end the arrivals early.
     """
     run = LoadRun(load, started_at=asyncio.get_running_loop().time())
     begun(run)
@@ -122,7 +125,7 @@ class _Runner:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def go(self) -> None:
-        """Start what is due, wait for it, end what takes too long."""
+        """Start requests when they are due, wait for them, and cancel those that take too long."""
         load = self._run.load
         async with asyncio.TaskGroup() as group:
             if load.rate is not None:
@@ -154,7 +157,7 @@ class _Runner:
         await self._wait_until(self._run.started_at + self._run.load.ends_s)
 
     async def _session(self, number: int, step: int) -> None:
-        """One after the other until time is up."""
+        """Send requests one after another until the end of the run."""
         ends_at = self._run.started_at + self._run.load.ends_s
         while (now := self._clock()) < ends_at and not self._stop.is_set():
             trace = Trace(number, now)
@@ -168,7 +171,7 @@ class _Runner:
         task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, trace: Trace) -> str:
-        """One request; whatever becomes of it is noted. Its error, or ""."""
+        """Send a request and record the outcome. Returns its error, or an empty string."""
         self._count_open(1)
         self._run.sent += 1
         trace.sent_at = self._clock()
@@ -192,7 +195,7 @@ class _Runner:
         self._run.open_counts.append((self._clock(), self._run.open + change))
 
     async def _wait_until(self, at: float) -> bool:
-        """Wait for a moment; False when the run is to stop instead."""
+        """Wait until a point in time. Returns False if the run is stopped first."""
         try:
             async with asyncio.timeout_at(at):
                 await self._stop.wait()
@@ -202,7 +205,7 @@ class _Runner:
 
 
 def _name(error: AntiphonError) -> str:
-    """What kind of failure it is and where: the key that failures are counted by."""
+    """Return the kind of an error and where it occurred. Errors are counted by this key."""
     where = " ".join(
         f"{kind} {name}" for kind, name in (("stage", error.stage), ("edge", error.edge)) if name
     )

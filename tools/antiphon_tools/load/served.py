@@ -1,4 +1,4 @@
-"""The gateway's description of the served model, from either of its endpoints."""
+"""Reads the gateway's description of the served model from one of its endpoints."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from antiphon_tools.load.trust import Trust
 
 
 class OptionUnderLoad(msgspec.Struct, frozen=True):
-    """An option of a model, and what kind of value it takes."""
+    """An option of a model, and the type of its value."""
 
     name: str
     kind: str
 
 
 class ModelUnderLoad(msgspec.Struct, frozen=True):
-    """A model as `/v1/models` lists it. Of other servers that list only its `id`, what OpenAI's
-    do is assumed."""
+    """A model as listed by `/v1/models`.
+
+    Other servers may only list the `id`. The defaults of the other fields match OpenAI's models.
+    """
 
     id: str
     outputs: tuple[str, ...] = (TEXT, AUDIO)
@@ -36,12 +38,15 @@ class ModelUnderLoad(msgspec.Struct, frozen=True):
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The options that are numbers."""
+        """The names of options whose values are numbers."""
         return tuple(option.name for option in self.options if option.kind == NUMBER)
 
     def sampling(self, content: Content, number: int) -> dict[str, SamplingRequest]:
-        """The sampling of each stage; under "" that of the one that reads the messages, whose
-        length is that of the text, or of the audio where no other stage samples."""
+        """Return the sampling parameters of each stage.
+
+        The key "" stands for the stage that reads the messages. Its maximum length is that of the
+        text, or that of the audio if no other stage samples.
+        """
         speech = content.sampling(number, text=False)
         reading = SamplingRequest(seed=number)
         if TEXT in self.outputs or not self.sampling_stages:
@@ -54,7 +59,7 @@ class _Models(msgspec.Struct, frozen=True):
 
 
 async def told_over_grpc(address: str, trust: Trust | None = None) -> ModelUnderLoad:
-    """The first model of `GetServerInfo`. Raises what `describe_gateway` raises."""
+    """Return the first model of `GetServerInfo`. Raises the errors of `describe_gateway`."""
     models = [
         ModelUnderLoad(
             m.name,
@@ -70,9 +75,10 @@ async def told_over_grpc(address: str, trust: Trust | None = None) -> ModelUnder
 
 
 async def told_over_http(address: HttpAddress) -> ModelUnderLoad:
-    """The first model of `/v1/models`.
+    """Return the first model of `/v1/models`.
 
-    Raises `FailedPrecondition` for what is no gateway, `Unavailable` when nothing answers.
+    Raises `FailedPrecondition` if the server is not a gateway, and `Unavailable` if there is no
+    response.
     """
     try:
         models = msgspec.json.decode(await get(address, "/v1/models"), type=_Models)

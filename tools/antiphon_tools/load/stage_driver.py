@@ -1,9 +1,9 @@
-"""Loads one stage with its real protocol: the driver is its gateway, its upstream and its client.
+"""Loads a single stage with its real protocol.
 
-Every session is one `RunSession` stream. The chunks that the stage would get over links
-from other stages go in on that stream, and all of its output edges come back on it, so
-the stage does all of its work and no other one is needed. What its edges carry is in the
-declaration of its pipeline.
+The driver takes the place of the gateway, the upstream stages and the client. Each session is a
+`RunSession` stream. The chunks that other stages would send over links are sent on this stream, and
+the stage returns the output of all edges on it. Therefore, the stage performs all of its work and
+no other stage is needed. The content of the edges follows from the declaration of the pipeline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antiphon_tools.load.measured import FedAmounts, OwnDelay, StageTimes, Trace
 from antiphon_tools.load.trust import Trust, stage_tls
 from antiphon_tools.load.upstream import Feed, FeedOf
 
-# A refusal is a result, which a second try would hide.
+# A rejected request is a valid result, so it must not be retried.
 ONCE = Retry(attempts=1)
 DESCRIBE_TIMEOUT_S = 30.0
 
@@ -38,9 +38,10 @@ async def describe_stage(
 
 
 class StageDriver:
-    """Implements `run.Driver` for one stage. `paced`: chunks go out at their feed's times.
+    """Implements `run.Driver` for a single stage.
 
-    A piece of audio is samples, or codec frames where the stage makes these.
+    If `paced` is true, chunks are sent at the times of their feed. A piece of audio consists of
+    samples, or of codec frames if the stage generates those.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class StageDriver:
         self._timeout_s = timeout_s
 
     async def ask(self, trace: Trace) -> None:
-        """One session, from its opening to the stage's last word."""
+        """Run a session until the stage reports its end."""
         feed, reported = self._feed_of(trace.number), False
         async with self._stage.session(self._edges, timeout_s=self._timeout_s) as session:
             feeding = asyncio.create_task(self._send(session, trace, feed))
@@ -82,17 +83,18 @@ class StageDriver:
                 raise
             finally:
                 feeding.cancel()
-                # What it failed with is why the session ended, which was read already.
+                # If sending failed, the reason is the end of the session, which has already been
+                # read.
                 await asyncio.gather(feeding, return_exceptions=True)
         if not reported:
             raise DataLoss("the stream ended before the stage's report")
 
     async def aclose(self) -> None:
-        """Cancel what runs and close the connection."""
+        """Cancel all sessions and close the connection."""
         await self._stage.close()
 
     async def _send(self, session: AsyncStageSession, trace: Trace, feed: Feed) -> None:
-        """Open a segment and send the feed in its time."""
+        """Open a segment, and send the feed at its times."""
         clock, started_at = asyncio.get_running_loop().time, trace.sent_at or 0.0
         role = self._description.role
         await session.open_segment(self._content.segment_open(self._pipeline, role, trace.number))
@@ -109,7 +111,7 @@ class StageDriver:
             await session.send_chunk(timed.chunk)
 
     def _take(self, response: session_pb2.SessionResponse, trace: Trace) -> bool:
-        """Note a message; whether it was the report."""
+        """Process a message. Returns whether it was the report."""
         match response.WhichOneof("message"):
             case "chunk":
                 trace.moved(response.chunk.edge, response.chunk.ByteSize())
@@ -120,7 +122,7 @@ class StageDriver:
         return False
 
     def _note(self, proto: chunk_pb2.Chunk, trace: Trace) -> None:
-        """Note an output chunk that carries something."""
+        """Record the arrival of an output chunk that has content."""
         now = asyncio.get_running_loop().time()
         if not proto.HasField("payload"):
             return
@@ -130,7 +132,10 @@ class StageDriver:
             trace.audio.append((now, seconds))
 
     def _seconds(self, proto: chunk_pb2.Chunk) -> float:
-        """How long the audio of a chunk plays; 0 when it carries none, or only primes."""
+        """Return the duration of the audio in a chunk.
+
+        It is 0 if the chunk contains no audio or is only used for priming.
+        """
         rate_hz = self._rate_hz(proto.edge)
         if proto.prime or not rate_hz:
             return 0.0
@@ -138,6 +143,6 @@ class StageDriver:
         return len(tensors.get(self._pipeline.edge(proto.edge).counted_by, ())) / rate_hz
 
     def _rate_hz(self, edge: str) -> float:
-        """Positions in a second of audio; 0 when the edge carries none."""
+        """Return the number of positions per second of audio, or 0 if the edge carries no audio."""
         told = self._description.sample_rate_hz if edge == AUDIO else 0
         return told or self._pipeline.edge(edge).rate_hz

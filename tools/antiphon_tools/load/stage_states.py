@@ -1,4 +1,4 @@
-"""The states of stages before and after a run: held sessions and the traffic of their links."""
+"""The states of stages before and after a run: open sessions and the traffic of their links."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from antiphon_tools.load.result import LeftOpen
 from antiphon_tools.load.stage_driver import describe_stage
 from antiphon_tools.load.trust import Trust
 
-# A stage learns of a session's end a moment after its client does.
+# A stage detects the end of a session slightly later than its client.
 END_GRACE_S = (0.0, 0.1, 0.3, 1.0)
 
 States = Mapping[str, stage_pb2.DescribeResponse]
-"""By role."""
+"""The state of each stage by role."""
 
 
 async def stage_states(addresses: Mapping[str, str], trust: Trust | None) -> States:
-    """Return the current state of each stage; a stage that does not answer is left out."""
+    """Return the current state of each stage. Stages that do not respond are omitted."""
     states = {}
     for role, address in addresses.items():
         try:
@@ -30,7 +30,7 @@ async def stage_states(addresses: Mapping[str, str], trust: Trust | None) -> Sta
 
 
 async def stage_states_at_rest(addresses: Mapping[str, str], trust: Trust | None) -> States:
-    """Return the state of each stage when it has no sessions, or after a grace period."""
+    """Return the state of each stage once it has no sessions, or after a grace period."""
     states: States = {}
     for pause_s in END_GRACE_S:
         await asyncio.sleep(pause_s)
@@ -41,14 +41,14 @@ async def stage_states_at_rest(addresses: Mapping[str, str], trust: Trust | None
 
 
 def left_open(states: States) -> dict[str, LeftOpen]:
-    """What each stage holds."""
+    """Return the sessions and segments that each stage still holds."""
     return {role: LeftOpen(each.open_sessions, each.open_segments) for role, each in states.items()}
 
 
 def link_counts(
     addresses: Mapping[str, str], before: States, after: States
 ) -> dict[str, dict[str, int]]:
-    """What was counted on each outgoing link in between, by "producer → consumer"."""
+    """Return the counts of each outgoing link between two states, by "producer → consumer"."""
     counted = _link_totals(addresses, after)
     for name, counts in _link_totals(addresses, before).items():
         for kind, count in counts.items():

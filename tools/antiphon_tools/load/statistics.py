@@ -1,4 +1,4 @@
-"""What many values have in common: percentiles and the slope of a line. Pure."""
+"""Statistics of many values: percentiles and linear regression."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# What is above a percentile must be a value at least: of 19 values the largest is above p90
-# and p99 alike, and to call it p99 would say more than is known.
+# The number of values required for a percentile. At least one value must be above it. With 19
+# values, for example, the maximum is above both p90 and p99, so reporting it as p99 would be
+# misleading.
 ENOUGH_FOR = {90: 10, 99: 100}
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A metric over many requests; the unit is the metric's.
+    """The distribution of a metric over many requests, in the unit of the metric.
 
-    A percentile of fewer values than it takes (`ENOUGH_FOR`) is None.
+    A percentile is None if there are fewer values than `ENOUGH_FOR` requires.
     """
 
     count: int
@@ -28,9 +29,9 @@ class Distribution:
 
 
 def percentile(ascending: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of the values lie, interpolated between neighbours.
+    """Return the value below which `percent` percent of the values lie, with linear interpolation.
 
-    The same as `numpy.percentile`. `ascending` must be sorted and not empty.
+    This is equivalent to `numpy.percentile`. `ascending` must be sorted and not empty.
     """
     place = (len(ascending) - 1) * percent / 100
     low, high = math.floor(place), math.ceil(place)
@@ -38,7 +39,7 @@ def percentile(ascending: Sequence[float], percent: float) -> float:
 
 
 def distribution(values: Iterable[float]) -> Distribution | None:
-    """The distribution of the values; None without any."""
+    """Return the distribution of the values, or None if there are no values."""
     ascending = sorted(values)
     if not ascending:
         return None
@@ -58,7 +59,9 @@ def distribution(values: Iterable[float]) -> Distribution | None:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """How much y grows with each x, by least squares; 0 for fewer than two different x."""
+    """Return the slope of a least-squares line, or 0 if there are fewer than two distinct x
+    values.
+    """
     if not points:
         return 0.0
     mean_x = math.fsum(x for x, _ in points) / len(points)

@@ -1,4 +1,4 @@
-"""From what was seen of a run to its result. Pure."""
+"""Computes the result of a run from its observations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STAGE_TIMES = ("first_input_s", "first_output_s", "last_output_s", "busy_s")
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A run and what was seen around it."""
+    """A run and the observations made during it."""
 
     run: LoadRun
     usage: Mapping[str, Sequence[ProcessUsage]]
@@ -51,7 +51,7 @@ def summarize(
     objectives: Sequence[Objective],
     capacity: CapacityResult | None = None,
 ) -> Result:
-    """Return the summary of a run."""
+    """Return the result of a run."""
     run = observed.run
     requests = sorted(run.requests, key=lambda each: each.due_at)
     succeeded = [each for each in requests if not each.error]
@@ -90,12 +90,12 @@ def summarize(
 
 
 def capacity_of(search: CapacitySearch, unit: str) -> CapacityResult:
-    """What a search found."""
+    """Return the result of a capacity search."""
     return CapacityResult(unit, search.best, search.goodput, search.bounded, tuple(search.trials))
 
 
 def continuity(requests: Iterable[Measured]) -> dict[str, float]:
-    """The part of the answers with audio that play on, by milliseconds of buffer."""
+    """Return the fraction of audio answers that play without interruption, by buffer size in ms."""
     underruns = [each.underrun for each in requests if each.underrun is not None]
     if not underruns:
         return {}
@@ -107,7 +107,7 @@ def continuity(requests: Iterable[Measured]) -> dict[str, float]:
 
 
 def _measured_s(run: LoadRun, *, interrupted: bool) -> float:
-    """From the warm-up's end to the last moment at which a request could be due."""
+    """Return the duration from the end of the warm-up until the last request could be due."""
     ends_at = run.started_at + run.load.ends_s
     if interrupted:
         ends_at = min(ends_at, run.ended_at)
@@ -141,7 +141,7 @@ def _edges(moved: Iterable[Mapping[str, Traffic]]) -> dict[str, EdgeTotals]:
 
 
 def _stages(reports: Sequence[Mapping[str, StageTimes]], seconds: float) -> dict[str, StageSummary]:
-    """By role, those that begin first to the front."""
+    """Summarize the reports by role, ordered by when the stages started."""
     roles = dict.fromkeys(chain.from_iterable(reports))
     stages = {
         role: _stage([each[role] for each in reports if role in each], seconds) for role in roles
@@ -170,7 +170,7 @@ def _processes(observed: Observed) -> dict[str, ProcessSummary]:
 
 
 def _process(seen: Sequence[ProcessUsage], ends_at: float) -> ProcessSummary:
-    """`seen` has two looks at least; the load ends before the last of them."""
+    """Summarize at least two measurements of a process. The load ends before the last one."""
     first, last = seen[0], seen[-1]
     loaded = max((each for each in seen[1:] if each.at <= ends_at), default=last, key=_moment)
     return ProcessSummary(

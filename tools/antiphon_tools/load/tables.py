@@ -1,7 +1,7 @@
-"""A result as tables, the same for the terminal and the page. Pure.
+"""The tables of a result, which are used for both the terminal and the page.
 
-Each cell has the figure as it is written and where it comes from: a path into the
-result as JSON (names parted by `/`), so that what is shown can be checked against what is saved.
+Each cell contains the formatted figure and its path in the JSON result, in which names are
+separated by `/`. This makes it possible to compare the displayed values with the saved ones.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from antiphon_tools.load.result import CapacityResult, Result
 from antiphon_tools.load.statistics import ENOUGH_FOR, Distribution
 
 ENOUGH_REQUESTS = 20
-"""Fewer cannot tell a goodput of 95 % from one of 100 %."""
+"""With fewer requests, a goodput of 95% cannot be distinguished from one of 100%."""
 
 PERCENTILES = ("mean", "p50", "p90", "p99", "max")
 DASH = "-"
-"""For a figure that too few values were seen for."""
+"""Displayed instead of figures that are based on too few values."""
 
 
 _ENOUGH = f"n values; {DASH}: too few of them, " + ", ".join(
@@ -30,7 +30,7 @@ _ENOUGH = f"n values; {DASH}: too few of them, " + ", ".join(
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A figure. `path` and `value` are empty for words."""
+    """A figure. `path` and `value` are empty if the cell contains text."""
 
     text: str
     path: str = ""
@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headings; the first cell of a row is its name."""
+    """Rows with headings. The first cell of a row is its name."""
 
     title: str
     headings: tuple[str, ...]
@@ -48,7 +48,7 @@ class Table:
 
 
 def tables(result: Result) -> list[Table]:
-    """All tables of a result that have rows."""
+    """Return all tables of a result that are not empty."""
     made = (
         _capacity(result.capacity) if result.capacity else None,
         _headline(result),
@@ -134,7 +134,7 @@ def _capacity(capacity: CapacityResult) -> Table:
 
 
 def capacity_in_words(capacity: CapacityResult) -> str:
-    """What the search found, as a sentence."""
+    """Describe the result of a capacity search in a sentence."""
     asked = f"goodput of at least {figures.percent(capacity.goodput)}"
     if capacity.load is None:
         return f"No load that was tried had a {asked}."
@@ -179,7 +179,7 @@ def _links(result: Result) -> Table:
 
 
 def _count_of(kind: str) -> Callable[[float], str]:
-    """How a link's count is written."""
+    """Return the function that formats a count of a link."""
     return figures.size if kind.startswith("bytes") else figures.count
 
 
@@ -243,7 +243,7 @@ def _cell(path: str, value: float | None, write: Callable[[float], str]) -> Cell
 
 
 def lines(table: Table) -> Iterator[str]:
-    """The table for a terminal: columns as wide as their widest cell."""
+    """Yield the lines of a table for the terminal. Each column is as wide as its widest cell."""
     rows = [table.headings, *([cell.text for cell in row] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     yield table.title
@@ -253,6 +253,8 @@ def lines(table: Table) -> Iterator[str]:
 
 
 def _aligned(row: Iterable[str], widths: Iterable[int]) -> Iterator[str]:
-    """The first column is flush left, the others flush right."""
+    """Yield the cells of a row. The first column is left-aligned, and the others are
+    right-aligned.
+    """
     for index, (text, width) in enumerate(zip(row, widths, strict=True)):
         yield f"{text:<{width}}" if index == 0 else f"{text:>{width}}"

@@ -1,4 +1,4 @@
-"""What is loaded: something that runs already, or what is started here for the purpose."""
+"""The service under test, which is either already running or started for the test."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LOOPBACK = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The service under load.
+    """The service under test.
 
-    `stages` maps roles to the addresses of known stages, and `pids` the names of processes that
-    were started here to their ids.
+    `stages` contains the addresses of known stages by role. `pids` contains the process IDs of
+    services that were started for the test, by name.
     """
 
     grpc_address: str = ""
@@ -38,7 +38,7 @@ class Target:
 
 
 def target_at(service: str, address: str) -> Target:
-    """A service that runs already; `http://...` is a gateway's HTTP endpoint."""
+    """Return a running service. An address such as `http://...` is a gateway's HTTP endpoint."""
     if "://" in address:
         return Target(http_url=address)
     stages = {} if service == GATEWAY else {service: address}
@@ -49,9 +49,9 @@ def target_at(service: str, address: str) -> Target:
 async def started(
     service: str, deployment: Deployment, report: Report, launcher: type[Launcher] = Launcher
 ) -> AsyncIterator[Target]:
-    """Start one stage, or for the gateway everything, on loopback; stopped afterwards.
+    """Start one stage, or the complete deployment for the gateway, on the loopback interface.
 
-    Raises what `Launcher` raises.
+    The processes are stopped afterwards. Raises the errors of `Launcher`.
     """
     if service != GATEWAY:
         async with _one_stage(service, deployment, report) as process:
@@ -72,7 +72,7 @@ async def started(
 async def _one_stage(
     role: str, deployment: Deployment, report: Report
 ) -> AsyncIterator[ServiceProcess]:
-    """Start one stage without the others, which need not fit on this host."""
+    """Start a single stage. The other stages do not have to fit on this host."""
     root = application_root()
     deployment, _ = resolve(deployment, root)
     with tempfile.TemporaryDirectory(prefix="antiphon-load-") as directory:
@@ -94,7 +94,7 @@ async def _one_stage(
 
 
 async def _ready(process: ServiceProcess, ended: asyncio.Task[None]) -> None:
-    """Wait until the stage can run sessions. Raises `Unavailable`, `DeadlineExceeded`."""
+    """Wait until the stage is ready. Raises `Unavailable` or `DeadlineExceeded`."""
     first = asyncio.FIRST_COMPLETED
     await asyncio.wait((process.ready, ended), timeout=STARTUP_TIMEOUT_S, return_when=first)
     if ended.done():

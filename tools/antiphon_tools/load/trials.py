@@ -1,4 +1,4 @@
-"""One run of a load, or a search for the largest one: everything around the requests."""
+"""Runs a single load or a capacity search, including everything except the requests themselves."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ CHECKS = 3
 
 
 async def load_service(options: LoadOptions, target: Target, stream: TextIO) -> Result:
-    """Load a service as ordered, and report progress on `stream`.
+    """Load a service as described in the options, and show the progress on `stream`.
 
-    Raises the error of a first request if all requests would fail with it.
+    Raises the error of the first request if all requests would fail for the same reason.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     about = {**machine(), "load average at start": load_average()}
@@ -86,7 +86,7 @@ async def check_driver(driver: Driver) -> None:
 
 
 class Trials:
-    """Runs loads on one target. The first Ctrl-C ends the run, the second the program."""
+    """Runs loads on one target. The first Ctrl-C ends the run, and the second ends the program."""
 
     def __init__(
         self, options: LoadOptions, target: Target, driver: Driver, stream: TextIO
@@ -116,7 +116,10 @@ class Trials:
         )
 
     async def find_capacity(self) -> tuple[Observed, CapacityResult]:
-        """Search; what the best run was like (the last one when none was good enough)."""
+        """Search for the capacity. Returns it together with the observations of the best run.
+
+        If no run had sufficient goodput, the observations are those of the last run.
+        """
         options = self._options
         by_sessions = options.load.sessions is not None
         start = options.load.sessions if by_sessions else options.load.rate
@@ -162,7 +165,7 @@ class Trials:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """The first Ctrl-C only ends the arrivals."""
+        """Make the first Ctrl-C end only the arrivals."""
         loop = asyncio.get_running_loop()
 
         def stop() -> None:

@@ -1,4 +1,4 @@
-"""How a service with TLS is known to be the right one, and what it is shown."""
+"""TLS settings to authenticate a service, and the credentials that are presented to it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from antiphon_tools.launcher.plan import GATEWAY
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The authorities that sign its certificate: those of a PEM file, or the system's; and the
-    load test's own certificate and key, for services that ask for one. `stage_name` is the name in
-    a stage's certificate."""
+    """TLS settings for connections to a service.
+
+    `authorities` is a PEM file with the authorities that sign its certificate. Defaults to those of
+    the system. `certificate` and `key` are presented to services that require a client certificate.
+    `stage_name` is the name in the certificate of a stage.
+    """
 
     authorities: Path | None = None
     certificate: Path | None = None
@@ -24,7 +27,9 @@ class Trust:
     stage_name: str = STAGE_NAME
 
     def over_grpc(self, role: str = "") -> Tls:
-        """For the SDK; of a stage by its role."""
+        """Return the settings for the SDK. If `role` is set, they apply to the stage with this
+        role.
+        """
         return Tls(
             root_certificates=self.authorities,
             certificate_chain=self.certificate,
@@ -33,7 +38,10 @@ class Trust:
         )
 
     def over_http(self) -> ssl.SSLContext:
-        """For a connection. Raises `InvalidArgument` for a file that has no certificates."""
+        """Return the context for an HTTPS connection.
+
+        Raises `InvalidArgument` if a file does not contain certificates.
+        """
         try:
             context = ssl.create_default_context(cafile=self.authorities)
         except OSError as error:
@@ -49,7 +57,10 @@ class Trust:
 
 
 def services_trust(config: MutualTlsConfig) -> Trust:
-    """What a deployment's gateway shows its stages; the load test does to them what it does."""
+    """Return the credentials that a deployment's gateway presents to its stages.
+
+    The load test uses them because it takes the place of the gateway.
+    """
     authorities, certificate, key = (
         Path(each.format(role=GATEWAY))
         for each in (config.authority_file, config.certificate_file, config.key_file)
@@ -58,5 +69,5 @@ def services_trust(config: MutualTlsConfig) -> Trust:
 
 
 def stage_tls(trust: Trust | None, role: str) -> Tls | bool:
-    """For a channel to the stage of a role."""
+    """Return the settings for a channel to the stage with this role."""
     return trust.over_grpc(role) if trust is not None else False

@@ -19,36 +19,42 @@ from antiphon.wire.chunks import chunk_to_proto
 from antiphon_tools.load.content import Content
 
 RATE_HZ = 30.0
-"""Positions a second where the edge carries no audio: as fast as a model writes, say."""
+"""The default number of positions per second for edges without audio. It approximates the speed at
+which a model generates text.
+"""
 
 SINGLE_FRAMES = ChunkPolicy(first=1, ramp=(), steady=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A chunk and when it is sent, seconds since the session's start."""
+    """A chunk and the time at which it is sent, in seconds since the start of the session."""
 
     at_s: float
     chunk: chunk_pb2.Chunk
 
 
 Feed = tuple[Timed, ...]
-"""All that one session of a stage is sent, in order; the session's id is filled in later."""
+"""All chunks that are sent in one session of a stage, in order. The session ID is added later."""
 
 FeedOf = Callable[[int], Feed]
-"""The feed of request number n."""
+"""Returns the feed of the request with the given number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Whether a stage is fed at real time, and at how many positions per second; 0: at those
-    of a second of audio, or at `RATE_HZ`."""
+    """Whether a stage is fed in real time, and the number of positions per second.
+
+    If `rate_hz` is 0, the rate is that of the audio, or `RATE_HZ` if there is no audio.
+    """
 
     real_time: bool = True
     rate_hz: float = 0.0
 
     def groups(self, content: Content, pipeline: Pipeline) -> ChunkPolicy:
-        """How frames that are fed are grouped: at real time, each comes when it is made."""
+        """Return how the frames of a feed are grouped. In real time, each frame is sent by
+        itself.
+        """
         otherwise = SINGLE_FRAMES if self.real_time else pipeline.chunk_policy
         return content.chunk_policy or otherwise
 
@@ -60,9 +66,10 @@ def made_up(
     pace: Pace,
     model_dir: Path | None = None,
 ) -> FeedOf:
-    """What the stage's declaration makes up.
+    """Return generated feeds, as defined by the declaration of the stage.
 
-    Raises `FailedPrecondition` when it makes up nothing, or not without what is missing.
+    Raises `FailedPrecondition` if the declaration has no example, or if required information is
+    missing.
     """
     role = description.role
     example = pipeline.stage(role).example

@@ -1,1 +1,1 @@
-"""Mutation testing: random faults in copies of the tree, and the tests that should find them."""
+"""Mutation testing: makes random changes in copies of the tree, and runs the tests."""

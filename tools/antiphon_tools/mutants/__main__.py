@@ -1,4 +1,4 @@
-"""`python -m antiphon_tools.mutants`: draws random mutants and reports which the tests find."""
+"""Create random mutants of the code, and report which of them the tests detect."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ FILES = (
     "services/*/rows.py",
     "services/*/reference.py",
 )
-"""Gateway, SDK, stage runtime, and what families do with text and prompts."""
+"""Files of the gateway, the SDK and the stage runtime, and the text and prompt processing of model
+families.
+"""
 SETTINGS = ("antiphon/deployment/schema.py", "antiphon/runtime/session/plan.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 1 if a mutant survived."""
+    """Run the command line. Returns 1 if a mutant survived."""
     parser = argparse.ArgumentParser(prog="python -m antiphon_tools.mutants", description=__doc__)
     parser.add_argument("--seed", type=int, help="of the draw; another one each time if left out")
     parser.add_argument("--count", type=int, default=40, help="how many mutants")

@@ -1,8 +1,8 @@
-"""Mutation operators over the syntax tree of one file, and the draw of mutants from many.
+"""Mutation operators for the syntax tree of a file, and the random selection of mutants.
 
-A mutant replaces one span of the source, so everything else, line numbers included, stays as it is.
-Left alone: annotations, assertions, raised errors, log calls, decorators and f-strings (whose nodes
-have no positions before Python 3.12).
+A mutant replaces one span of the source, so the rest of the file and its line numbers do not
+change. Annotations, assertions, raised errors, log calls, decorators and f-strings are not mutated.
+The nodes of f-strings have no positions before Python 3.12.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _HOLDERS = {"config", "limits", "gateway", "stage"}
 _LOGGERS = {"log", "logger", "logging"}
 
 Siblings = Mapping[str, tuple[str, ...]]
-"""The names of settings, each with those of the same class and type."""
+"""Maps the name of a setting to the other settings with the same class and type."""
 
 
 _Change = tuple[str, ast.expr | ast.stmt, ast.expr | ast.stmt, str]
-"""An operator, the first and the last of the nodes that it replaces, and with what."""
+"""An operator, the first and last node that it replaces, and the replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A fault in one file: `source[start:stop]`, in bytes, becomes `after`."""
+    """A mutation of a file, which replaces the bytes `source[start:stop]` with `after`."""
 
     path: Path
     operator: str
@@ -61,7 +61,7 @@ class Mutant:
     after: str
 
     def applied(self, source: bytes) -> bytes:
-        """The file with the fault in it."""
+        """Return the content of the file with the mutation."""
         return source[: self.start] + self.after.encode() + source[self.stop :]
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Mutant:
 
 
 def mutants_of(path: Path, source: bytes, siblings: Siblings) -> list[Mutant]:
-    """All mutants of a file, in their order; none for a file without a branch."""
+    """Return all mutants of a file in order. A file without branches has no mutants."""
     tree = ast.parse(source)
     if not any(isinstance(node, _BRANCHES) for node in ast.walk(tree)):
         return []
@@ -90,7 +90,7 @@ def mutants_of(path: Path, source: bytes, siblings: Siblings) -> list[Mutant]:
 
 
 def settings_of(sources: Iterable[bytes]) -> dict[str, tuple[str, ...]]:
-    """The fields of settings, with their siblings of the same annotation in each class."""
+    """Return the names of settings, with the settings of the same type in each class."""
     found: dict[str, set[str]] = {}
     for source in sources:
         for each in ast.walk(ast.parse(source)):
@@ -110,10 +110,10 @@ def _fields_by_type(declared: ast.ClassDef) -> dict[str, set[str]]:
 
 
 def draw(mutants: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
-    """Mutants of as many files as possible.
+    """Select mutants from as many files as possible.
 
-    A file is drawn first, then one of the operators that apply to it, then the place: else long
-    files and common operators would be all there is.
+    The file is selected first, followed by an operator that applies to it, and then the position.
+    Otherwise, large files and common operators would dominate the selection.
     """
     chance = random.Random(seed)
     by_file: dict[Path, dict[str, list[Mutant]]] = defaultdict(lambda: defaultdict(list))
@@ -133,7 +133,7 @@ def draw(mutants: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
 
 
 def _mutable(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that may be changed, outermost first."""
+    """Yield the nodes that may be changed, starting with the outermost one."""
     yield node
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list"):
@@ -155,7 +155,7 @@ def _is_left_alone(node: ast.AST) -> bool:
 
 
 def _changes(node: ast.AST, siblings: Siblings) -> Iterator[_Change]:
-    """The operators that apply to a node."""
+    """Yield the changes that apply to a node."""
     match node:
         case ast.Compare(left, [operator], [right]):
             for other in _COMPARISONS[type(operator)]:
@@ -202,7 +202,7 @@ def _holds_settings(value: ast.expr) -> bool:
 
 
 def _swapped(arguments: list[ast.expr]) -> Iterator[_Change]:
-    """Two neighbouring arguments, both of them names of values."""
+    """Yield swaps of two adjacent arguments that are both names of values."""
     for one, other in itertools.pairwise(arguments):
         texts = ast.unparse(one), ast.unparse(other)
         plain = all(isinstance(each, ast.Name | ast.Attribute) for each in (one, other))
@@ -216,6 +216,6 @@ def _is_type(name: str) -> bool:
 
 
 def _written(node: ast.expr) -> str:
-    """As source that stands for itself wherever an expression may be."""
+    """Return the source of an expression, in parentheses if necessary."""
     text = ast.unparse(ast.fix_missing_locations(ast.Expr(node)))
     return text if isinstance(node, ast.Constant | ast.Name | ast.Attribute) else f"({text})"

@@ -1,4 +1,4 @@
-"""Which tests are likely to fail when a file is wrong: by the import graph and by common words."""
+"""Selects tests that are likely to detect a fault in a file, based on imports and common words."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 from antiphon_tools.launcher.plan import IMPORT_ROOTS
 
 FOLDERS = {"unit": 0.0, "contract": 1.0, "conformance": 1.0, "integration": 1.5, "equality": 3.0}
-"""Where tests are looked for, and how late each folder's turn comes."""
+"""The directories that contain tests, with a penalty that determines their order."""
 STARTED = {
     "antiphon_tools.launcher.process": ("antiphon_gateway.__main__", "antiphon_services.__main__"),
     "antiphon_tools.warm.parent": ("antiphon_gateway.__main__", "antiphon_services.__main__"),
 }
-"""Modules that others run in processes of their own, which no import shows."""
+"""Modules that are started as separate processes, which cannot be derived from imports."""
 
 _WORD = re.compile(r"[A-Z]?[a-z]+")
 _MODULE = re.compile(r"(antiphon(?:_gateway|_services|_testkit|_tools)?)(\.\w+)+")
 
 
 class LikelyTests:
-    """The import graph of a tree, and the words of its files."""
+    """The import graph of a tree, and the words in its files."""
 
     def __init__(self, root: Path, packages: tuple[str, ...]) -> None:
         self._root = root
@@ -49,7 +49,9 @@ class LikelyTests:
                 self._users[used].add(path)
 
     def ranked(self, path: Path) -> list[Path]:
-        """The test files that reach a file through imports, most likely first."""
+        """Return the test files that depend on a file through imports, starting with the most
+        likely.
+        """
         mirror = f"test_{path.stem}"
         ranks = []
         for test, distance in self._distances(path).items():
@@ -59,7 +61,7 @@ class LikelyTests:
         return [test for *_, test in sorted(ranks)]
 
     def _distances(self, path: Path) -> dict[Path, int]:
-        """How many imports lead to a file, for each that reaches it."""
+        """Return the number of imports between a file and each file that depends on it."""
         distances, following = {path: 0}, deque([path])
         while following:
             used = following.popleft()
@@ -70,7 +72,9 @@ class LikelyTests:
         return distances
 
     def _likeness(self, one: Path, other: Path) -> float:
-        """The cosine of the words of two files, rare ones weighing more."""
+        """Return the cosine similarity of the words in two files. Rare words have a higher
+        weight.
+        """
         lengths, product = [], 0.0
         for words in (self._words[one], self._words[other]):
             squares = sum((count * self._weight[word]) ** 2 for word, count in words.items())
@@ -85,7 +89,9 @@ class LikelyTests:
         return Counter({word: 1 + math.log(count) for word, count in counted.items()})
 
     def _uses(self, path: Path) -> Iterator[Path]:
-        """The files that a file imports, names, or starts; of a test, its conftests too."""
+        """Yield the files that a file imports, names or starts. For a test, this includes its
+        conftests.
+        """
         for name in self._names(path):
             for module in (name, name.rpartition(".")[0]):
                 if module in self._files:
@@ -111,7 +117,7 @@ class LikelyTests:
 
 
 def _module(path: Path) -> str:
-    """The name that a file of a checkout is imported by: without its import root."""
+    """Return the name by which a file of a checkout is imported, without its import root."""
     parts = path.with_suffix("").parts
     if parts[0] in IMPORT_ROOTS:
         parts = parts[1:]
@@ -119,5 +125,8 @@ def _module(path: Path) -> str:
 
 
 def _test_module(path: Path) -> str:
-    """Tests import what is in their folder by its bare name; conftests are known by their path."""
+    """Return the module name of a test file, or the path of a `conftest.py`.
+
+    Tests import modules in their own directory without a package name.
+    """
     return str(path) if path.name == "conftest.py" else path.stem

@@ -1,4 +1,4 @@
-"""The trial of a mutant: the tests on a copy of the tree with the fault in it."""
+"""Runs the tests on a copy of the tree that contains a mutant."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from antiphon_tools.launcher.plan import import_path
 from antiphon_tools.mutants.mutations import Mutant
 
 FIRST = 5
-"""So many test files are tried before the rest is collected."""
+"""The number of test files that are run before the remaining ones are collected."""
 TEST_S = 100
-"""A test that takes longer is in a loop."""
+"""The time limit for a test. A test that takes longer is assumed to be in an endless loop."""
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _NOT_FOUND = 4
@@ -29,8 +29,10 @@ _TIMED_OUT = (124, 137)
 
 
 class Verdict(enum.Enum):
-    """The result of the tests for a mutant. `LIMIT`: no test has failed, but not all tests were
-    run."""
+    """The result of the tests for a mutant.
+
+    `LIMIT` means that no test has failed, but not all tests were run.
+    """
 
     KILLED = "killed"
     SURVIVED = "survived"
@@ -39,17 +41,17 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TrialOutcome:
-    """A verdict, and the test that failed."""
+    """A verdict, and the name of the failed test."""
 
     verdict: Verdict
     test: str = ""
 
 
 class ScratchTree:
-    """A copy of the files that git knows or would add; nothing is written to the tree itself."""
+    """A copy of the files that Git tracks or would add. The original tree is never modified."""
 
     def __init__(self, root: Path, *, limit_s: float) -> None:
-        """`limit_s` bounds each run of tests."""
+        """`limit_s` is the time limit for each run of the tests."""
         self._limit_s = limit_s
         self._changes = 0
         self._folder = tempfile.TemporaryDirectory(prefix="mutants-")
@@ -65,7 +67,7 @@ class ScratchTree:
         self._folder.cleanup()
 
     def try_mutant(self, mutant: Mutant, tests: Sequence[Path]) -> TrialOutcome:
-        """Run test files until one fails that passes without the fault."""
+        """Run test files until a test fails that passes without the mutation."""
         given_up: list[str] = []
         for part in filter(None, (tests[:FIRST], tests[FIRST:])):
             while True:
@@ -77,7 +79,7 @@ class ScratchTree:
                     break
                 failed = _FAILED.search(done.stdout)
                 if failed is None:
-                    # The fault ends pytest itself.
+                    # The mutation makes pytest itself exit.
                     return TrialOutcome(Verdict.KILLED, f"exit status {done.returncode}")
                 if self._passes(failed[1]):
                     return TrialOutcome(Verdict.KILLED, failed[1])
@@ -85,7 +87,10 @@ class ScratchTree:
         return TrialOutcome(Verdict.SURVIVED)
 
     def _passes(self, test: str) -> bool:
-        """Whether a test passes as the tree is; of one whose name was not understood, its file."""
+        """Return whether a test passes without the mutation.
+
+        If pytest does not recognize the name of the test, its file is run instead.
+        """
         status = self._run([test]).returncode
         if status == _NOT_FOUND:
             status = self._run([test.partition("::")[0]]).returncode
@@ -102,7 +107,11 @@ class ScratchTree:
             self._write(path, whole)
 
     def _write(self, path: Path, source: bytes) -> None:
-        """Compiled code is taken for the source's by its size and its time in seconds."""
+        """Write a file with a modified timestamp.
+
+        Python detects outdated bytecode by the size of the source and its timestamp in seconds, so
+        the timestamp has to differ for each write.
+        """
         path.write_bytes(source)
         self._changes += 1
         os.utime(path, (self._changes, self._changes))

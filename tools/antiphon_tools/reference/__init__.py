@@ -1,1 +1,4 @@
-"""The source of the documentation site: the repository's pages, and reference pages from source."""
+"""Generates the source of the documentation site.
+
+It consists of the repository's pages and of reference pages that are generated from code.
+"""

@@ -1,4 +1,4 @@
-"""Run by `make docs` after protoc: `python -m antiphon_tools.reference DESCRIPTORS FOLDER`."""
+"""`python -m antiphon_tools.reference DESCRIPTORS FOLDER`: run by `make docs` after protoc."""
 
 from __future__ import annotations
 

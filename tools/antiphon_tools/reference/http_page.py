@@ -1,4 +1,4 @@
-"""The HTTP endpoints, from the OpenAPI document that a gateway serves."""
+"""Generates the reference of HTTP endpoints from the OpenAPI document that a gateway serves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ such as `talker`. [HTTP endpoints](../docs/http.md) introduces them.
 
 
 def http_page() -> str:
-    """Each endpoint with its body and its answers, then the objects that they consist of."""
+    """Return a page that describes each endpoint with its requests and responses, and all
+    objects.
+    """
     document = json.loads(OpenApi(HTTP_ENDPOINTS, "ignore").document(()))
     kinds = document["components"]["schemas"]
     parts = [_HEAD, document["info"]["description"], ""]
@@ -54,7 +56,7 @@ def _kind(name: str, kind: Json) -> Iterator[str]:
 
 
 def kind_table(kind: Json) -> Iterator[str]:
-    """The fields of an object's JSON schema."""
+    """Yield a table of the fields in an object's JSON schema."""
     properties: Json = kind.get("properties", {})
     if not properties:
         yield f"{field_type(kind)}\n" if "enum" in kind else ""
@@ -83,7 +85,7 @@ _BOUNDS = {
 
 
 def field_type(schema: Json) -> str:
-    """A JSON schema in a table's cell."""
+    """Describe a JSON schema in the cell of a table."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"

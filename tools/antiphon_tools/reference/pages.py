@@ -1,4 +1,6 @@
-"""The repository's Markdown pages, at their own paths, so that their links hold on the site."""
+"""Copies the repository's Markdown pages. Their paths do not change, so their links remain
+valid.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
 
 
 def copy_pages(folder: Path) -> None:
-    """Copy all pages, and the files that they link to, into a folder that is emptied first.
+    """Copy all pages and the files that they link to. The directory is cleared first.
 
     Raises `subprocess.CalledProcessError` outside a checkout.
     """
@@ -27,7 +29,7 @@ def copy_pages(folder: Path) -> None:
 
 
 def _linked_files(page: Path) -> list[Path]:
-    """Files of the repository that a page links to."""
+    """Return the files of the repository that a page links to."""
     targets = [
         (page.parent / link).resolve()
         for link in _LINK.findall(page.read_text())

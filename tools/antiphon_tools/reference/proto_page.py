@@ -1,4 +1,4 @@
-"""Descriptors with their comments, as one HTML page. Pure."""
+"""Renders protobuf descriptors and their comments as an HTML page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
-# Numbers of fields of descriptor.proto, of which the place of a comment is made.
+# Field numbers of descriptor.proto, which are part of the path of a comment.
 _MESSAGES, _ENUMS, _SERVICES = 4, 5, 6
 _FIELDS, _NESTED, _NESTED_ENUMS, _MEMBERS = 2, 3, 4, 2
 
@@ -30,13 +30,15 @@ Path = tuple[int, ...]
 
 
 def proto_page(files: Iterable[FileDescriptorProto]) -> str:
-    """Services, messages and enums of all files, each with its comment."""
+    """Return a page with the services, messages and enums of all files, including their
+    comments.
+    """
     parts = [part for file in files for part in ProtoFile(file).parts()]
     return "\n".join([_HEAD, *parts, "</body></html>", ""])
 
 
 class ProtoFile:
-    """One file, and the comments in it by their place."""
+    """A file and its comments, by their path."""
 
     def __init__(self, file: FileDescriptorProto) -> None:
         self._file = file
@@ -46,7 +48,7 @@ class ProtoFile:
         }
 
     def parts(self) -> Iterator[str]:
-        """The page's parts, in the file's order."""
+        """Yield the parts of the page in the order of the file."""
         yield f"<h1>{escape(self._file.name)}</h1>"
         for index, service in enumerate(self._file.service):
             yield from self._service(service, (_SERVICES, index))
@@ -104,7 +106,7 @@ class ProtoFile:
 
 
 def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Names, which are text, and types and comments, which are HTML."""
+    """Yield a table. Names are plain text, while types and comments are HTML."""
     lines = [
         f"<tr><td><code>{escape(name)}</code></td><td>{kind}</td><td>{comment}</td></tr>"
         for name, kind, comment in rows

@@ -1,7 +1,7 @@
-"""The events of `/v1/realtime`.
+"""Generates the reference of `/v1/realtime` events.
 
-Those from the client come from the types that read them. Those from the gateway are written by its
-own translation, of one example of each event of a conversation.
+The client events are generated from the types that parse them. The server events are examples that
+the gateway's own translation writes for each type of conversation event.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ CLIENT_EXAMPLES: Sequence[Json] = (
     {"type": "response.cancel"},
     {"type": "output_audio_buffer.clear"},
 )
-"""One event of each type."""
+"""An event of each type."""
 
 _SETTINGS = ConversationSettings(
     model="antiphon-demo",
@@ -163,11 +163,11 @@ SERVER_EXAMPLES: Sequence[ConversationEvent] = (
     ServerStopping(30.0),
     ConversationSaved(b"token", 12, 9),
 )
-"""One conversation event of each kind, in an order in which they may come."""
+"""A conversation event of each type, in a possible order."""
 
 
 async def realtime_page() -> str:
-    """Both directions, each type with its fields or an example."""
+    """Return a page for both directions. Each event type has its fields or an example."""
     return "\n".join([_HEAD, *_client_events(), *await _server_events()])
 
 
@@ -199,7 +199,7 @@ def _client_events() -> Iterator[str]:
 
 
 async def _server_events() -> list[str]:
-    """An example of each type, in the order of a conversation."""
+    """Return an example of each type, in the order of a conversation."""
     events = ServerEvents(_SETTINGS, max_retrieved_bytes=1 << 20)
     written = [made for event in SERVER_EXAMPLES for made in await events.of(event)]
     first: dict[str, Json] = {}

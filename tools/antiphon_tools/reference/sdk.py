@@ -1,4 +1,4 @@
-"""The SDK's pages, by pdoc."""
+"""Generates the SDK's pages with pdoc."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import antiphon
 
 
 def write_sdk_pages(folder: Path) -> None:
-    """Write a page of everything that the SDK exports, and nothing else, into a folder."""
+    """Write a page that contains only the names that the SDK exports."""
     for name in antiphon.__all__:
-        # Names load when they are first used, and pdoc looks at those that are there.
+        # The SDK loads names when they are first used, but pdoc only documents names that are
+        # loaded.
         setattr(antiphon, name, getattr(antiphon, name))
     pdoc.pdoc("antiphon", r"!antiphon\.", output_directory=folder)

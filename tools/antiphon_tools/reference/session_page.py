@@ -1,4 +1,4 @@
-"""The states of a session, from the table that the stages follow."""
+"""Generates a page of session states from the table that the stages use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from antiphon.runtime.session.states import ENDED, TRANSITIONS, Event, State
 
 
 def session_page() -> str:
-    """A row for each state, a column for each event."""
+    """Return a table with one row per state and one column per event."""
     lines = [
         "# States of a session",
         "",

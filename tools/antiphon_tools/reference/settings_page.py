@@ -1,5 +1,7 @@
-"""The settings of a deployment's file, from its schema: fields, types, defaults, and the comments
-in front of them."""
+"""Generates a page of deployment settings from the schema.
+
+It contains the fields with their types, defaults and preceding comments.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ start. [Serve on one host](../docs/serve.md) introduces the file. In the Helm ch
 
 
 def settings_page() -> str:
-    """Each group of settings, the deployment first."""
+    """Return a page with each group of settings, starting with the deployment."""
     kinds = _kinds(Deployment)
     _, components = msgspec.json.schema_components([Deployment])
     lines = [_HEAD]
@@ -34,7 +36,7 @@ def settings_page() -> str:
 
 
 def _kinds(root: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
-    """The schema's structs, outer ones first."""
+    """Return the structs of the schema, starting with the outermost one."""
     found = [root]
     for kind in found:
         for each in msgspec.structs.fields(kind):
@@ -53,7 +55,7 @@ def _table(properties: dict[str, Any], comments: dict[str, str]) -> Iterator[str
     yield "| setting | type | default | meaning |\n|---|---|---|---|"
     for name, schema in properties.items():
         default = schema.get("default")
-        # A group has its own table.
+        # A group of settings has its own table.
         shown = "-" if isinstance(default, dict) and default else f"`{json.dumps(default)}`"
         meaning = comments.get(name, "").replace("|", "\\|")
         yield f"| `{name}` | {field_type(schema)} | {shown} | {meaning} |"
@@ -61,7 +63,10 @@ def _table(properties: dict[str, Any], comments: dict[str, str]) -> Iterator[str
 
 
 def field_comments(kind: type) -> dict[str, str]:
-    """The comment lines in front of each field. Fields that follow one directly share it."""
+    """Return the comment that precedes each field.
+
+    Fields without a comment of their own share the comment of the previous field.
+    """
     comments: dict[str, str] = {}
     lines: list[str] = []
     in_field = False

@@ -1,8 +1,8 @@
-"""A simulation of the protocol between gateway and stages, in any order of events, without sockets
-or a clock.
+"""A simulation of the protocol between the gateway and the stages, without sockets or a clock.
 
-Stages have the real session tables and engine rounds, over engines that count. The gateway has the
-real `SegmentProgress` and `DeliveredOutput`, in a simple loop. Sessions are lines of a standing
-stream, with the real `StandingLines`, `LineTable` and `ServedSession` at its ends. Queues connect
-them. A seed determines the next message, the next step, and the faults.
+Events can occur in any order. The stages use the real session tables and engine rounds, with
+engines that only count. The gateway uses the real `SegmentProgress` and `DeliveredOutput` in a
+simple loop. Sessions are lines of a standing stream, whose ends are the real `StandingLines`,
+`LineTable` and `ServedSession`. They are connected by queues. A seed determines the next message,
+the next step, and the faults.
 """

@@ -1,6 +1,6 @@
-"""`python -m antiphon_tools.simulation`: plays the protocol in many orders, each drawn by a seed.
+"""Simulate the protocol with many random orders of events, which are determined by seeds.
 
-The first finding ends the run, as a transcript that is as short as it could be made.
+The first violation ends the run. It is printed as a transcript that is as short as possible.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TOLD_EVERY_S = 10.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line and return its exit status."""
     options = _parser().parse_args(arguments)
     began = told_at = time.monotonic()
     moves = 0

@@ -1,4 +1,4 @@
-"""The gateway's side of one call: attempts at the same answer until one is whole. Pure."""
+"""The gateway's part of a call, which makes several attempts until the answer is complete."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LINEUP = _lineup()
 
 @dataclass(eq=False)
 class Caller:
-    """One call. Its answer is `frames` frames, which depend only on its `seed`."""
+    """A call. Its answer consists of `frames` frames that depend only on `seed`."""
 
     name: str
     seed: int
@@ -50,23 +50,25 @@ class Caller:
 
     @property
     def session_id(self) -> str:
-        """Of the attempt that is being made."""
+        """The session ID of the current attempt."""
         return f"{self.name}.{self.attempt}"
 
     @property
     def over(self) -> bool:
-        """Whether the client has received the end."""
+        """Whether the client has received the end of the answer."""
         return self.finished or self.cancelled or self.error is not None
 
     @property
     def sampling(self) -> SamplingRequest:
-        """What the talker is asked."""
+        """The sampling parameters of the talker."""
         return SamplingRequest(seed=self.seed, max_tokens=self.frames)
 
     @property
     def history(self) -> History | None:
-        """Return the history for another attempt, for every second call; other calls start from the
-        beginning."""
+        """The history for another attempt.
+
+        Only every second call has one. The other calls start from the beginning.
+        """
         return self.delivered.history if self.attempt and self.seed % 2 else None
 
     @property
@@ -75,14 +77,15 @@ class Caller:
         return np.concatenate(self.heard) if self.heard else np.empty(0, np.float32)
 
     def begin(self) -> None:
-        """Another attempt."""
+        """Start another attempt."""
         self.attempt += 1
         self.progress = SegmentProgress(self.session_id, LINEUP)
         if self.attempt:
             self.delivered.start_over()
 
     def take(self, role: str, chunk: Chunk) -> int | None:
-        """Deliver a chunk: the new samples of this attempt, if there are any.
+        """Deliver a chunk. Returns the number of samples of this attempt if the chunk contains
+        audio.
 
         Raises the errors of `SegmentProgress` and `DeliveredOutput`.
         """
@@ -95,11 +98,14 @@ class Caller:
         return event.first_sample + len(event.samples)
 
     def report(self, role: str) -> None:
-        """A stage has done its part."""
+        """Record that a stage has completed its part."""
         self.progress.add_report(role, session_pb2.SegmentReport(segment=0))
 
     def finish_if_complete(self) -> bool:
-        """Whether the answer is whole with what has come. Raises what `DeliveredOutput` raises."""
+        """Finish the answer if it is complete, and return whether it is.
+
+        Raises the errors of `DeliveredOutput`.
+        """
         if not self.progress.complete:
             return False
         end = self.progress.finished()
@@ -108,15 +114,16 @@ class Caller:
         return True
 
     def goes_on(self, error: AntiphonError) -> bool:
-        """Return whether another attempt follows an error. Otherwise the client receives the
-        error."""
+        """Return whether another attempt follows an error. If not, the client receives the
+        error.
+        """
         if error.code in LOSSES and self.attempt + 1 < self.most_attempts:
             return True
         self.error = error
         return False
 
     def fault(self) -> str:
-        """Return the violation in the client's audio; empty if there is none."""
+        """Describe an error in the client's audio. Returns an empty string if there is none."""
         expected, heard = audio_of(stream_key(self.seed, TALKER), self.frames), self.audio
         if not np.array_equal(heard, expected[: len(heard)]):
             return f"{self.name} has heard something else than its answer"

@@ -1,4 +1,4 @@
-"""Engines of a talker and a vocoder that count: each output identifies its segment."""
+"""Counting engines for a talker and a vocoder, whose output identifies the segment."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SAMPLES_PER_FRAME = 2
 
 
 def frame_of(key: int, number: int) -> int:
-    """The code of a frame by the key of its answer's draws."""
+    """Return the code of a frame for an answer with this key."""
     return (key * 131 + number * 7 + 1) % 65_521
 
 
 def audio_of(key: int, frames: int) -> Tensor:
-    """All samples of an answer."""
+    """Return all samples of an answer."""
     codes = [frame_of(key, number) for number in range(frames)]
     return np.repeat(np.array(codes, np.float32), SAMPLES_PER_FRAME)
 
@@ -36,37 +36,37 @@ class _Speaking:
 
 
 class CountingTalker:
-    """Emits one frame per step and segment, up to `max_tokens` of its sampling.
+    """Emits one frame per step and segment, up to `max_tokens` of its sampling parameters.
 
-    The first step emits the frames of a history.
+    In the first step, it emits the frames of the history.
     """
 
     def __init__(self) -> None:
         self.segments: dict[SegmentKey, _Speaking] = {}
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in."""
+        """Add a segment."""
         history, sampling = settings.history or History(), settings.sampling
         self.segments[key] = _Speaking(sampling.seed, sampling.max_tokens, history.frames)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Needs nothing."""
+        """Does nothing, because the talker needs no input."""
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`tokens` after the end, which never comes."""
+        """Return `tokens` after the end of the segment. No tokens ever arrive."""
         return "tokens" if self.segments[key].over else None
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """A frame, or the end."""
+        """Emit a frame or the end of each segment."""
         ready = [k for k, each in self.segments.items() if not each.over and k not in held]
         return [event for key in ready for event in self._advance(key)]
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What it has made until now."""
+        """Return the usage of a segment up to this point."""
         return Completed(key, FinishReason.CANCELLED, 0, self.segments[key].made)
 
     def release(self, key: SegmentKey) -> None:
-        """Forget a segment."""
+        """Remove a segment."""
         del self.segments[key]
 
     def _advance(self, key: SegmentKey) -> list[EngineEvent]:
@@ -91,13 +91,13 @@ class _Decoding:
 
 
 class CountingVocoder:
-    """Repeats each frame's code."""
+    """Repeats the code of each frame as samples."""
 
     def __init__(self) -> None:
         self.segments: dict[SegmentKey, _Decoding] = {}
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in."""
+        """Add a segment."""
         self.segments[key] = _Decoding()
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
@@ -108,22 +108,22 @@ class CountingVocoder:
         segment.reason = chunk.finish_reason
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`codes` while there is nothing to decode and no end."""
+        """Return `codes` if there is nothing to decode and the input has not ended."""
         segment = self.segments[key]
         return None if segment.frames or segment.reason else "codes"
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Decode what every segment has."""
+        """Decode the stored frames of each segment."""
         ready = [k for k in self.segments if k not in held and self.awaited_edge(k) is None]
         return [event for key in ready for event in self._decode(key)]
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What was decoded until now."""
+        """Return the usage of a segment up to this point."""
         frames = self.segments[key].decoded
         return Completed(key, FinishReason.CANCELLED, frames, frames * SAMPLES_PER_FRAME)
 
     def release(self, key: SegmentKey) -> None:
-        """Forget a segment."""
+        """Remove a segment."""
         del self.segments[key]
 
     def _decode(self, key: SegmentKey) -> list[EngineEvent]:

@@ -1,8 +1,8 @@
-"""Replicas and their links, with the messages and faults that may happen next.
+"""Replicas and their links, with the messages and faults that may occur next.
 
-A replica may be killed, and is restarted. It may be suspended, and resumes or is replaced by the
-gateway. A link may break, and is reconnected or lost. The payload of a chunk may be lost. A
-standing stream may break, or carry more than the window of a line.
+A replica may be killed, in which case it is restarted. It may also be suspended, after which it
+either resumes or is replaced by the gateway. A link may break, and is either reconnected or lost.
+The payload of a chunk may be lost. A standing stream may break, or a line may exceed its window.
 """
 
 from __future__ import annotations
@@ -59,9 +59,12 @@ Move = tuple[str, Callable[[], None]]
 
 
 class SimulatedFleet:
-    """Replicas of both stages; `failed` once anything has that may end a session, `waited` once it
-    took longer than a stage waits. `overrun` are the sessions whose lines got more than their
-    window, which may end them and no other."""
+    """The replicas of both stages.
+
+    `failed` is true after any fault that may end a session. `waited` is true after a delay that
+    exceeds the timeouts of the stages. `overrun` contains the sessions whose lines have exceeded
+    their window. Only these sessions may end for this reason.
+    """
 
     def __init__(self) -> None:
         self.failed = self.waited = False
@@ -79,13 +82,13 @@ class SimulatedFleet:
 
     @property
     def unwell(self) -> bool:
-        """Whether anything is down, stands still or is cut off now."""
+        """Whether anything is currently down, suspended or disconnected."""
         hosts = self.hosts.values()
         still = any(host is None or host.stands_still for host in hosts)
         return still or any(link.suspended for link in self.links)
 
     def arrivals(self) -> Iterator[Move]:
-        """The next message of each queue to a replica."""
+        """Yield the next message of each queue to a replica."""
         for standing in self.standing:
             yield from self._standing_moves(standing)
         for link in self.links:
@@ -124,7 +127,7 @@ class SimulatedFleet:
                 yield f"{producer.name} sends {name_of(chunk)} to {consumer.name}", link.send
 
     def rounds(self) -> Iterator[Move]:
-        """What engines may do, and what has come of it."""
+        """Yield the possible actions of engines, and the delivery of their results."""
         for host in self.hosts_up():
             if host.stands_still:
                 continue
@@ -134,7 +137,7 @@ class SimulatedFleet:
                 yield f"{host.name} takes a step in", partial(self._settle, host)
 
     def faults(self) -> Iterator[Move]:
-        """What may fail next."""
+        """Yield the faults that may occur next."""
         for host in self.hosts_up():
             yield f"{host.name} is killed", partial(self._kill, host)
             if not host.stands_still:
@@ -154,7 +157,7 @@ class SimulatedFleet:
                 yield what, partial(self._overrun, stream)
 
     def recoveries(self) -> Iterator[Move]:
-        """What may come of what has failed."""
+        """Yield the possible consequences of earlier faults."""
         for address, host in self.hosts.items():
             if host is None:
                 yield f"{address} is started", partial(self._restart, address)
@@ -167,7 +170,7 @@ class SimulatedFleet:
                 yield f"{_where(link)} is lost", partial(self._lose, link)
 
     def recover(self) -> None:
-        """All replicas and links are up."""
+        """Restore all replicas and links."""
         for address, host in self.hosts.items():
             if host is None:
                 self._restart(address)
@@ -178,7 +181,7 @@ class SimulatedFleet:
                 self._heal(link)
 
     def advance(self, seconds: float) -> None:
-        """Time passes. Raises `Violation`."""
+        """Advance the time. Raises `Violation` if a check fails."""
         self.now += seconds
         for host in self.hosts_up():
             if not host.stands_still:
@@ -194,7 +197,7 @@ class SimulatedFleet:
 
     def check_rest(self) -> None:
         """Raise `Violation` if a resource is still held long after the last call."""
-        # Chunks that came for a session which was never opened are kept for a while.
+        # Chunks for a session that was never opened are kept for a while.
         for _ in range(3):
             self.advance(10.0)
         for host in self.hosts_up():
@@ -223,15 +226,15 @@ class SimulatedFleet:
                 raise Violation(f"{_where(link)} keeps chunks of {', '.join(link.log.sessions)}")
 
     def hosts_up(self) -> Iterator[SimulatedStage]:
-        """Those that run."""
+        """Yield the running replicas."""
         return filter(None, tuple(self.hosts.values()))
 
     def alive(self, role: str) -> list[SimulatedStage]:
-        """Those of a stage that run."""
+        """Return the running replicas of a stage."""
         return [host for host in self.hosts_up() if host.role == role]
 
     def runs(self, host: SimulatedStage) -> bool:
-        """Whether this boot of a replica is the one that runs."""
+        """Return whether this instance of a replica is the one that is running."""
         return self.hosts[host.address] is host
 
     # -- stages ----------------------------------------------------------------------------
@@ -239,7 +242,9 @@ class SimulatedFleet:
     def open_line(
         self, caller: Caller, host: SimulatedStage, opening: session_pb2.SessionOpen
     ) -> None:
-        """The gateway opens a session on a replica, on the stream that it has or another one."""
+        """Open a session from the gateway to a replica, on the existing standing stream or a new
+        one.
+        """
         standing = next((e for e in self.standing if e.host is host and not e.gateway_over), None)
         if standing is None:
             standing = SimulatedStanding(host, _Sessions(self, host))
@@ -249,7 +254,7 @@ class SimulatedFleet:
         self.streams.append(SimulatedStream(caller, opening.session_id, standing, requests, line))
 
     def leave(self, stream: SimulatedStream) -> None:
-        """The gateway ends a line."""
+        """End a line from the gateway."""
         stream.line.cancel()
         self.streams.remove(stream)
 
@@ -257,7 +262,7 @@ class SimulatedFleet:
         self.take(host, host.settle(self.now))
 
     def take(self, host: SimulatedStage, instructions: list[Instruction]) -> None:
-        """Put what a stage sends on its way."""
+        """Deliver the messages of a stage to their queues."""
         for each in instructions:
             match each:
                 case Send(destination, chunk) if destination != REPLY:
@@ -272,7 +277,7 @@ class SimulatedFleet:
                     self._reply(host, each)
 
     def route(self, host: SimulatedStage, fact: Fact) -> None:
-        """A stage handles a fact."""
+        """Let a stage handle a fact."""
         self.take(host, host.handle(fact, self.now))
 
     def _unacknowledged(self, host: SimulatedStage, session_id: str) -> bool:
@@ -280,7 +285,7 @@ class SimulatedFleet:
         return any(session_id in link.log.sessions for link in links)
 
     def _settle_ends(self, host: SimulatedStage) -> None:
-        """Deliver the ends of sessions whose chunks have all arrived."""
+        """Deliver the ends of sessions whose chunks have all been acknowledged."""
         for session_id in tuple(host.held_ends):
             if not self._unacknowledged(host, session_id):
                 self._reply(host, host.held_ends.pop(session_id))
@@ -305,7 +310,8 @@ class SimulatedFleet:
         consumer = self.hosts[destination.address]
         self._links_made += 1
         if consumer is None or consumer.boot_id != destination.boot_id:
-            # Another process there refuses the link; nobody is there at all: the same in the end.
+            # In the real system, a different process at this address would refuse the link. The
+            # result is the same if there is no process.
             consumer = SimulatedStage(VOCODER, destination.address, destination.boot_id)
             link = SimulatedLink(f"link {self._links_made}", producer, consumer)
             self._tell_producer(link)
@@ -352,7 +358,7 @@ class SimulatedFleet:
                 self._producer_loses(link)
 
     def _producer_loses(self, link: SimulatedLink) -> None:
-        """The producer's end is gone, with what was not acknowledged."""
+        """Disconnect the producer's end of a link. Unacknowledged chunks are lost."""
         self.links.remove(link)
         producer, consumer = link.producer, link.consumer
         sessions = frozenset(link.log.sessions)
@@ -407,7 +413,7 @@ class SimulatedFleet:
             self._settle_ends(link.producer)
 
     def _lose(self, link: SimulatedLink) -> None:
-        """Disconnect both ends, and report the loss to each."""
+        """Disconnect both ends of a link, and report the loss to each of them."""
         if self.runs(link.producer):
             self._producer_loses(link)
         else:
@@ -424,8 +430,10 @@ class SimulatedFleet:
         self._wake(host)
 
     def _give_up(self, host: SimulatedStage) -> None:
-        """Cancel the gateway's stream to the process. The process receives the cancellation when it
-        resumes."""
+        """Cancel the gateway's stream to a process.
+
+        The process receives the cancellation when it resumes.
+        """
         for standing in self.standing:
             if standing.host is host:
                 standing.sever()
@@ -440,7 +448,7 @@ class SimulatedFleet:
 
 
 class _Sessions:
-    """The part of `Stage` between a session's stream and the table."""
+    """The part of `Stage` between the stream of a session and the session table."""
 
     def __init__(self, fleet: SimulatedFleet, host: SimulatedStage) -> None:
         self._fleet = fleet

@@ -1,4 +1,4 @@
-"""A stage process without its process: a session table, an engine's rounds, and what they sent."""
+"""A simulated stage process, with a session table, engine rounds, and the messages it has sent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ SAMPLING = Sampling(
 
 @dataclass(eq=False)
 class SimulatedStage:
-    """One boot of one replica. What the engine did waits in `batches` for the table."""
+    """An instance of a replica.
+
+    `batches` contains results of the engine that the session table has not processed yet.
+    """
 
     role: str
     address: str
@@ -46,7 +49,7 @@ class SimulatedStage:
     commands: list[EngineCommand] = field(default_factory=list)
     batches: deque[EngineStepped] = field(default_factory=deque)
     replies: dict[str, Outbox[Reply]] = field(default_factory=dict)
-    # Of sessions that have ended well, but for chunks that are not acknowledged.
+    # The ends of successful sessions that still have unacknowledged chunks.
     held_ends: dict[str, End] = field(default_factory=dict)
     stands_still: bool = False
 
@@ -65,23 +68,23 @@ class SimulatedStage:
 
     @property
     def name(self) -> str:
-        """For the transcript."""
+        """The name of the replica in transcripts."""
         return self.boot_id
 
     @property
     def can_step(self) -> bool:
-        """Whether a round of the engine would do something."""
+        """Whether an engine round would have any effect."""
         return bool(self.commands or self.rounds.steppable)
 
     @property
     def segments(self) -> list[SegmentKey]:
-        """What the engine holds."""
+        """The segments that the engine holds."""
         return list(self.engine.segments)
 
     def handle(self, fact: Fact, now: float) -> list[Instruction]:
-        """What the table wants done elsewhere; the engine's part is noted here.
+        """Let the session table handle a fact, and return its instructions for other components.
 
-        Raises the error that refuses a session.
+        Instructions for the engine are stored. Raises the error with which a session is rejected.
         """
         done = self.table.handle(fact, now)
         elsewhere: list[Instruction] = []
@@ -93,16 +96,16 @@ class SimulatedStage:
         return elsewhere
 
     def refuse(self, session_id: str, error: AntiphonError, now: float) -> list[Instruction]:
-        """The consumer of a link does not want a session's chunks."""
+        """Record that the consumer of a link has refused the chunks of a session."""
         return self.handle(ChunksRefused(session_id, error), now)
 
     def step(self) -> None:
-        """A round of the engine."""
+        """Run an engine round."""
         commands, self.commands = self.commands, []
         batch = self.rounds.run(commands)
         if not batch.is_empty:
             self.batches.append(batch)
 
     def settle(self, now: float) -> list[Instruction]:
-        """The table learns of a round."""
+        """Let the session table process the result of an engine round."""
         return self.handle(self.batches.popleft(), now)

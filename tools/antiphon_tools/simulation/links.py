@@ -1,7 +1,8 @@
-"""A link between two stages, with the real logs of both ends and what is on its way between them.
+"""A link between two stages, with the real logs of both ends and the messages in transit.
 
-What is sent is kept until it is acknowledged, and answers until they are confirmed. A break loses
-all that is on its way; when the link is back, each end sends again what the other has not had.
+Sent chunks are kept until they are acknowledged, and responses are kept until they are confirmed.
+If the link breaks, all messages in transit are lost. When it is reconnected, each end resends what
+the other end has not received.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class LoggedChunk(Outgoing):
 
 @dataclass(frozen=True, slots=True)
 class SentChunk:
-    """A chunk on its way, and how many answers the producer has had when it was sent."""
+    """A chunk in transit, and the number of responses that the producer had received when it was
+    sent.
+    """
 
     number: int
     chunk: Chunk
@@ -44,14 +47,14 @@ class SentChunk:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The consumer has so many chunks."""
+    """The consumer has received the first `count` chunks."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class AskedAgain:
-    """The payload of a chunk did not come."""
+    """The payload of a chunk was lost."""
 
     number: int
 
@@ -61,7 +64,10 @@ Answered = Grant | Refuse | Acknowledged | AskedAgain | DestinationLost
 
 @dataclass(eq=False)
 class SimulatedLink:
-    """From a talker's boot to a vocoder's; neither end knows of what is on its way."""
+    """A link from an instance of the talker to one of the vocoder.
+
+    Neither end knows which messages are in transit.
+    """
 
     link_id: str
     producer: SimulatedStage
@@ -72,37 +78,41 @@ class SimulatedLink:
     back: deque[Answered] = field(default_factory=deque)
     suspended: bool = False
     received: int = 0
-    # Of the chunks that were received; and of the answers, those that the producer has had.
+    # The number of received chunks that were acknowledged, and the number of responses that the
+    # producer has received.
     acknowledged: int = 0
     answers_had: int = 0
     _asked_again: bool = False
 
     @property
     def next_chunk(self) -> Chunk | None:
-        """What the producer may send now."""
+        """The chunk that the producer can send next."""
         first = None if self.suspended else self.log.first()
         return first.chunk if isinstance(first, LoggedChunk) else None
 
     @property
     def owes_acknowledgement(self) -> bool:
-        """Whether the consumer has chunks that are not acknowledged."""
+        """Whether the consumer has received chunks that are not acknowledged yet."""
         return not self.suspended and self.acknowledged < self.received
 
     @property
     def may_lose_payload(self) -> bool:
-        """Whether the chunk that comes next is one that is wanted."""
+        """Whether the next chunk to arrive is the one that the consumer expects."""
         batch = self.forth[0] if self.forth and not self.suspended else None
         return isinstance(batch, SentChunk) and batch.number == self.received
 
     def send(self) -> None:
-        """The producer sends its next chunk."""
+        """Send the producer's next chunk."""
         first = self.log.first()
         assert isinstance(first, LoggedChunk)
         self.forth.append(SentChunk(self.log.sent(first), first.chunk, self.answers_had))
 
     def take(self) -> Chunk | Gone | None:
-        """The consumer gets the next message: a chunk, unless it has had it or waits for one
-        before it. Raises `DataLoss` when one before it is missing."""
+        """Receive the next message.
+
+        Returns None for a chunk that has already been received, or that has to wait for an earlier
+        one. Raises `DataLoss` if an earlier chunk is missing.
+        """
         batch = self.forth.popleft()
         if isinstance(batch, Gone):
             return batch
@@ -130,20 +140,22 @@ class SimulatedLink:
         self.back.append(Acknowledged(self.received))
 
     def answer(self, answer: Grant | Refuse) -> None:
-        """The consumer answers."""
+        """Send a response from the consumer."""
         self.answers.append(answer)
         if not self.suspended:
             self.back.append(answer)
 
     def sever(self) -> None:
-        """It breaks, and what is on its way is lost, but for the news that an end is gone."""
+        """Break the link. Messages in transit are lost, except the information that an end is
+        gone.
+        """
         self.suspended = True
         gone = GONE in self.forth
         lost = [each for each in self.back if isinstance(each, DestinationLost)]
         self.forth, self.back = deque([GONE] * gone), deque(lost)
 
     def heal(self) -> None:
-        """It is back: each end learns what the other has, and sends again what it has not."""
+        """Reconnect the link. Each end resends what the other end has not received."""
         self.suspended = self._asked_again = False
         self.answers.confirmed(self.answers_had)
         self.acknowledged = self.received

@@ -1,4 +1,4 @@
-"""What lies between a gateway and its stages: queues, whose next message may arrive."""
+"""The network between the gateway and its stages, which consists of message queues."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from antiphon.values.chunk import Chunk
 
 
 class Violation(Exception):
-    """Something that must not be."""
+    """Raised if the system violates an expectation."""
 
 
 class Gone:
-    """The last that arrives from who is gone."""
+    """The last message from an endpoint that no longer exists."""
 
 
 GONE = Gone()
 
 
 def name_of(message: object) -> str:
-    """A message in a word or two."""
+    """Describe a message in a few words."""
     match message:
         case Gone():
             return "the end of the connection"

@@ -1,4 +1,4 @@
-"""Runs worlds by seed, finds what is wrong, and makes what leads to it short."""
+"""Runs simulations by seed, and minimizes the sequence of events that leads to a violation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MOST_FAULTS = 3
 MOST_CANCELS = 2
 MOST_CHOICES = 400
 RARE = 24
-"""One of so many choices lets something fail, or heal, if anything can."""
+"""On average, one in this many choices causes a fault or a recovery, if one is possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Who calls, what may fail, and which of the moves that there were was made each time."""
+    """The calls, the number of faults, and the choices that determine each move."""
 
     frames: Sequence[int]
     faults: int
@@ -34,8 +34,11 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Something that must not be, and how it came about: the first `chosen` lines were drawn, the
-    others are the way to the end once nothing fails any more."""
+    """A violation and the moves that led to it.
+
+    The first `chosen` lines are random moves. The remaining lines let all calls end, without
+    further faults.
+    """
 
     scenario: Scenario
     what: str
@@ -48,7 +51,7 @@ class Found:
 
 
 def scenario_of(seed: int) -> Scenario:
-    """What a seed draws."""
+    """Return the scenario for a seed."""
     chance = random.Random(seed)
     frames = [chance.randint(1, MOST_FRAMES) for _ in range(chance.randint(1, MOST_CALLERS))]
     return Scenario(
@@ -60,9 +63,10 @@ def scenario_of(seed: int) -> Scenario:
 
 
 def play(scenario: Scenario, script: Sequence[str] | None = None) -> Found | int:
-    """How many moves were made until all had ended as it should; or what was found.
+    """Run a simulation. Returns the number of moves, or the violation that was found.
 
-    With a `script` those of its moves are made that there are, instead of drawn ones.
+    If `script` is set, its moves are made instead of random ones. Moves that are not possible are
+    skipped.
     """
     callers = [
         Caller(f"call{number}", number + 1, frames, most_attempts=2 + 2 * MOST_FAULTS)
@@ -87,7 +91,7 @@ def _drawn(world: World, choices: Sequence[int]) -> Iterator[Move]:
     for choice in choices:
         rare, which = choice % RARE == 0, choice // RARE
         kinds = list(_by_kind(world.faults()).values()) if rare else []
-        # Each kind is as likely as any other, though there are more lines than links.
+        # All kinds of faults have the same probability, although there are more lines than links.
         which, kind = divmod(which, len(kinds) or 1)
         moves = kinds[kind] if kinds else world.moves()
         if not moves:
@@ -111,8 +115,7 @@ def _named(world: World, script: Sequence[str]) -> Iterator[Move]:
 
 
 def shrink(found: Found) -> Found:
-    """The same kind of finding with as few moves, callers and frames as are needed for it, tried
-    one after the other."""
+    """Reduce the number of moves, calls and frames as long as the same kind of violation occurs."""
     kind = _kind(found.what)
 
     def again(scenario: Scenario, script: Sequence[str]) -> Found | None:

@@ -1,7 +1,7 @@
-"""The gateway's standing stream to one boot of a stage, with the real lines of both ends and what
-is on its way between them.
+"""The gateway's standing stream to an instance of a stage, with the real lines of both ends.
 
-Each end learns by itself that the stream is gone, after what was on its way, or instead of it.
+The stream also contains the messages in transit. Each end detects the loss of the stream
+independently, either after or instead of the messages in transit.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from antiphon_tools.simulation.host import SimulatedStage
 from antiphon_tools.simulation.network import GONE, Gone, Violation
 
 WINDOW_BYTES = 160
-"""One or two chunks of audio."""
+"""The size of one or two chunks of audio."""
 BATCH_REQUESTS = 3
-"""An opening, that nothing follows it, and a part of what another line has."""
+"""Enough for an opening, its half-close, and part of the requests of another line."""
 TRACING = Tracing()
 
 
 class SimulatedStanding:
-    """A standing stream, open until each end has learned of its loss."""
+    """A standing stream, which remains open until both ends have detected its loss."""
 
     def __init__(self, host: SimulatedStage, sessions: SessionRegistry) -> None:
         self.host = host
@@ -38,13 +38,13 @@ class SimulatedStanding:
         self.gateway_sends = self.stage_sends = False
         """Whether an end may have something to send."""
         self.gateway_over = self.stage_over = False
-        """Whether an end has learned of the loss."""
+        """Whether an end has detected the loss."""
         self.waiting: set[int] = set()
-        """Lines that wait for their readers, at the stage."""
+        """The lines of the stage that wait for their readers."""
         self._batch_requests = 0
-        """What the stage takes in a batch, as far as the gateway has been told."""
+        """The maximum batch size of the stage that the gateway currently knows."""
         self._excess: list[stage_pb2.LineMessage] = []
-        """What the stage sends although the window of its line is full."""
+        """Messages that the stage sends although the window of their line is full."""
         self.lines = StandingLines(self._gateway_ready)
         self.table = LineTable(
             self._serving(sessions), host.role, WINDOW_BYTES, self, self._stage_ready
@@ -55,12 +55,14 @@ class SimulatedStanding:
 
     @property
     def is_lost(self) -> bool:
-        """Whether an end knows of the loss, or will learn of it."""
+        """Whether an end has detected the loss, or is about to."""
         return self.gateway_over or self.stage_over or GONE in self.up or GONE in self.down
 
     def send_down(self) -> None:
-        """The gateway sends what its lines have, in a message. Raises `Violation` for a batch that
-        is larger than the stage takes."""
+        """Send the pending requests of all lines from the gateway in a single message.
+
+        Raises `Violation` if the batch is larger than the stage accepts.
+        """
         request = self.lines.take()
         if request is None:
             self.gateway_sends = False
@@ -70,7 +72,7 @@ class SimulatedStanding:
         self.down.append(request)
 
     def send_up(self) -> None:
-        """The stage sends what its lines have."""
+        """Send the pending messages of all lines from the stage."""
         messages, self._excess = [*self._excess, *self.table.take()], []
         if messages:
             self.up.append(stage_pb2.LineResponse(messages=messages))
@@ -78,7 +80,7 @@ class SimulatedStanding:
             self.stage_sends = False
 
     def arrive_up(self) -> None:
-        """The gateway gets the next message, or learns of the loss."""
+        """Deliver the next message, or the loss of the stream, to the gateway."""
         response = self.up.popleft()
         if isinstance(response, Gone):
             self.gateway_over = True
@@ -88,7 +90,7 @@ class SimulatedStanding:
             self.lines.receive(response)
 
     def arrive_down(self) -> None:
-        """The stage gets the next message, or learns of the loss."""
+        """Deliver the next message, or the loss of the stream, to the stage."""
         request = self.down.popleft()
         if isinstance(request, Gone):
             self.stage_over = True
@@ -97,22 +99,21 @@ class SimulatedStanding:
             self.table.handle(request)
 
     def sever(self) -> None:
-        """It breaks: what is on its way is lost."""
+        """Break the stream. Messages in transit are lost."""
         if not self.gateway_over:
             self.up = deque([GONE])
         if not self.stage_over:
             self.down = deque([GONE])
 
     def kill(self) -> None:
-        """The stage is gone; what it has sent may still arrive."""
+        """Kill the stage. Messages that it has already sent may still arrive."""
         self.stage_over = True
         self.down.clear()
         if not self.gateway_over and GONE not in self.up:
             self.up.append(GONE)
 
     def overrun(self, number: int) -> None:
-        """The stage sends more than the window of a line, on which it has nothing to say, with what
-        it has for others."""
+        """Let the stage exceed the window of a line, together with messages of other lines."""
         suspended = session_pb2.SessionSuspended(address="x" * WINDOW_BYTES)
         response = session_pb2.SessionResponse(suspended=suspended)
         message = stage_pb2.LineMessage(line=number, response=response)
@@ -122,11 +123,11 @@ class SimulatedStanding:
     # -- what the stage's table reports --------------------------------------------------------
 
     def stalled(self, number: int) -> None:
-        """A line waits for its reader."""
+        """Record that a line waits for its reader."""
         self.waiting.add(number)
 
     def moved(self, number: int) -> None:
-        """A line waits no more."""
+        """Record that a line no longer waits."""
         self.waiting.remove(number)
 
     def _stage_ready(self) -> None:
@@ -146,7 +147,7 @@ class SimulatedStanding:
 
 @dataclass(eq=False)
 class SimulatedStream:
-    """A session's hold on one replica: a line, and what its reader is not done with."""
+    """The line of a session to one replica, and the response that its reader is processing."""
 
     caller: Caller
     session_id: str
@@ -162,7 +163,7 @@ class SimulatedStream:
 
     @property
     def readable(self) -> bool:
-        """Whether the reader has something to do, or learns of the end."""
+        """Whether the reader can make progress or detect the end."""
         return bool(self.unprocessed_bytes or self.line.has_response or self.line.is_over)
 
     def send(self, request: session_pb2.SessionRequest) -> None:
@@ -171,12 +172,12 @@ class SimulatedStream:
         self.line.changed()
 
     def half_close(self) -> None:
-        """Send no more."""
+        """Close the sending direction."""
         self.requests.done = True
         self.line.changed()
 
     def read(self) -> session_pb2.SessionResponse | None:
-        """Be done with the response before, and take the next one, if one waits."""
+        """Finish processing the previous response, and return the next one if it is available."""
         done, self.unprocessed_bytes = self.unprocessed_bytes, 0
         if done:
             self.line.processed(done)

@@ -1,8 +1,8 @@
-"""Callers, a gateway and replicas of two stages, and everything that can happen between them.
+"""Calls, a gateway and replicas of two stages, with all events that can occur between them.
 
-Each of the `moves` and `faults` is one thing that may come next; the caller chooses. What is found
-to be wrong is raised as `Violation`. Queues between two ends keep their order, as streams and links
-do; what lies in different ones may arrive in any.
+Each of the `moves` and `faults` is an event that may occur next. The caller selects one of them. If
+an expectation is violated, `Violation` is raised. Messages in the same queue keep their order, like
+in real streams and links. Messages in different queues can arrive in any order.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from antiphon_tools.simulation.standing import SimulatedStream
 
 MOMENT_S = 0.05
 MOST_MOMENTS = 20
-"""Together they are shorter than any timeout of a stage."""
+"""The total duration of this many moments is shorter than any timeout of a stage."""
 LONG_S = 6.0
-"""Longer than a stage waits for anybody."""
+"""Longer than any timeout of a stage."""
 MOST_MOVES = 20_000
-"""Until everything has ended once nothing fails any more."""
+"""The maximum number of moves until all calls must have ended when there are no more faults."""
 WINDOWS = {"codes": 3, "audio": 4 * SAMPLES_PER_FRAME}
 
 
 class World:
-    """`faults` is how many things may fail; see the head of this file."""
+    """The simulated system. `faults` and `cancels` are the maximum numbers of these events."""
 
     def __init__(self, callers: list[Caller], *, faults: int, cancels: int) -> None:
         self.fleet = SimulatedFleet()
@@ -44,11 +44,11 @@ class World:
         self._faults_left, self._cancels_left = faults, cancels
         self._moments = 0
         self._unopened = list(callers)
-        # Samples that a caller has taken, and of which its stage has not been told.
+        # The number of samples that a caller has received but not yet reported to its stage.
         self._taken: dict[str, int] = {}
 
     def moves(self) -> list[Move]:
-        """Everything that may come next, but for what fails."""
+        """Return all events that may occur next, except faults."""
         passing: list[Move] = [("time passes", self._pass_moment)]
         return [
             *self._asked(),
@@ -76,7 +76,7 @@ class World:
                 yield f"{caller.name} has listened", partial(self._listen, caller)
 
     def faults(self) -> list[Move]:
-        """Everything that may fail next, what comes of that, and callers who leave."""
+        """Return all faults that may occur next, their consequences, and cancellations."""
         found = list(self.fleet.recoveries())
         if self.fleet.unwell:
             found.append(("much time passes", self._wait_long))
@@ -91,7 +91,10 @@ class World:
         return found
 
     def run_out(self, told: Callable[[str], None]) -> None:
-        """Let everything end that can, with all replicas and links up. Raises `Violation`."""
+        """Let all calls end, with all replicas and links available.
+
+        Raises `Violation` if a check fails.
+        """
         self.fleet.recover()
         self._moments = MOST_MOMENTS
         for turn in range(MOST_MOVES):
@@ -108,7 +111,7 @@ class World:
         self.fleet.check_rest()
 
     def _check_ended(self, caller: Caller) -> None:
-        """Raise `Violation` unless the call has ended as it should."""
+        """Raise `Violation` if the call has not ended correctly."""
         if fault := caller.fault():
             raise Violation(fault)
         if not caller.over:
@@ -159,7 +162,9 @@ class World:
             self.fleet.open_line(caller, host, opening)
 
     def _pick(self, role: str, caller: Caller) -> SimulatedStage:
-        """One that is up, the same one whenever the same is asked in the same world."""
+        """Choose a running replica. The choice is deterministic for the same call and system
+        state.
+        """
         alive = self.fleet.alive(role)
         alive = [each for each in alive if not each.stands_still] or alive
         return alive[zlib.crc32(f"{role} {caller.session_id}".encode()) % len(alive)]
@@ -187,7 +192,7 @@ class World:
                 each.half_close()
 
     def _take(self, caller: Caller, role: str, response: session_pb2.SessionResponse) -> bool:
-        """Take a response in; whether the session goes on."""
+        """Process a response. Returns whether the session continues."""
         match response.WhichOneof("message"):
             case "error":
                 error = error_from_proto(response.error)
@@ -207,7 +212,7 @@ class World:
             raise Violation(f"{stream.host.name} overran the line of {stream.session_id}")
 
     def _failed(self, caller: Caller, error: AntiphonError) -> None:
-        """The session is left, and another attempt is made where that helps."""
+        """Abandon the session, and make another attempt if this is useful."""
         if not self.fleet.failed and caller.session_id not in self.fleet.overrun:
             raise Violation(f"{caller.name} failed although nothing did: {error}")
         for stream in self._streams_of(caller):

@@ -1,6 +1,6 @@
-"""Capacity planning: from measured stages and an offered load to replicas, GPUs and cost.
+"""Capacity planning: computes replicas, GPUs and costs from measured stages and an offered load.
 
-`measured.py` and `offered.py` are what goes in, `simulation` is the discrete-event simulation,
-`plan.py` looks for the cheapest fleet, `limits.py` for where the gateway ends. See
-docs/sizing.md.
+The input is defined in `measured.py` and `offered.py`. `simulation` contains the discrete-event
+simulation, `plan.py` searches for the cheapest fleet, and `limits.py` determines the limits of the
+gateway. `docs/sizing.md` describes the tool.
 """

@@ -1,4 +1,4 @@
-"""`python -m antiphon_tools.sizing COMMAND`: plan capacity; --help lists the commands."""
+"""`python -m antiphon_tools.sizing COMMAND`: plan capacity. `--help` lists the commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROGRESS_S = 2.0
 def main(
     arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_tools.sizing"
 ) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line and return its exit status."""
     given = command_line(prog).parse_args(arguments)
     try:
         _COMMANDS[given.command](given)
@@ -83,7 +83,7 @@ def _measured(given: argparse.Namespace) -> None:
 
 
 def _runs(paths: Sequence[Path]) -> list[Result]:
-    """Results of the load test. Raises `InvalidArgument` for a file that is none."""
+    """Read results of load tests. Raises `InvalidArgument` if a file is not a result."""
     runs = []
     for path in paths:
         try:
@@ -117,7 +117,10 @@ def _planner(given: argparse.Namespace) -> Planner:
 
 
 def replicas_of(given: Sequence[str], measured: MeasuredPipeline) -> dict[str, int]:
-    """`ROLE=N` for some of the stages, 1 of the others. Raises `InvalidArgument`."""
+    """Parse `ROLE=N` for some of the stages. Other stages have one replica.
+
+    Raises `InvalidArgument` if a value is malformed.
+    """
     replicas = dict.fromkeys(measured.stages, 1)
     for text in given:
         role, _, count = text.partition("=")
@@ -132,7 +135,7 @@ def replicas_of(given: Sequence[str], measured: MeasuredPipeline) -> dict[str, i
 
 
 class PlanProgress:
-    """Lines on stderr; of those that are indented deeper only one every few seconds."""
+    """Prints progress to stderr. Lines with a deeper indentation are printed every few seconds."""
 
     def __init__(self) -> None:
         self._told_at = time.monotonic()

@@ -1,8 +1,8 @@
-"""Compute the measurements file from load-test results, and from the time of a single call. Pure.
+"""Computes the file of measurements from load-test results and the duration of a single call.
 
-A stage that was loaded alone, at full speed and with a constant number of sessions, gives the step
-time for this number, because all sessions are in every step. The overhead outside of stages, in
-event loops and the network, is the time of a single call minus its steps.
+If a stage is loaded by itself, at full speed and with a constant number of sessions, every step
+includes all of these sessions. This yields the step time for their number. The overhead outside of
+stages, in event loops and the network, is the duration of a single call minus its steps.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from antiphon_tools.sizing.run_figures import check_answered, of_edge, of_stage,
 from antiphon_tools.sizing.simulation.steps import FleetSimulation
 
 HOPS_AFTER_TEXT = 2
-"""Ways between processes from the first text to the first audio that are not the text's own."""
+"""The number of messages between processes from the first text to the first audio, without the one
+for the text.
+"""
 _ROUNDS = 3
 
 
 def measured_from(runs: Sequence[Result], pipeline: Pipeline, *, slots: int) -> MeasuredPipeline:
     """Return the measurements of a pipeline's stages from load-test results.
 
-    Raises `InvalidArgument` if a stage has no result, or a result is not such a run.
+    Raises `InvalidArgument` if a stage has no result, or if a result is not suitable.
     """
     by_role: dict[str, list[Result]] = {role: [] for role in pipeline.roles}
     for run in runs:
@@ -50,10 +52,11 @@ def calibrated(
     first_audio_s: float,
     rest_s: float | None = None,
 ) -> MeasuredPipeline:
-    """With `gateway.call_s` and `network_s` so that a call alone takes as long as was measured.
+    """Set `gateway.call_s` and `network_s` so that a single call takes as long as measured.
 
-    If it took `rest_s` from there to its end, and its steps take less, those of the stage that
-    makes frames are made longer: an engine's loop takes time between two steps, too.
+    `rest_s` is the time from the first audio to the end of the call. If its steps take less time
+    than that, the steps of the stage that generates frames are made longer, because the loop of an
+    engine also takes time between two steps.
     """
     for _ in range(_ROUNDS):
         (call,) = FleetSimulation(measured, dict.fromkeys(measured.stages, 1)).run([offered]).calls
@@ -91,7 +94,7 @@ def _with_longer_frames(measured: MeasuredPipeline, by_s: float) -> MeasuredPipe
 def calibrated_by(
     measured: MeasuredPipeline, alone: Result, runs: Iterable[Result]
 ) -> MeasuredPipeline:
-    """`calibrated` by a run of one session at the gateway, for calls of its length."""
+    """Call `calibrated` with the measurements of a gateway run that has a single session."""
     check_answered(alone)
     text, audio = alone.metrics.get("ttft"), alone.metrics.get("ttfa")
     if audio is None:
@@ -159,8 +162,11 @@ def _sessions(run: Result) -> int:
 def _chunk_steps(
     run: Result, role: str, sessions: int, known: Mapping[float, float]
 ) -> tuple[float, dict[float, float]]:
-    """A step's time with so many sessions, and what frames add: of one session the first step
-    has one frame, and the others share what is left."""
+    """Return the duration of a step with this many sessions, and the additional time per frame.
+
+    With a single session, the first step has one frame, and the remaining steps share the other
+    frames.
+    """
     times = of_stage(run, role).times
     frames = positive(run, "settings.frames", run.settings.get("frames"))
     steps = of_edge(run, AUDIO).messages / run.requests.succeeded
@@ -174,7 +180,7 @@ def _chunk_steps(
 
 
 def _rising(points: Mapping[float, float]) -> dict[float, float]:
-    """Never less for more sessions: neighbours that noise has exchanged get their mean."""
+    """Make the points non-decreasing. Neighbors in the wrong order are replaced with their mean."""
     groups: list[list[tuple[float, float]]] = []
     for point in sorted(points.items()):
         groups.append([point])

@@ -13,7 +13,7 @@ docs/sizing.md has an example."""
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
-    """The parser; what it makes is read in __main__.py."""
+    """Return the argument parser. Its result is processed in `__main__.py`."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description=DESCRIPTION,

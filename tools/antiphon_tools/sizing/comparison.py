@@ -1,4 +1,4 @@
-"""Compare a load-test run with a simulation of the same calls. Pure."""
+"""Compares a load-test run with a simulation of the same calls."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ from antiphon_tools.sizing.run_figures import check_answered, positive
 
 PERCENTILES = (50.0, 90.0, 95.0)
 LENGTHS_CV = 0.15
-"""Replies that repeat as many words as each other differ so little in length."""
+"""The assumed variation in the length of replies. It is small because replies repeat the same
+number of words.
+"""
 SAME_MOMENT_S = 1e-3
 BLOCK = 8
-"""Calls that are drawn together when the interval is estimated: those that wait together."""
+"""The number of consecutive calls in a block of the bootstrap. Calls in a block affect each
+other.
+"""
 DRAWS = 1000
 WITHIN = (5.0, 95.0)
 PHASES = 8
-"""So often a run is simulated, with calls that come at other moments of engine steps."""
+"""The number of simulations of a run. In each simulation, calls arrive at different times relative
+to engine steps.
+"""
 
 
 ComparedCall = tuple[float, tuple[float, ...]]
@@ -33,10 +39,11 @@ ComparedCall = tuple[float, tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """First audio of runs at one rate by percentile, seconds, as it was and as it was predicted.
+    """The measured and predicted time to first audio of runs at one rate, in seconds.
 
-    `calls` has that of each call that was answered, in order: as it was, and all predictions.
-    `interval` is where nine of ten errors of p95 would be if other calls of the same kind had come.
+    `measured` and `predicted` contain percentiles. `calls` contains the measured time and all
+    predictions of each answered call, in order. `interval` is the range in which nine out of ten
+    errors of p95 would lie for other calls of the same kind.
     """
 
     rate: float
@@ -48,7 +55,9 @@ class Comparison:
     interval: tuple[float, float]
 
     def error(self, percent: float) -> float:
-        """By how much the prediction is above what was measured, as a part of that."""
+        """Return the relative error of the prediction. It is positive if the prediction is too
+        high.
+        """
         return self.predicted[percent] / self.measured[percent] - 1
 
 
@@ -59,12 +68,12 @@ def compared(
     tokens_per_s: float,
     phases: int = PHASES,
 ) -> Comparison:
-    """Simulate the calls of a run: the same lengths, and the same moments the first time.
+    """Simulate the calls of a run with the same lengths.
 
-    Where in the step of an engine a call came is chance, and decides on a part of its first audio.
-    So later times each comes later, by up to the longest step.
-
-    Raises `InvalidArgument` for a run that has no rate, or too few answers.
+    The time within an engine step at which a call arrives is random, and affects its time to first
+    audio. Therefore, only the first simulation uses the original arrival times. In the others, each
+    call is delayed by up to the duration of the longest step. Raises `InvalidArgument` if the run
+    has no rate or too few answers.
     """
     load = offered_by(run, tokens_per_s)
     calls = known_calls(load, run.points, measured.frame_s)
@@ -87,7 +96,7 @@ def compared(
 
 
 def pooled(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """One for each rate: of all calls of the runs with it."""
+    """Combine the calls of all runs that have the same rate."""
     rates: dict[float, list[Comparison]] = {}
     for each in comparisons:
         rates.setdefault(each.rate, []).append(each)
@@ -105,8 +114,10 @@ def pooled(comparisons: Sequence[Comparison]) -> list[Comparison]:
 def known_calls(
     load: OfferedLoad, points: Iterable[RequestPoint], frame_s: float
 ) -> list[OfferedCall]:
-    """Return the load's calls with the measured lengths of a run; unmeasured calls keep sampled
-    lengths."""
+    """Return the calls of the load with the measured lengths of a run.
+
+    Calls that were not measured keep their sampled lengths.
+    """
     calls = {call.at_s: call for call in load.calls(frame_s)}
     for at_s, point in _by_moment(points, calls).items():
         if point.audio_s > 0:
@@ -119,7 +130,9 @@ def known_calls(
 
 
 def offered_by(run: Result, tokens_per_s: float) -> OfferedLoad:
-    """The load that a run has offered: arrivals are Poisson by the same seed."""
+    """Return the load that a run has offered. The same seed results in the same Poisson
+    arrivals.
+    """
     settings = run.settings
     if run.service != GATEWAY or not settings.get("rate"):
         raise InvalidArgument(
@@ -138,13 +151,16 @@ def offered_by(run: Result, tokens_per_s: float) -> OfferedLoad:
 
 
 def speech_s(run: Result) -> float:
-    """Seconds of audio of a mean answer. Raises `InvalidArgument` for a run without any."""
+    """Return the mean duration of audio per answer, in seconds.
+
+    Raises `InvalidArgument` if the run has no audio.
+    """
     check_answered(run)
     return positive(run, "audio_s_per_s", run.audio_s_per_s) / run.requests_per_s
 
 
 def comparison_lines(comparisons: Sequence[Comparison]) -> list[str]:
-    """All of them, a line each."""
+    """Return one line per comparison."""
     rows = []
     for each in comparisons:
         cells = [f"{each.rate:g}", f"{each.succeeded} of {each.requests}"]
@@ -179,7 +195,7 @@ def _comparison(
 
 
 def _interval(calls: Sequence[ComparedCall]) -> tuple[float, float]:
-    """Errors of p95 by a bootstrap: blocks of calls that came one after the other."""
+    """Return the interval of errors of p95, from a bootstrap with blocks of consecutive calls."""
     blocks = [calls[start : start + BLOCK] for start in range(0, len(calls), BLOCK)]
     source, errors = random.Random(0), []
     for _ in range(DRAWS):
@@ -191,14 +207,14 @@ def _interval(calls: Sequence[ComparedCall]) -> tuple[float, float]:
 
 
 def _ascending(calls: Sequence[ComparedCall]) -> tuple[list[float], list[float]]:
-    """What was, and all that was predicted."""
+    """Return the sorted measured values and the sorted predictions."""
     return sorted(was for was, _ in calls), sorted(each for _, made in calls for each in made)
 
 
 def _by_moment(
     points: Iterable[RequestPoint], moments: Iterable[float]
 ) -> dict[float, RequestPoint]:
-    """The requests of a run by the moments of the calls that they were."""
+    """Return the requests of a run, by the arrival times of the corresponding calls."""
     known = {round(moment / SAME_MOMENT_S): moment for moment in moments}
     found = {}
     for point in points:

@@ -1,4 +1,4 @@
-"""A quantity that was measured at a few places: straight lines between them. Pure."""
+"""Linear interpolation between measured points."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from antiphon.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """`xs` ascend. Below the first it is that one's value; beyond the last it goes on as the
-    last two do, never downwards."""
+    """A piecewise linear function. `xs` must be in ascending order.
+
+    Below the first point, the value is constant. After the last point, the last segment is
+    extended, but the value never decreases.
+    """
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
 
     @classmethod
     def of(cls, points: Mapping[float, float], field: str) -> Curve:
-        """A curve through points. Raises `InvalidArgument` that names the field."""
+        """Create a curve from points. Raises `InvalidArgument`, with the name of the field, on
+        errors.
+        """
         if not points:
             raise InvalidArgument(
                 f"{field}: has no points; give at least one, such as {{1: 0.01}}", field=field
@@ -34,7 +39,7 @@ class Curve:
         return cls(xs, tuple(points[x] for x in xs))
 
     def __call__(self, x: float) -> float:
-        """The value at x."""
+        """Return the value at x."""
         xs, ys = self.xs, self.ys
         if len(xs) == 1 or x <= xs[0]:
             return ys[0]

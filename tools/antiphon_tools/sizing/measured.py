@@ -1,4 +1,4 @@
-"""What was measured of a deployment's stages: the file that a plan is made from."""
+"""The measurements of a deployment's stages, which are the basis of a plan."""
 
 from __future__ import annotations
 
@@ -20,47 +20,53 @@ Made = Literal["tokens", "frames", "audio"]
 
 
 class MeasuredStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One replica of a stage. A step takes `step_s`, by the sessions in it, plus `row_s`."""
+    """A replica of a stage. `step_s` is the duration of a step by number of sessions.
 
-    # What comes out of a step, one for each session: `tokens` of the text, `frames` of codes (as
-    # many as tokens have come, at most), or the `audio` of all frames that wait.
+    The time from `row_s` is added to it.
+    """
+
+    # The output of a step for each session. A stage generates either `tokens` of the text, `frames`
+    # of codes (up to the number of tokens it has received), or the `audio` of all waiting frames.
     makes: Made
-    # Sessions at a time.
+    # The maximum number of concurrent sessions.
     slots: Positive
-    # Seconds of a step, by sessions in it: {1: 0.010, 32: 0.024}.
+    # The duration of a step in seconds, by number of sessions: {1: 0.010, 32: 0.024}.
     step_s: Points
-    # By how many seconds prompt rows make a step longer; of a stage that makes audio, frames.
+    # The additional duration of a step in seconds, by number of prompt rows. For a stage that
+    # generates audio, by number of frames.
     row_s: Points = {}
-    # Most of these in a step.
+    # The maximum number of these rows or frames in a step.
     rows_per_step: Positive = 256
-    # CPU seconds from a request to its prompt, beside the engine; and the steps that a session is
-    # in before its rows are taken in. The next stage has the prompt after these.
+    # `prepare_s` is the CPU time in seconds to prepare a prompt, outside of the engine.
+    # `steps_before` is the number of steps of a session before its rows are processed. The next
+    # stage receives the prompt after these steps.
     prepare_s: Seconds = 0.0
     steps_before: Annotated[int, msgspec.Meta(ge=0)] = 0
-    # CPU seconds of the event loop for a message that it sends or takes.
+    # The CPU time of the event loop, in seconds, for each message that it sends or receives.
     message_s: Seconds = 0.0
-    # Output leaves at least so far apart.
+    # The minimum interval between output messages in seconds.
     pace_s: Seconds = 0.0
-    # How far the engine's thread stands back for others; of account where `cores` are shared.
+    # The niceness of the engine thread. It is only relevant if `cores` are shared.
     nice: Annotated[int, msgspec.Meta(ge=0, le=19)] = 0
-    # GPUs of one replica; 0.5 for two stages on one, measured so.
+    # The number of GPUs per replica. It is 0.5 if two stages shared a GPU when they were measured.
     gpus: Seconds = 1.0
 
     @property
     def step_curve(self) -> Curve:
-        """Seconds of a step by its sessions."""
+        """The duration of a step in seconds, by number of sessions."""
         return Curve.of(self.step_s, "step_s")
 
     @property
     def row_curve(self) -> Curve:
-        """Seconds more by its rows."""
+        """The additional duration in seconds, by number of rows."""
         return Curve.of({0.0: 0.0, **self.row_s}, "row_s")
 
 
 class MeasuredGateway(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One gateway and its bounds; the bounds as in the deployment's file."""
+    """A gateway and its limits. The limits have the same names as in the deployment file."""
 
-    # CPU seconds of its event loop for a call, before its stages have it, and for a message.
+    # The CPU time of the event loop in seconds, for each call before it reaches its stages and for
+    # each message.
     call_s: Seconds = 0.003
     message_s: Seconds = 0.0002
     max_calls: Positive = 64
@@ -69,19 +75,21 @@ class MeasuredGateway(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class MeasuredPipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Stages in the order of the pipeline, the gateway, and what is between them."""
+    """The stages in the order of the pipeline, the gateway, and the connections between them."""
 
     stages: Annotated[dict[str, MeasuredStage], msgspec.Meta(min_length=1)]
     gateway: MeasuredGateway = MeasuredGateway()
-    # Where it was measured, for the reader.
+    # A description of the measured system, for readers of the file.
     about: str = ""
-    # Seconds of a message on its way between two processes.
+    # The transmission time of a message between two processes, in seconds.
     network_s: Seconds = 0.0005
-    # CPU seconds of a client for a message; of account where `cores` are shared.
+    # The CPU time of a client per message, in seconds. It is only relevant if `cores` are shared.
     client_message_s: Seconds = 0.0
-    # Cores that all processes share; without it nobody waits for a core.
+    # The number of cores that all processes share. If it is not set, processes never wait for a
+    # core.
     cores: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    # Seconds of audio in a frame, and frames in a chunk of codes: first, ramp, steady.
+    # The duration of a frame in seconds, and the number of frames in a chunk of codes: first, ramp,
+    # steady.
     frame_s: Annotated[float, msgspec.Meta(gt=0)] = 0.08
     chunk_frames: tuple[Positive, ...] = (
         DEFAULT_CHUNK_POLICY.first,
@@ -91,19 +99,19 @@ class MeasuredPipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     @property
     def chunk_policy(self) -> ChunkPolicy:
-        """`chunk_frames` as a policy."""
+        """The chunk policy that `chunk_frames` describes."""
         first, *ramp = self.chunk_frames
         steady = ramp.pop() if ramp else first
         return ChunkPolicy(first=first, ramp=tuple(ramp), steady=steady)
 
 
 def load_measured(path: Path) -> MeasuredPipeline:
-    """Read and check a file. Raises `InvalidArgument` that names the field."""
+    """Read and validate a file. Raises `InvalidArgument` with the name of the field."""
     return read_yaml(path, measured_of, name=f"--measured {path}")
 
 
 def measured_of(content: object) -> MeasuredPipeline:
-    """Mappings as what was measured. Raises `InvalidArgument` that names the field."""
+    """Convert and validate mappings. Raises `InvalidArgument` with the name of the field."""
     try:
         measured = msgspec.convert(content, MeasuredPipeline, strict=False)
     except msgspec.ValidationError as error:

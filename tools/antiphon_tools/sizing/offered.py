@@ -1,4 +1,4 @@
-"""The load that a fleet is planned for: when calls come and how long they are. Pure."""
+"""The load for which a fleet is planned: the arrival times and lengths of calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A distribution of lengths with its mean; `shape` is CV or alpha, none exceeds `most`."""
+    """A distribution of lengths.
+
+    `shape` is the coefficient of variation or alpha. `most` is the maximum length.
+    """
 
     kind: str
     mean: float
@@ -29,7 +32,9 @@ class Lengths:
 
     @classmethod
     def parse(cls, text: str, option: str) -> Lengths:
-        """`lognormal:20:1.5` as lengths. Raises `InvalidArgument` for another form."""
+        """Parse lengths such as `lognormal:20:1.5`. Raises `InvalidArgument` if they are
+        malformed.
+        """
         kind, *numbers = text.split(":")
         try:
             values = [float(each) for each in numbers]
@@ -49,7 +54,7 @@ class Lengths:
         return cls(kind, *values)
 
     def draw(self, source: random.Random) -> float:
-        """One length."""
+        """Draw a length."""
         match self.kind:
             case "exponential":
                 value = source.expovariate(1 / self.mean)
@@ -68,7 +73,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class OfferedCall:
-    """A call as it will come; frames of speech, tokens of text, rows of the prompt."""
+    """A planned call, with frames of speech, tokens of text and rows of the prompt."""
 
     number: int
     at_s: float
@@ -79,10 +84,11 @@ class OfferedCall:
 
 @dataclass(frozen=True, slots=True)
 class OfferedLoad:
-    """Calls per second for so many seconds, after `warm_up_s` of the same that do not count.
+    """A number of calls per second for a duration, preceded by a warm-up that is not measured.
 
-    `burstiness` is the deviation of the gaps over their mean: 1 is a Poisson process.
-    `speech_s` is the audio of a reply, which has `tokens_per_s` tokens a second.
+    `burstiness` is the standard deviation of the intervals between calls divided by their mean. A
+    value of 1 is a Poisson process. `speech_s` is the duration of a reply, which has `tokens_per_s`
+    tokens per second.
     """
 
     rate: float
@@ -106,11 +112,13 @@ class OfferedLoad:
 
     @property
     def ends_s(self) -> float:
-        """When the last call may come."""
+        """The maximum arrival time of a call."""
         return self.warm_up_s + self.seconds
 
     def calls(self, frame_s: float) -> Iterator[OfferedCall]:
-        """All of them, the same for the same seed; lengths do not depend on the rate."""
+        """Yield all calls. They are determined by the seed, and lengths do not depend on the
+        rate.
+        """
         lengths = random.Random(f"lengths {self.seed}")
         for number, at_s in enumerate(self.arrivals()):
             speech_s = self.speech_s.draw(lengths)
@@ -123,7 +131,9 @@ class OfferedLoad:
             )
 
     def arrivals(self) -> Iterator[float]:
-        """When they come: as a load test's with the same rate and seed if they are Poisson."""
+        """Yield the arrival times. Poisson arrivals are identical to those of a load test with this
+        seed.
+        """
         if self.burstiness == 1:
             yield from poisson_arrivals(self.rate, self.ends_s, self.seed)
             return

@@ -1,8 +1,8 @@
-"""Looks for the cheapest fleet that keeps a goal. Pure.
+"""Searches for the cheapest fleet that meets a goal.
 
-All roles grow together, from what the offered work needs at least, until the goal is kept; then
-each is made as small as the goal allows, the dearest first. So nothing can be taken away from a
-plan, one role at a time, without missing the goal.
+First, all roles are scaled up together from the minimum that the offered work requires, until the
+goal is met. Then, each role is reduced as far as the goal permits, starting with the most expensive
+one. In the resulting plan, no single role can be reduced without missing the goal.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ from antiphon_tools.sizing.simulation.outcome import FleetOutcome
 from antiphon_tools.sizing.simulation.steps import FleetSimulation
 
 LARGEST_GROWTH = 64
-"""Times what the offered work needs: what does not suffice then never will."""
+"""The maximum scaling factor. If this many times the minimum is not sufficient, more replicas do
+not help.
+"""
 GATEWAY_BUSY = 0.6
-"""The part of its one core that a gateway's event loop may be busy."""
+"""The maximum utilization of a gateway's event loop, which uses a single core."""
 GATEWAY_DEVIATIONS = 3.0
-"""By so many deviations a gateway has room for more calls than it has on average."""
+"""The capacity of a gateway for calls must exceed the average number of calls by this many standard
+deviations.
+"""
 STEPS_MOST_EVENTS = 2_000_000
-"""Above so many the simulation is by calls: steps would take minutes each time."""
+"""With more events than this, calls are simulated without individual steps. Simulating steps would
+take several minutes each time.
+"""
 
 Granularity = str
 Told = Callable[[str], None]
@@ -33,7 +39,10 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """So many percent of what is answered begin to speak so soon, and so much is answered."""
+    """A percentile of answered calls must start to speak within a time limit.
+
+    In addition, a minimum fraction of calls must be answered.
+    """
 
     first_audio_s: float
     percent: float = 95.0
@@ -61,7 +70,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """The cheapest fleet found, what it does, and what it costs. Prices are per hour."""
+    """The cheapest fleet that was found, its performance and its costs. Prices are per hour."""
 
     replicas: Mapping[str, int]
     gateways: int
@@ -77,7 +86,7 @@ class CapacityPlan:
 
 @dataclass(slots=True)
 class Planner:
-    """Simulates fleets under one load, each once."""
+    """Simulates fleets with the same load. Each fleet is only simulated once."""
 
     measured: MeasuredPipeline
     load: OfferedLoad
@@ -87,7 +96,7 @@ class Planner:
     attempts: dict[tuple[int, ...], FleetOutcome] = field(default_factory=dict)
 
     def plan(self, goal: Goal, gpu_hour: float = 0.0) -> CapacityPlan:
-        """The cheapest fleet. Raises `FailedPrecondition` when none keeps the goal."""
+        """Return the cheapest fleet. Raises `FailedPrecondition` if no fleet meets the goal."""
         tried: list[Attempt] = []
 
         def keeps(replicas: Mapping[str, int]) -> bool:
@@ -123,7 +132,7 @@ class Planner:
         )
 
     def simulate(self, replicas: Mapping[str, int]) -> FleetOutcome:
-        """What a fleet does under the load."""
+        """Simulate a fleet with the load."""
         key = tuple(replicas.values())
         if key not in self.attempts:
             self.attempts[key] = simulated(
@@ -138,7 +147,7 @@ class Planner:
 
     @property
     def kind(self) -> Granularity:
-        """`steps` or `calls`."""
+        """The type of simulation, which is `steps` or `calls`."""
         if self.granularity != "auto":
             return self.granularity
         small = expected_events(self.measured, self.load) <= STEPS_MOST_EVENTS
@@ -146,7 +155,9 @@ class Planner:
 
     @property
     def gateway_count(self) -> int:
-        """Those given, or what their event loops and `max_calls` need."""
+        """The given number of gateways, or the number that their event loops and `max_calls`
+        require.
+        """
         return self.gateways or gateways_needed(self.measured, self.load)
 
     def _grown(
@@ -174,9 +185,9 @@ def simulated(
     progress: Callable[[float, int], None] = lambda now, calls: None,
     known: Iterable[OfferedCall] | None = None,
 ) -> FleetOutcome:
-    """What a fleet does, with the calls of the load or those that are `known`.
+    """Simulate a fleet with the calls of the load, or with those that are `known`.
 
-    Raises `InvalidArgument` for replicas that are not those of the stages.
+    Raises `InvalidArgument` if the replicas do not match the stages.
     """
     for role in measured.stages:
         if replicas.get(role, 0) < 1:
@@ -203,7 +214,9 @@ def simulated(
 
 
 def least_replicas(measured: MeasuredPipeline, load: OfferedLoad) -> dict[str, int]:
-    """What the offered work takes of each stage at least, were all its slots always full."""
+    """Return the minimum number of replicas of each stage, assuming that all slots are always
+    full.
+    """
     return {
         role: max(1, math.ceil(load.rate * _work_s(stage, measured, load)))
         for role, stage in measured.stages.items()
@@ -211,7 +224,10 @@ def least_replicas(measured: MeasuredPipeline, load: OfferedLoad) -> dict[str, i
 
 
 def gateways_needed(measured: MeasuredPipeline, load: OfferedLoad) -> int:
-    """So many that none is busier than `GATEWAY_BUSY`, and that all calls have room in them."""
+    """Return the number of gateways that are required for the load.
+
+    No gateway may be busier than `GATEWAY_BUSY`, and the gateways must have capacity for all calls.
+    """
     work = load.rate * gateway_work_s(measured, load)
     calls = load.rate * call_time_s(measured, load)
     return max(
@@ -222,14 +238,16 @@ def gateways_needed(measured: MeasuredPipeline, load: OfferedLoad) -> int:
 
 
 def gateway_work_s(measured: MeasuredPipeline, load: OfferedLoad) -> float:
-    """Seconds of a gateway's event loop for a mean call."""
+    """Return the event-loop time of a gateway for an average call, in seconds."""
     sample = _sample(measured, load)
     messages = sum(messages_of(call, measured) for call in sample) / max(len(sample), 1)
     return measured.gateway.call_s + messages * measured.gateway.message_s
 
 
 def call_time_s(measured: MeasuredPipeline, load: OfferedLoad) -> float:
-    """Seconds that a mean call is under way, were all slots of its replicas always full."""
+    """Return the duration of an average call in seconds, assuming that all slots are always
+    full.
+    """
     sample = _sample(measured, load)
     count = max(len(sample), 1)
     rows_s = made_s = 0.0
@@ -238,20 +256,21 @@ def call_time_s(measured: MeasuredPipeline, load: OfferedLoad) -> float:
             step_s = stage.step_curve(stage.slots)
             made = sum(c.tokens if stage.makes == "tokens" else c.frames for c in sample) / count
             rows_s += sum(stage.row_curve(call.prompt_rows) for call in sample) / count + step_s
-            # All write at the same time, so the slowest is what a call takes.
+            # All stages generate output at the same time, so the slowest one determines the
+            # duration.
             made_s = max(made_s, made * step_s)
     return rows_s + made_s
 
 
 def expected_events(measured: MeasuredPipeline, load: OfferedLoad) -> float:
-    """About as many as a simulation by steps would have."""
+    """Return the approximate number of events in a simulation of individual steps."""
     frames = load.speech_s.mean / measured.frame_s
     tokens = load.speech_s.mean * load.tokens_per_s
     return load.rate * load.ends_s * (3 * tokens + 4 * frames)
 
 
 def in_words(attempt: Attempt, goal: Goal) -> str:
-    """One line of progress."""
+    """Format an attempt as a line of progress."""
     fleet = ", ".join(f"{role} {count}" for role, count in attempt.replicas.items())
     value = "none" if attempt.first_audio_s is None else f"{attempt.first_audio_s:.3f} s"
     verdict = "kept" if attempt.kept else "missed"
@@ -262,8 +281,11 @@ def in_words(attempt: Attempt, goal: Goal) -> str:
 
 
 def _mean_calls(max_calls: int, burstiness: float) -> float:
-    """So many at a time on average that `max_calls` are `GATEWAY_DEVIATIONS` above: of calls that
-    come independently the variance is the mean, and bursts make the deviation larger."""
+    """Return the average number of calls for which `max_calls` is sufficient.
+
+    `max_calls` is `GATEWAY_DEVIATIONS` standard deviations above it. If calls arrive independently,
+    the variance equals the mean. Bursts increase the standard deviation.
+    """
     half = GATEWAY_DEVIATIONS * max(1.0, burstiness) / 2
     return float((math.sqrt(half**2 + max_calls) - half) ** 2)
 
@@ -273,7 +295,7 @@ def _sample(measured: MeasuredPipeline, load: OfferedLoad) -> list[OfferedCall]:
 
 
 def _work_s(stage: MeasuredStage, measured: MeasuredPipeline, load: OfferedLoad) -> float:
-    """Engine seconds of a mean call, in the best company."""
+    """Return the engine time of an average call in seconds, assuming that all slots are full."""
     sample = _sample(measured, load)
     count = max(len(sample), 1)
     step, row, full = stage.step_curve, stage.row_curve, stage.slots
@@ -291,7 +313,10 @@ def _work_s(stage: MeasuredStage, measured: MeasuredPipeline, load: OfferedLoad)
 def _shrunk(
     replicas: Mapping[str, int], role: str, keeps: Callable[[Mapping[str, int]], bool]
 ) -> dict[str, int]:
-    """With as few of one role as keep the goal; the given many do."""
+    """Return the replicas with the smallest number of one role that meets the goal.
+
+    The given replicas must meet the goal.
+    """
     least, most = 0, replicas[role]
     while most - least > 1:
         middle = (least + most) // 2

@@ -1,4 +1,4 @@
-"""Plans and simulated runs as tables, and as JSON. Pure."""
+"""Formats plans and simulated runs as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plan_lines(plan: CapacityPlan, measured: MeasuredPipeline) -> list[str]:
 
 
 def outcome_lines(outcome: FleetOutcome) -> list[str]:
-    """What users see of a simulated fleet."""
+    """Return the lines that describe what users of a simulated fleet observe."""
     rows = [
         [name, *(_ms(read(percent)) for percent in PERCENTILES)]
         for name, read in (
@@ -61,7 +61,7 @@ def outcome_lines(outcome: FleetOutcome) -> list[str]:
 
 
 def fleet_lines(outcome: FleetOutcome) -> list[str]:
-    """A simulated fleet by stage, and what users see of it."""
+    """Return the lines that describe a simulated fleet by stage, and what its users observe."""
     rows = [[role, str(use.replicas), *_use(outcome, role)] for role, use in outcome.roles.items()]
     return [
         *table(["stage", "replicas", "busy", "slots held", "most"], rows),
@@ -71,7 +71,7 @@ def fleet_lines(outcome: FleetOutcome) -> list[str]:
 
 
 def plan_as_json(plan: CapacityPlan, load: OfferedLoad) -> dict[str, Any]:
-    """A plan as values for a file."""
+    """Return a plan as JSON values."""
     return {
         "replicas": dict(plan.replicas),
         "gateways": plan.gateways,
@@ -88,7 +88,7 @@ def plan_as_json(plan: CapacityPlan, load: OfferedLoad) -> dict[str, Any]:
 
 
 def outcome_as_json(outcome: FleetOutcome) -> dict[str, Any]:
-    """A simulated run as values for a file; the calls are left out."""
+    """Return a simulated run as JSON values, without its calls."""
     return {
         "first_audio_s": {f"p{each:g}": outcome.first_audio(each) for each in PERCENTILES},
         "waited_s": {f"p{each:g}": outcome.waited(each) for each in PERCENTILES},
@@ -104,7 +104,7 @@ def outcome_as_json(outcome: FleetOutcome) -> dict[str, Any]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as they must be, the first to the left."""
+    """Format a table with aligned columns. The first column is left-aligned."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     return [
         "  "
@@ -117,7 +117,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def replicas_in_words(replicas: Mapping[str, int]) -> str:
-    """`a=1 b=2`."""
+    """Format replicas in the form `a=1 b=2`."""
     return " ".join(f"{role}={count}" for role, count in replicas.items())
 
 

@@ -1,4 +1,4 @@
-"""Figures of a load test's result that sizing cannot do without. Pure."""
+"""Figures of a load-test result that sizing requires."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TIMES = ("first_input_s", "first_output_s", "busy_s")
 
 
 def check_answered(run: Result) -> None:
-    """Raises `InvalidArgument` when nothing succeeded: such a run has no times."""
+    """Raise `InvalidArgument` if no request was successful, because such a run has no times."""
     if run.requests.succeeded < 1 or run.requests_per_s <= 0:
         raise InvalidArgument(
             f"--run: requests.succeeded: no request of {_words(run)} was answered; see its errors, "
@@ -29,7 +29,7 @@ def of_stage(run: Result, role: str) -> StageSummary:
 
 
 def of_edge(run: Result, name: str) -> EdgeTotals:
-    """What went over an edge. Raises `InvalidArgument` when nothing did."""
+    """Return the totals of an edge. Raises `InvalidArgument` if it carried no messages."""
     edge = run.edges.get(name)
     if edge is None or edge.messages < 1:
         raise _missing(run, f"edges.{name}")
@@ -37,7 +37,7 @@ def of_edge(run: Result, name: str) -> EdgeTotals:
 
 
 def positive(run: Result, field: str, value: Any) -> float:
-    """A figure that must be above 0. Raises `InvalidArgument` when it is not."""
+    """Return a figure that must be positive. Raises `InvalidArgument` if it is not."""
     if not isinstance(value, int | float) or not value > 0:
         raise _missing(run, field)
     return float(value)

@@ -1,11 +1,11 @@
 """Verify a released checkpoint: `make verify-release MODEL=DIR`.
 
-Compares the stages with the reference at every place of its answers, in the reference's own dtype
-on the same device, then serves the checkpoint and measures spoken answers. Writes one JSON file and
-the same to read (.md); both are complete after each section, and hold nothing but figures, versions
-and the questions and answers.
+The stages are compared with the reference at every position of its answers, with the dtype of the
+reference and on the same device. After that, the checkpoint is served and its spoken answers are
+measured. The results are written to a JSON file and to a Markdown file, which are updated after
+each section. They only contain figures, versions, and the questions and answers.
 
-The exit status is 1 if something is in doubt, and 2 if nothing could be verified.
+The exit status is 1 if there are doubts about a result, and 2 if nothing could be verified.
 """
 
 from __future__ import annotations
@@ -67,17 +67,19 @@ from antiphon_tools.verify_release.truth import (
 
 IN_DOUBT, NOTHING = 1, 2
 CLEAR_GAP = 1.0
-"""Between the reference's two highest logits: bfloat16 rounds logits of 30 by 0.1, and sums of many
-roundings stay below this."""
+"""The minimum difference between the two highest logits of the reference for which the token must
+be the same. In bfloat16, logits of about 30 are rounded by 0.1, and the sum of many rounding errors
+stays below this value.
+"""
 LEAST_SNR_DB = 60.0
-"""Of a decoder in float32 on both sides."""
+"""The minimum for a decoder that runs in float32 on both sides."""
 SLOTS = 8
 
 
 def main(
     arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_tools.verify_release"
 ) -> int:
-    """Run the command line; the exit status."""
+    """Run the command line and return its exit status."""
     options = _options(arguments, prog)
     show = _progress()
     try:
@@ -101,8 +103,10 @@ def main(
 
 
 def _check(options: argparse.Namespace, pipeline: Pipeline) -> None:
-    """Raise `InvalidArgument`, `NotFound` or `FailedPrecondition` for options that a later section
-    could not use."""
+    """Raise an error for options that would only fail in a later section.
+
+    The error is `InvalidArgument`, `NotFound` or `FailedPrecondition`.
+    """
     if AUDIO not in {edge.name for edge in pipeline.edges}:
         raise InvalidArgument(
             f"{options.model}: verification compares speech, and this checkpoint answers in "
@@ -127,7 +131,7 @@ def _check(options: argparse.Namespace, pipeline: Pipeline) -> None:
 
 
 def _require(option: str, name: str) -> None:
-    """Raise `InvalidArgument` unless tensors can be made on the device of this name."""
+    """Raise `InvalidArgument` if tensors cannot be created on the device with this name."""
     try:
         require(_device(option, name))
     except NoDevice as error:
@@ -161,7 +165,10 @@ def _verify(
 
 
 def _checkpoint(model: Path, pipeline: Pipeline) -> dict[str, Any]:
-    """Its size by the headers of its files; names and shapes are checked as stages load."""
+    """Return the size of the checkpoint from the headers of its files.
+
+    Names and shapes are checked when stages are loaded.
+    """
     weights = Weights(model)
     sizes = weights.sizes("").values()
     return {
@@ -173,7 +180,10 @@ def _checkpoint(model: Path, pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _stages(options: argparse.Namespace, family: Family, show: Show) -> dict[str, Any]:
-    """Load each stage and free it: an error that names a tensor comes before the long parts."""
+    """Load each stage and release it again.
+
+    This way, errors about tensors are reported before the time-consuming sections.
+    """
     dtype, seconds = _dtype(options), {}
     for role in family.roles:
         started = time.monotonic()
@@ -184,7 +194,7 @@ def _stages(options: argparse.Namespace, family: Family, show: Show) -> dict[str
 
 
 def _dtype(options: argparse.Namespace) -> str:
-    """Of both sides while they are compared."""
+    """Return the dtype that both sides use for the comparison."""
     chosen: str = options.dtype or ("bfloat16" if options.device.startswith("cuda") else "float32")
     return chosen
 
@@ -196,7 +206,7 @@ def _compare(
     report: VerificationReport,
     show: Show,
 ) -> None:
-    """Text, codes and audio, one stage at a time: each has the device for itself."""
+    """Compare text, codes and audio. Stages are loaded one after another to save device memory."""
     dtype, pipeline = _dtype(options), family.pipeline
     truths: list[Truth] = []
     with _section(report, "reference", show):
@@ -230,7 +240,7 @@ def _compare_frames(
     inputs: Sequence[Inputs | None],
     show: Show,
 ) -> dict[str, Any]:
-    """The figures of the stage that makes frames, given the reference's before each."""
+    """Compare the stage that generates frames, with the reference's frames as preceding input."""
     show(f"{family.codes}: {sum(len(each.codes) for each in truths)} frames")
     if family.mixes:
         return group_figures(stage, family, truths, SLOTS)
@@ -248,7 +258,10 @@ def _ask(
     report: VerificationReport,
     show: Show,
 ) -> list[Truth]:
-    """The reference's answers. Raises `FailedPrecondition` without any, or without memory."""
+    """Return the answers of the reference.
+
+    Raises `FailedPrecondition` if there are none, or if there is not enough memory.
+    """
     started, device = time.monotonic(), options.reference_device
     show(f"reference: loading {reference_name(family)} on {device}")
     try:
@@ -280,8 +293,11 @@ def _compare_text(
     report: VerificationReport,
     show: Show,
 ) -> list[Inputs | None]:
-    """Write the figures down; what the next stage gets of each answer, or None where it ends
-    otherwise than the reference's."""
+    """Compare the text stage and add its figures to the report.
+
+    Returns the input of the next stage for each answer, or None if the stage ends the answer at a
+    different position than the reference.
+    """
     pipeline, text_role = family.pipeline, family.text
     show(f"{text_role}: {sum(len(each.ids) for each in truths)} places")
     figures = text_figures(stage, pipeline, text_role, truths, SLOTS, family.speaking)
@@ -353,7 +369,9 @@ def _transcribe(
     report: VerificationReport,
     show: Show,
 ) -> None:
-    """By another checkpoint, once the first has left the devices."""
+    """Transcribe the answers with another checkpoint, after the first one has released its
+    devices.
+    """
     name = options.transcriber.name
     show(f"starting {name}")
     pipeline = pipeline_of(options.transcriber)
@@ -369,7 +387,7 @@ def _transcribe(
 
 @contextmanager
 def _section(report: VerificationReport, section: str, show: Show) -> Iterator[None]:
-    """An error ends the section and is written down; the other sections go on."""
+    """Record an error that ends the section, and continue with the next one."""
     try:
         yield
     except (AntiphonError, OSError, RuntimeError) as error:
@@ -396,7 +414,7 @@ def _stage_device(text: str) -> tuple[str, str]:
 
 
 def _amount(text: str) -> int:
-    """A whole number from 1."""
+    """Parse a positive integer."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1")
     return int(text)

@@ -1,4 +1,4 @@
-"""An answer of the reference, which stages are compared with."""
+"""An answer of the reference, with which stages are compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy.typing as npt
 from antiphon.values.history import History
 
 KEPT_LOGPROBS = 20
-"""Of the reference's likeliest ids at each position: as many as a stage reports."""
+"""The number of most likely tokens to keep at each position of the reference. A stage reports the
+same number.
+"""
 
 
 Frames = npt.NDArray[np.uint16] | npt.NDArray[np.float32]
@@ -18,13 +20,17 @@ Frames = npt.NDArray[np.uint16] | npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """One answer of the reference.
+    """An answer of the reference.
 
-    `ids` int32 [N]; `top_ids` int32 and `top_logprobs` float32 [N, 20], the likeliest first, and
-    `gaps` float32 [N] between the two highest logits, NaN where they are unknown: all are empty for
-    a model without text. `codes` are the frames, uint16 or float32 [T, groups]; `samples` float32,
-    decoded in float32 from all codes at once. Where one stage makes ids and frames,
-    `frames_before` int32 [N] counts the frames before each id.
+    `ids` is an int32 array of shape [N]. `top_ids` (int32) and `top_logprobs` (float32) have the
+    shape [N, 20] and contain the most likely tokens in descending order. `gaps` is a float32 array
+    of shape [N] that contains the differences between the two highest logits, or NaN if they are
+    not known. These arrays are empty for a model without text.
+
+    `codes` contains the frames, as a uint16 or float32 array of shape [T, groups]. `samples`
+    contains float32 samples, which were decoded in float32 from all codes at once. If one stage
+    generates both tokens and frames, `frames_before`, an int32 array of shape [N], contains the
+    number of frames before each token.
     """
 
     question: str
@@ -37,7 +43,10 @@ class Truth:
     frames_before: npt.NDArray[np.int32] | None = None
 
     def before(self, place: int) -> History:
-        """The answer up to the id at a place, which is drawn again: the last id of a history is."""
+        """Return the history of the answer up to the token at `place`, which is drawn again.
+
+        The last token of a history is always drawn again.
+        """
         ids = np.ascontiguousarray(self.ids[: place + 1])
         if self.frames_before is None:
             return History(ids=ids)

@@ -1,4 +1,4 @@
-"""The families that can be verified, and what differs between them."""
+"""The model families that can be verified, and the differences between them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ CODES = "codes"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family, and the roles of its stages that make `text` (empty if none does), frames and
-    audio; one may make text and frames.
+    """A model family, and the roles of the stages that generate `text`, frames and audio.
 
-    `frames` is the edge of the frames, `step` how many of them are drawn at once. A family that
-    `reads_aloud` is given sentences, with the options `speaking`, and its reference is antiphon in
-    float32: transformers has no class for it. One that `hears` transcribes recordings, with the
-    options `transcribing`, or because it is asked to in words.
+    `text` is empty if there is no text. The same stage can generate text and frames. `frames` is
+    the edge that carries the frames, and `step` is the number of frames that are drawn at once. A
+    family that `reads_aloud` is given sentences to speak, with the options `speaking`. transformers
+    has no class for these families, so their reference is antiphon in float32. A family that
+    `hears` can transcribe recordings. It is given the options `transcribing`, or an instruction if
+    there are none.
     """
 
     pipeline: Pipeline
@@ -43,24 +44,24 @@ class Family:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Each stage once, in the order of the work."""
+        """The roles of the stages, in the order in which they run, without duplicates."""
         return tuple(dict.fromkeys(filter(None, (self.text, self.codes, self.audio))))
 
     @property
     def mixes(self) -> bool:
-        """Whether text and frames are one stage's."""
+        """Whether one stage generates both text and frames."""
         return self.text == self.codes
 
     def context_of(self, role: str, positions: int) -> int | None:
-        """`context_limit` of a stage for segments of so many positions.
+        """Return the `context_limit` of a stage for segments with this many positions.
 
-        A decoder of floats counts frames, and its checkpoint limits them: None.
+        It is None for a decoder of float frames. Its checkpoint limits the number of frames.
         """
         return None if role == self.audio and self.draws_floats else positions
 
     @property
     def draws_floats(self) -> bool:
-        """Whether frames are of floats."""
+        """Whether frames consist of floats."""
         return self.frames != CODES
 
 
@@ -84,11 +85,11 @@ FAMILIES = {
         Family(MING, "", "talker", "code2wav", frames=LATENTS, reads_aloud=True),
     )
 }
-"""By the names of their pipelines."""
+"""The families by the names of their pipelines."""
 
 
 def family_of(pipeline: Pipeline, model: object) -> Family:
-    """The family of a checkpoint. Raises `InvalidArgument` if it cannot be verified."""
+    """Return the family of a checkpoint. Raises `InvalidArgument` if it cannot be verified."""
     if pipeline.name not in FAMILIES:
         raise InvalidArgument(
             f"{model}: verification knows {', '.join(FAMILIES)}, and this is a checkpoint of "

@@ -1,4 +1,4 @@
-"""Stages that are given the reference's answer and asked, at each place, for what comes next."""
+"""Compares stages with the reference, given the reference's answer up to each position."""
 
 from __future__ import annotations
 
@@ -29,14 +29,17 @@ Inputs = Sequence[InputChunk]
 
 
 def answer(engine: Engine, settings: SegmentSettings, inputs: Inputs) -> SegmentOutput:
-    """Run one segment to its end. Raises what failed."""
+    """Run a single segment to its end. Raises the error if it fails."""
     return answer_all(engine, [(settings, inputs)], 1)[0]
 
 
 def answer_all(
     engine: Engine, asked: Sequence[tuple[SegmentSettings, Inputs]], slots: int
 ) -> list[SegmentOutput]:
-    """Run segments to their ends, as many at a time as there are slots. Raises what failed."""
+    """Run segments to their end, with as many at a time as there are slots.
+
+    Raises the error if a segment fails.
+    """
     outputs: list[SegmentOutput] = []
     for start in range(0, len(asked), slots):
         together = {
@@ -54,7 +57,7 @@ def answer_all(
 
 
 def question_input(question: str) -> list[InputChunk]:
-    """A user's message, for the stage that reads it: a question, or the text to speak."""
+    """Return a user message as input, which contains a question or a text to speak."""
     tensors = to_tensors(conversation(("user", question)))
     return [InputChunk("input", 0, tensors, True, FinishReason.STOP)]
 
@@ -70,7 +73,7 @@ def greedy(
     top_logprobs: int | None = None,
     options: Mapping[str, str | float] | None = None,
 ) -> SegmentSettings:
-    """Settings of a segment that draws at most `most` times, and chooses the likeliest."""
+    """Return the settings of a segment with greedy decoding and up to `most` draws."""
     edges = frozenset(edge.name for edge in pipeline.outputs(role)) - {"tool_calls"}
     wanted = SamplingRequest(temperature=0.0, max_tokens=most, top_logprobs=top_logprobs)
     sampling = stage.facts.default_sampling.with_request(wanted)
@@ -84,7 +87,7 @@ def greedy(
 
 
 def made_codes(output: SegmentOutput, edge: str = CODES) -> Frames:
-    """The frames of a segment, uint16 or float32 [T, groups]."""
+    """Return the frames of a segment, as a uint16 or float32 array of shape [T, groups]."""
     frames = [each.tensors[edge] for each in output.emitted if edge in each.tensors]
     return np.concatenate(frames) if frames else np.empty((0, 0), np.uint16)
 
@@ -97,10 +100,10 @@ def hear(
     voice: str = "",
     edge: str = CODES,
 ) -> npt.NDArray[np.float32]:
-    """The samples that a decoder makes of all codes at once."""
+    """Return the samples that a decoder generates from all codes at once."""
     edges = frozenset(edge.name for edge in pipeline.outputs(role))
     chosen = voice or next(iter(stage.facts.voices), "")
-    # A decoder that begins with noise draws it from the request's seed.
+    # A decoder that starts from noise derives it from the seed of the request.
     sampling = replace(stage.facts.default_sampling, seed=stream_key(SEED, role))
     settings = SegmentSettings(chosen, sampling, edges)
     inputs = [InputChunk(edge, 0, {edge: codes}, True, FinishReason.STOP)]
@@ -116,10 +119,10 @@ def text_figures(
     slots: int,
     options: Mapping[str, str | float] | None = None,
 ) -> dict[str, Any]:
-    """How a stage that makes text agrees with the reference, at every place of its answers.
+    """Compare a text stage with the reference at every position of its answers.
 
-    The logits are compared by log probability, among the reference's likeliest ids, up to the
-    first place at which the stage chose otherwise by itself.
+    The log probabilities of the reference's most likely tokens are compared up to the first
+    position at which the stage chooses a different token by itself.
     """
     chosen = equal = 0
     missed: list[float] = []
@@ -168,7 +171,7 @@ def _logprob_differences(output: SegmentOutput, truth: Truth) -> list[float]:
     place, own = 0, output.tensors(TEXT)["ids"]
     for event in output.emitted:
         for token in logprobs_from_tensors(event.tensors):
-            # Ids without text have no entry, so what follows one is at another place.
+            # Tokens without text have no entry, so the following entries belong to other positions.
             if token.token_id != own[place]:
                 return found
             ours = {each.token_id: each.logprob for each in token.top}
@@ -187,17 +190,17 @@ def code_figures(
     answers: Sequence[tuple[Frames, Inputs]],
     slots: int,
 ) -> dict[str, Any]:
-    """How a stage that makes codes agrees with the reference, at every frame of its answers.
+    """Compare a stage that generates codes with the reference at every frame of its answers.
 
-    Groups after the first that differs are drawn after another code, so `equal_codes` counts
-    the leading groups that are equal.
+    After the first code that differs, the remaining codes of a frame depend on a different code.
+    `equal_codes` therefore only counts the codes before it.
     """
     frames = first = leading = total = 0
     for codes, inputs in answers:
         groups = codes.shape[1]
         asked = []
         for known in range(len(codes)):
-            # The last draw of a limit has no frame.
+            # The last draw within a limit does not produce a frame.
             settings = greedy(
                 stage,
                 pipeline,
@@ -220,15 +223,17 @@ def code_figures(
 def group_figures(
     stage: LoadedStage, family: Family, truths: Sequence[Truth], slots: int
 ) -> dict[str, Any]:
-    """How a stage that makes text and frames agrees with the reference, at every group of frames
-    that is drawn at once. The codes of a group are drawn one after the other, as those of a
-    frame."""
+    """Compare a stage that generates text and frames with the reference, at every group of frames.
+
+    The frames of a group are drawn together, and their codes are drawn one after another, as within
+    a frame.
+    """
     pipeline, role, step = family.pipeline, family.codes, family.step
     groups = first = leading = total = 0
     for truth in truths:
         assert truth.frames_before is not None
         known = range(0, len(truth.codes), step)
-        # A group's id is the last one before which so many frames are known.
+        # The token of a group is the last one that is preceded by this number of known frames.
         places = [int(np.flatnonzero(truth.frames_before == each)[-1]) for each in known]
         asked = [
             (
@@ -236,7 +241,7 @@ def group_figures(
                     stage,
                     pipeline,
                     role,
-                    # The last draw of a limit has no frames.
+                    # The last draw within a limit does not produce frames.
                     place + 2,
                     history=truth.before(place),
                     options=family.speaking,
@@ -260,8 +265,10 @@ def group_figures(
 def latent_figures(
     stage: LoadedStage, family: Family, truths: Sequence[Truth], slots: int
 ) -> dict[str, Any]:
-    """How far frames of floats are from the reference's, each after the reference's frames before
-    it. The noise that both begin with is the same."""
+    """Compare float frames with those of the reference, given the reference's preceding frames.
+
+    Both sides use the same noise.
+    """
     pipeline, role, edge = family.pipeline, family.codes, family.frames
     ours: list[Frames] = []
     theirs: list[Frames] = []
@@ -303,7 +310,7 @@ def _agreement(
 
 
 def _distance(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[float, float | str]:
-    """The largest error of all, and the least SNR in dB, or "equal"."""
+    """Return the maximum error, and the minimum SNR in dB or "equal"."""
     errors: list[float] = []
     snrs: list[float] = []
     for own, other in zip(ours, theirs, strict=True):
@@ -322,7 +329,7 @@ def sample_figures(
     truths: Sequence[Truth],
     edge: str = CODES,
 ) -> dict[str, Any]:
-    """How far a decoder's samples are from the reference's, of the same codes."""
+    """Compare the samples of a decoder with those of the reference for the same codes."""
     spoken = [each for each in truths if len(each.codes)]
     made = [hear(stage, pipeline, role, each.codes, edge=edge) for each in spoken]
     for ours, truth in zip(made, spoken, strict=True):
@@ -336,8 +343,10 @@ def sample_figures(
 def as_inputs(
     pipeline: Pipeline, text_role: str, code_role: str, stage: LoadedStage, truth: Truth
 ) -> list[InputChunk] | None:
-    """What the stage of codes gets of the reference's whole text; None if the stage of text ends it
-    otherwise."""
+    """Return the input of the code stage for the reference's complete text.
+
+    Returns None if the text stage ends the text at a different position.
+    """
     count = len(truth.ids)
     settings = greedy(stage, pipeline, text_role, count, history=truth.before(count))
     output = answer(stage.engine, settings, question_input(truth.question))

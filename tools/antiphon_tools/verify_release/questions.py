@@ -1,4 +1,4 @@
-"""The questions for a checkpoint, and the comparison of transcripts with the answers' texts."""
+"""The questions for a checkpoint, and the comparison of transcripts with the text of answers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SENTENCES = (
     "Bread is made of flour, water, salt and time.",
     "We walk home and ask why the light is green.",
 )
-"""For models that speak a given text."""
+"""Sentences for models that read a text aloud."""
 TRANSCRIBE = "Transcribe the audio into text."
-"""As the gateway asks by default."""
+"""The default instruction of the gateway."""
 
 
 def word_error_rate(said: str, heard: str) -> float:
-    """Return insertions, deletions and replacements of words, divided by the number of reference
-    words.
+    """Return the number of inserted, deleted and replaced words divided by the number of words
+    said.
 
-    Words are compared without case and punctuation; a character of a script without spaces is a
-    word. Raises `ValueError` for an empty reference.
+    Case and punctuation are ignored. In scripts without spaces, each character counts as a word.
+    Raises `ValueError` if no words were said.
     """
     wanted, given = _words(said), _words(heard)
     if not wanted:
@@ -40,14 +40,14 @@ def word_error_rate(said: str, heard: str) -> float:
 
 
 def _words(text: str) -> list[str]:
-    # CJK, hiragana and katakana are parted by characters.
+    # Chinese and Japanese characters are counted separately.
     return re.findall(
         r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+", text.lower()
     )
 
 
 def _distance(wanted: Sequence[str], given: Sequence[str]) -> int:
-    """Levenshtein's distance."""
+    """Return the Levenshtein distance."""
     costs = list(range(len(given) + 1))
     for row, word in enumerate(wanted, 1):
         diagonal, costs[0] = costs[0], row

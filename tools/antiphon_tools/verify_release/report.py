@@ -1,4 +1,4 @@
-"""The report: one JSON file, and the same to read, complete after every section."""
+"""The report, which is written to a JSON file and a Markdown file after every section."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TITLES = {
 
 
 class VerificationReport:
-    """Sections by name; `doubts` are sentences about what should not be."""
+    """The sections of the report by name. `doubts` contains sentences that describe problems."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
         self.path = path
@@ -33,19 +33,19 @@ class VerificationReport:
 
     @property
     def doubts(self) -> list[str]:
-        """What should not be, a sentence each."""
+        """Sentences that describe problems."""
         found: list[str] = self._content[DOUBTS]
         return found
 
     def add(self, section: str, figures: Mapping[str, Any]) -> None:
-        """Write a section down."""
+        """Add a section and write the files."""
         self._content[section] = dict(figures)
         if ERROR in figures:
             self.doubts.append(f"{section}: {figures[ERROR]}")
         self._write()
 
     def doubt(self, sentence: str) -> None:
-        """Write down what should not be."""
+        """Add a sentence that describes a problem, and write the files."""
         self.doubts.append(sentence)
         self._write()
 

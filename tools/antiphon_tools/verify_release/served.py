@@ -1,4 +1,6 @@
-"""Answers of a whole deployment: time to first audio, real-time factor, and transcripts."""
+"""Measures answers of a complete deployment: time to first audio, real-time factor and
+transcripts.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,16 @@ from antiphon_tools.verify_release.questions import TRANSCRIBE, word_error_rate
 from antiphon_tools.verify_release.truth import Show
 
 STARTUP_TIMEOUT_S = 1800.0
-"""A checkpoint of 70 GB may come from a slow disk."""
+"""This allows a checkpoint of 70 GB to be loaded from a slow disk."""
 SAMPLE_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
-    """Of an answer: tokens of text, and codec frames. A model that only speaks has no `tokens`, and
-    takes the options `speaking`."""
+    """The maximum numbers of text tokens and codec frames in an answer.
+
+    For a model that only speaks, `tokens` is 0 and the options `speaking` are used.
+    """
 
     tokens: int
     frames: int
@@ -37,7 +41,10 @@ class AnswerLimits:
 
     @property
     def options(self) -> GenerateOptions:
-        """Of `generate`, which chooses the likeliest. The last draw of a limit has no frame."""
+        """The options of `generate` for greedy decoding.
+
+        The limits are one higher than the number of frames, because the last draw has no frame.
+        """
         if not self.tokens:
             most = self.frames + 1
             return {"temperature": 0.0, "max_tokens": most, "options": self.speaking}
@@ -59,7 +66,7 @@ class ServedAnswer:
 def deployment_of(
     model: Path, family: Family, devices: Mapping[str, str], slots: int, context: int
 ) -> Deployment:
-    """All stages with the settings of their family, and a gateway, at free ports of this host."""
+    """Return a deployment with all stages and a gateway, which use free ports of this host."""
     stages = {
         role: StageConfig(
             device=devices[role], slots=slots, context_limit=family.context_of(role, context)
@@ -113,7 +120,7 @@ async def transcribe_all(
 
 
 def speed_figures(answers: Sequence[ServedAnswer]) -> dict[str, Any]:
-    """Of one session at a time, warmed up."""
+    """Return the speed with a single session after a warm-up."""
     first_ms = sorted(1e3 * each.first_audio_s for each in answers)
     factors = [each.total_s / each.audio_s for each in answers]
     return {
@@ -130,7 +137,7 @@ def speed_figures(answers: Sequence[ServedAnswer]) -> dict[str, Any]:
 def hearing_figures(
     answers: Sequence[ServedAnswer], heard: Sequence[str], transcriber: str
 ) -> dict[str, Any]:
-    """Words of the transcripts against those of the answers."""
+    """Compare the transcripts with the text of the answers."""
     rows = [
         {
             "said": each.text,

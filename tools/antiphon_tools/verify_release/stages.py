@@ -1,7 +1,7 @@
-"""Stages in this process: the only place of this tool that imports services.
+"""Loads stages in this process. This is the only module of the tool that imports services.
 
-A stage, its reference and the next stage have the device one after the other, and what is compared
-are engines, which a process of their own would hide.
+A stage, its reference and the next stage use the device one after another. The comparison requires
+direct access to the engines, which is not possible if stages run as separate processes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from antiphon_services.stage.loading import load_stage
 
 
 def load(pipeline: Pipeline, role: str, model: Path, config: StageConfig) -> LoadedStage:
-    """The stage, warmed up. Raises `AntiphonError` with a remedy."""
+    """Load and warm up a stage. Raises `AntiphonError` with a remedy."""
     return load_stage(pipeline, role, model, config)
 
 
 def frames_id(model: Path) -> int:
-    """The id that stands for a group of frames in the text of MiMo-Audio."""
+    """Return the token that stands for a group of frames in the text of MiMo-Audio."""
     tokenizer, _ = PromptTokenizer.load(model, int(read_config(model)["vocab_size"]))
     return tokenizer.ids.group
 

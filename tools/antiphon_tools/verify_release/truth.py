@@ -1,7 +1,8 @@
-"""What the reference answers: transformers' own classes, or antiphon's float32 where it has none.
+"""Generates the answers of the reference.
 
-The answers of a question are given to every stage later, so that one early difference does not
-make the rest of the answer incomparable.
+The reference is transformers or, if it has no class for the model, antiphon in float32. The answers
+are later given to every stage, so that a single difference does not make the rest of an answer
+incomparable.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Show = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """How many questions are asked, and the most tokens and frames of an answer."""
+    """The number of questions, and the maximum numbers of tokens and frames in an answer."""
 
     questions: int
     tokens: int
@@ -47,7 +48,9 @@ class Amounts:
 
 
 class ScoreKeeper:
-    """A logits processor that keeps the likeliest ids of every step; changes nothing."""
+    """A logits processor that stores the most likely tokens of every step without changing the
+    scores.
+    """
 
     def __init__(self) -> None:
         self.ids: list[npt.NDArray[np.int32]] = []
@@ -55,7 +58,7 @@ class ScoreKeeper:
         self.gaps: list[float] = []
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Keep those of scores [1, vocabulary]."""
+        """Store the most likely tokens for scores of shape [1, vocabulary]."""
         top = scores[0].float().topk(KEPT_LOGPROBS)
         logprobs = top.values - scores[0].float().logsumexp(-1)
         self.ids.append(top.indices.cpu().numpy().astype(np.int32))
@@ -65,7 +68,7 @@ class ScoreKeeper:
 
 
 def reference_name(family: Family) -> str:
-    """What the answers come from."""
+    """Return a description of the reference."""
     if family.reads_aloud:
         return f"antiphon in float32 (transformers has no class for {family.pipeline.name})"
     return f"transformers, {family.pipeline.architectures[-1]}"
@@ -74,9 +77,10 @@ def reference_name(family: Family) -> str:
 def ask_reference(
     family: Family, model: Path, asked: Amounts, device: str, dtype: str, show: Show
 ) -> list[Truth]:
-    """Its answers, greedily. Its memory is free again when they are returned.
+    """Return the reference's answers with greedy decoding. Its memory is released afterwards.
 
-    What the reference cannot answer, such as an answer of one token, is left out and shown.
+    Answers that the reference cannot speak, such as an answer of a single token, are reported and
+    skipped.
     """
     if family.reads_aloud:
         return _speak(family, model, asked, device, show)
@@ -88,7 +92,7 @@ def ask_reference(
         show(f"reference: answer {number} of {asked.questions}")
         try:
             truths.append(ask(question))
-        # transformers raises these for answers that it cannot speak.
+        # transformers raises these errors for answers that it cannot speak.
         except (RuntimeError, IndexError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -137,8 +141,11 @@ def _omni25(model: Path, asked: Amounts, device: str, dtype: torch.dtype) -> Cal
 
 
 def _read_in_float32(decoder: Any, model: Path, prefix: str) -> None:
-    """Give the reference's decoder its weights as they are stored: decoders are served in float32,
-    and what was rounded when the whole model was loaded is lost."""
+    """Load the weights of the reference's decoder in float32.
+
+    Decoders are served in float32, and loading the complete model has already rounded their
+    weights.
+    """
     decoder.float()
     weights = Weights(model)
     with weights.open() as reader:
@@ -147,7 +154,8 @@ def _read_in_float32(decoder: Any, model: Path, prefix: str) -> None:
             for name in weights.files
             if name.startswith(prefix)
         }
-        # Buffers that are computed are not stored, or are and have no place.
+        # Computed buffers are either not stored, or stored without a corresponding entry in the
+        # module.
         decoder.load_state_dict(stored, strict=False)
 
 
@@ -171,8 +179,10 @@ def _truth(
 
 
 def _speak(family: Family, model: Path, asked: Amounts, device: str, show: Show) -> list[Truth]:
-    """Sentences that antiphon reads aloud in float32, which equals the vendor's recorded answers on
-    a CPU."""
+    """Return sentences that antiphon reads aloud in float32.
+
+    On a CPU, this output is identical to the recorded output of the vendor's code.
+    """
     config = StageConfig(device=device, dtype="float32", engine="torch", slots=1)
     pipeline, sentences = family.pipeline, SENTENCES[: asked.questions]
     stage = stages.load(pipeline, family.codes, model, config)
@@ -205,7 +215,7 @@ def _speak(family: Family, model: Path, asked: Amounts, device: str, show: Show)
 
 
 def _spoken(family: Family, model: Path, sentence: str, output: SegmentOutput) -> Truth:
-    """An answer without its samples."""
+    """Return an answer without its samples."""
     codes, unheard = made_codes(output, family.frames), np.empty(0, np.float32)
     if not family.mixes:
         none = np.empty((0, KEPT_LOGPROBS), np.float32)
@@ -214,14 +224,14 @@ def _spoken(family: Family, model: Path, sentence: str, output: SegmentOutput) -
     drawn = output.tensors(TEXT)["ids"].astype(np.int32)
     spoken = drawn == stages.frames_id(model)
     before = family.step * (np.cumsum(spoken) - spoken).astype(np.int32)
-    # Frames behind the end of speech are not told, so nothing after them can be forced.
+    # Frames after the end of speech are not reported, so positions after them cannot be compared.
     count = int(np.count_nonzero(before <= len(codes)))
     top_ids = np.full((count, KEPT_LOGPROBS), -1, np.int32)
     logprobs = np.full((count, KEPT_LOGPROBS), -np.inf, np.float32)
     entries = [token for each in output.emitted for token in logprobs_from_tensors(each.tensors)]
     place = 0
     for token in entries:
-        # Ids without text have no entry.
+        # Tokens without text have no entry.
         while place < count and drawn[place] != token.token_id:
             place += 1
         if place == count:

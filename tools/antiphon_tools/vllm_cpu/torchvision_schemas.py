@@ -1,10 +1,10 @@
-"""Lets torchvision be imported where its native library does not load.
+"""Makes it possible to import torchvision if its native library cannot be loaded.
 
-vLLM imports Transformers' image processors, which import torchvision. Its ordinary wheel
-is linked to CUDA libraries that a CPU build of torch lacks, and the import stops at two
-operators without a schema. Nothing here calls them, so declaring them is enough. This has
-to happen in every process before the import, so `make test-vllm` puts this file and a
-`.pth` file that imports it into its environment's site-packages.
+vLLM imports image processors of transformers, which import torchvision. The default torchvision
+wheel is linked to CUDA libraries that a CPU build of torch does not include, so the import fails
+because two operators have no schema. Since these operators are never called, it is sufficient to
+declare them. Every process has to do this before the import, so `make test-vllm` installs this
+file, and a `.pth` file that imports it, in the site-packages of its environment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _declared: list[object] = []
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing, but declares the operators when torchvision is looked for."""
+    """Declares the operators when torchvision is imported. It never finds a module itself."""
 
     def find_spec(
         self,
@@ -28,7 +28,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Called for every import; the first of torchvision is the last that matters."""
+        """Called for every import. The finder removes itself at the first import of torchvision."""
         if fullname == "torchvision":
             sys.meta_path.remove(self)
             _declare()
@@ -41,7 +41,7 @@ def _declare() -> None:
     library = torch.library.Library("torchvision", "DEF")
     for name in OPERATORS:
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    # Without a reference the schemas go again.
+    # The schemas are removed when the library object is deleted.
     _declared.append(library)
 
 

@@ -1,1 +1,3 @@
-"""Stages that start within a second: they are forked from a process that has their libraries."""
+"""Starts stages within a second, by forking them from a process that has imported their
+libraries.
+"""

@@ -1,9 +1,9 @@
-"""Services whose stages are forked from a process that has imported their libraries.
+"""Launches services whose stages are forked from a process that has imported their libraries.
 
-A stage takes seven seconds of CPU to import torch and transformers, and less than one for the
-rest of its start. What comes to the same in the end is a process of its own with the same
-arguments, environment and descriptors; how it starts by itself is for tests to show that do not
-use this (`test_demo_run`, `test_failed_start`, `test_restart`, the fixtures of the other families).
+A stage requires seven seconds of CPU time to import torch and transformers, and less than a second
+for the rest of its start. A forked stage has the same arguments, environment and descriptors as one
+that is started normally. The normal start is covered by tests that do not use this module
+(`test_demo_run`, `test_failed_start`, `test_restart`, and the fixtures of other model families).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROGRAMS = ("antiphon_services", "tests.integration.stoppable_stage", "benchmark
 
 
 class WarmParent:
-    """The process that stages are forked from, for as long as this one lives."""
+    """The process from which stages are forked. It runs as long as the current process."""
 
     def __init__(self) -> None:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -43,7 +43,7 @@ class WarmParent:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "antiphon_tools.warm.parent", str(theirs.fileno())],
                 cwd=application_root(),
-                # More would be there from the import on, and lost in a fork.
+                # More threads would already be started by the imports, and would be lost in a fork.
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -52,7 +52,7 @@ class WarmParent:
         atexit.register(self.close)
 
     def can(self, arguments: Sequence[str], directory: Path) -> bool:
-        """Whether it has imported what this would."""
+        """Return whether the process has imported everything that these arguments require."""
         return (
             arguments[0] in PROGRAMS
             and directory == application_root()
@@ -60,11 +60,11 @@ class WarmParent:
         )
 
     def order(self, order: StageOrder, *descriptors: int) -> None:
-        """Have a stage forked, which gets the descriptors."""
+        """Request the process to fork a stage, which inherits the descriptors."""
         socket.send_fds(self._orders, [msgspec.json.encode(order)], descriptors)
 
     def close(self) -> None:
-        """End it."""
+        """Stop the process."""
         self._orders.close()
         self._process.wait()
 
@@ -73,7 +73,7 @@ warm_parent = cache(WarmParent)
 
 
 class WarmProcess(ServiceProcess):
-    """A service that is forked where it can be."""
+    """A service that is forked if possible."""
 
     @classmethod
     async def _run(
@@ -109,7 +109,7 @@ class WarmProcess(ServiceProcess):
 
 
 class _Fork(asyncio.SubprocessTransport):
-    """A forked process, as asyncio shows one that it has started itself."""
+    """A forked process, with the same interface as a process that asyncio has started."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class _Fork(asyncio.SubprocessTransport):
 
 
 class _ForkOutput(asyncio.Protocol):
-    """Hands what the process prints to its service."""
+    """Passes the output of the process to its service."""
 
     def __init__(self, service: ServiceProcess) -> None:
         self._service = service
@@ -157,8 +157,8 @@ class _ForkOutput(asyncio.Protocol):
 class WarmLauncher(Launcher):
     """Forks stages from a warm parent process, except stages with vLLM, and ignores `engine_nice`.
 
-    Next to other work, such as running tests, an engine with a lower priority (`with_priorities`)
-    gets only a tenth of a core.
+    If other work runs at the same time, such as tests, an engine with a lower priority
+    (`with_priorities`) would only get a tenth of a core.
     """
 
     def __init__(self, deployment: Path | Deployment, **options: Any) -> None:
@@ -172,6 +172,6 @@ class WarmLauncher(Launcher):
 
 
 def on_equal_terms(deployment: Deployment) -> Deployment:
-    """The deployment with no engine that stands back for others."""
+    """Return the deployment with the same priority for all engines."""
     stages = {role: replace(stage, engine_nice=0) for role, stage in deployment.stages.items()}
     return replace(deployment, stages=stages)

@@ -1,8 +1,8 @@
-"""Fork stages of Qwen3-Omni from a process with their imports loaded.
+"""Forks Qwen3-Omni stages from a process that has loaded their imports.
 
-`antiphon_tools.warm.launcher` starts this process with a socket for orders. An order is one message
-with a `StageOrder` and three descriptors: for the output of the stage, for its announcement, and
-for its process id and, on a second line, its exit status.
+`antiphon_tools.warm.launcher` starts this process with a socket for requests. A request is a
+message that contains a `StageOrder` and three descriptors. They are used for the output of the
+stage, for its announcements, and for its process ID followed by its exit status on a second line.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StageOrder(msgspec.Struct):
 
 
 def prepare() -> None:
-    """Import everything, start nothing."""
+    """Import all modules without starting anything."""
     ask_for_equal_digits()
     for role in ROLES:
         importlib.import_module(f"antiphon_services.qwen3_omni.{role}.load")
@@ -49,15 +49,20 @@ def prepare() -> None:
 
 
 class Parent:
-    """The stages that were forked, and how many still run."""
+    """The forked stages that are still running."""
 
     def __init__(self, orders: socket.socket) -> None:
         self._orders = orders
-        # By the descriptor that is readable when a stage has ended: its number, who is told.
+        # Maps the descriptor that becomes readable when a stage ends to its process ID and to the
+        # descriptor for its exit status.
         self._stages: dict[int, tuple[int, int]] = {}
 
     def serve(self) -> list[str] | None:
-        """Fork as ordered. In a stage it returns the stage's arguments, and None at the end."""
+        """Fork stages as requested.
+
+        In the forked stage, returns the arguments of the stage. In the parent process, returns None
+        at the end.
+        """
         while True:
             sources: list[int | socket.socket] = [self._orders, *self._stages]
             readable, _, _ = select.select(sources, [], [])
@@ -76,7 +81,7 @@ class Parent:
         printing, announcing, telling = descriptors
         parent = os.getpid()
         if number := os.fork():
-            # Whoever is told the number may signal the group at once.
+            # The recipient of the process ID may send a signal to the process group immediately.
             os.setpgid(number, number)
             os.close(printing)
             os.close(announcing)
@@ -99,13 +104,13 @@ class Parent:
 
 
 def _tell(descriptor: int, number: int) -> None:
-    # Nobody may listen any more.
+    # The recipient may no longer be listening.
     with contextlib.suppress(BrokenPipeError):
         os.write(descriptor, b"%d\n" % number)
 
 
 def _become(order: StageOrder, printing: int, announcing: int, parent: int) -> list[str]:
-    """What starting a program would have done for the stage; its arguments."""
+    """Set up the process as if the stage had been started normally, and return its arguments."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0 or os.getppid() != parent:
         sys.exit("whoever ordered this stage is gone")
@@ -121,7 +126,7 @@ def _become(order: StageOrder, printing: int, announcing: int, parent: int) -> l
 
 
 def main() -> None:
-    """Serve until the other end of the socket is closed; in a fork, run the stage."""
+    """Serve until the other end of the socket is closed. In a forked process, run the stage."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prepare()
     with socket.socket(fileno=int(sys.argv[1])) as orders:

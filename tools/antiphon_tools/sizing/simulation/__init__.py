@@ -1,6 +1,6 @@
-"""The simulation: pure, and the same for the same seed.
+"""The simulation, which is deterministic for a given seed.
 
-`clock.py` has the events, `processor.py` who shares cores. `steps.py` simulates every engine
-step and message, for fleets of some hundred calls; `fluid.py` simulates calls whose stages
-progress at measured rates, for fleets of tens of thousands.
+`clock.py` contains the events, and `processor.py` simulates shared cores. `steps.py` simulates
+every engine step and message, for fleets with several hundred calls. `fluid.py` simulates calls
+whose stages progress at measured rates, for fleets with tens of thousands of calls.
 """

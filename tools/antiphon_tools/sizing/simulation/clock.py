@@ -1,4 +1,4 @@
-"""Simulated time: events in the order of their moments, those of one moment as they were made."""
+"""Simulated time. Events at the same time run in the order in which they were scheduled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Action = Callable[[], None]
 
 
 class SimulatedClock:
-    """Runs actions at their moments. An action may schedule others, not in the past."""
+    """Runs actions at their scheduled times. An action can schedule other actions."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -20,29 +20,29 @@ class SimulatedClock:
         self._scheduled = 0
 
     def count(self, from_s: float, until_s: float) -> None:
-        """Limit the measurement of utilization to the time between these moments."""
+        """Limit the measurement of utilization to the time between `from_s` and `until_s`."""
         self._counts_from, self._counts_until = from_s, until_s
 
     def counted_s(self, since: float, until: float) -> float:
-        """So many of the seconds between these moments count."""
+        """Return how much of the time between two points is measured."""
         return max(0.0, min(until, self._counts_until) - max(since, self._counts_from))
 
     @property
     def counts(self) -> bool:
-        """Whether this moment counts."""
+        """Whether the current time is measured."""
         return self._counts_from <= self.now < self._counts_until
 
     def at(self, moment: float, action: Action) -> None:
-        """Schedule an action; one for the past runs now."""
+        """Schedule an action. If the time is in the past, the action runs now."""
         self._scheduled += 1
         heapq.heappush(self._agenda, (max(moment, self.now), self._scheduled, action))
 
     def after(self, delay_s: float, action: Action) -> None:
-        """Schedule an action in so many seconds."""
+        """Schedule an action after a delay."""
         self.at(self.now + delay_s, action)
 
     def run(self, until: float = math.inf) -> None:
-        """Run everything that is due until then."""
+        """Run all actions that are due up to the given time."""
         while self._agenda and self._agenda[0][0] <= until:
             self.now, _, action = heapq.heappop(self._agenda)
             self.events += 1

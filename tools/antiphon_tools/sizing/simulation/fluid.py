@@ -1,14 +1,17 @@
-"""A fleet of thousands of replicas, call by call: stages progress at their measured rates.
+"""Simulates a fleet of thousands of replicas by call. Stages progress at their measured rates.
 
-Nothing happens step by step here. All sessions of a replica progress at the rate that its step
-time gives with so many open (`shared_rate.py`). A call's first audio is the sum of its way:
-the gateway, prompt, first token, first frame, first chunk, each at a random moment of a step of
-its replica. Gateways are many: each has its own `AdmissionQueue`, which knows its own calls, and
-picks by what replicas reported up to `report_s` ago and what it has there itself. A replica that
-is full refuses, and the call tries others.
+Individual steps are not simulated. All sessions of a replica progress at the same rate, which
+follows from the step time for the number of open sessions (`shared_rate.py`). The time to first
+audio of a call is the sum of the times in the gateway, for the prompt, for the first token, for the
+first frame and for the first chunk. Each of these starts at a random point within a step of the
+replica.
 
-A gateway's event loop is busy with messages for a part of its time, so what a call costs it takes
-that much longer.
+There can be many gateways. Each of them has its own `AdmissionQueue`, which only contains its own
+calls. To choose a replica, it uses reports that are up to `report_s` old, and the number of its own
+calls. A replica that is full rejects a call, and another replica is tried.
+
+The event loop of a gateway is busy with messages for part of the time. Its work for each call takes
+correspondingly longer.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ from antiphon_tools.sizing.simulation.steps import WAITING_BYTES, counted_span_s
 
 REPORT_S = 0.1
 TRIES = 3
-"""Replicas of a role that a call asks before it goes back into its gateway's queue."""
+"""The number of replicas of a role that are tried before a call returns to the queue of its
+gateway.
+"""
 MOST_BUSY = 0.99
 _ROUNDS = 6
 
@@ -44,8 +49,10 @@ Progress = Callable[[float, int], None]
 
 
 class FluidFleet:
-    """See the module's docstring; used once. `told` is called with the progress: simulated seconds,
-    calls."""
+    """The simulated fleet. An instance can only be used once.
+
+    `told` is called with the progress, as the simulated time in seconds and the number of calls.
+    """
 
     def __init__(
         self,
@@ -80,7 +87,7 @@ class FluidFleet:
         self._calls: dict[int, SimulatedCall] = {}
         self._running: dict[int, FluidCall] = {}
         self._refused = self._most_in_flight = 0
-        # Calls under way, and whether all have come.
+        # The number of calls in progress, and whether all calls have arrived.
         self._left = 0
         self._all_came = False
         self._most_held = dict.fromkeys(self._roles, 0)
@@ -91,7 +98,7 @@ class FluidFleet:
     def run(
         self, calls: Iterable[OfferedCall], warm_up_s: float = 0.0, ends_s: float = math.inf
     ) -> FleetOutcome:
-        """Simulate all calls to their ends. Use is of the time from `warm_up_s` to `ends_s`."""
+        """Simulate all calls to their end. Utilization is measured from `warm_up_s` to `ends_s`."""
         self._clock.count(warm_up_s, ends_s)
         arrivals = iter(calls)
         self._arrive_next(arrivals)
@@ -200,11 +207,14 @@ class FluidFleet:
         return None
 
     def _load_of(self, role: str) -> Callable[[int], float]:
-        """As the gateway that picks now knows it: what replicas report, and what it has there."""
+        """Return the load of replicas as seen by the gateway that is currently choosing.
+
+        It consists of the reports of replicas and the gateway's own calls.
+        """
         return lambda number: self._reported[role][number] + self._picking.own[role][number]
 
     def _report(self) -> None:
-        """Update the reported states of all replicas; unchanged replicas report nothing new."""
+        """Update the reported states of all replicas. Unchanged replicas report nothing new."""
         for role, fleet in self._fleet.items():
             self._reported[role] = [each.open for each in fleet]
         self._told(self._clock.now, len(self._calls))
@@ -214,7 +224,9 @@ class FluidFleet:
     # -- a call's way ------------------------------------------------------------------
 
     def _start(self, running: FluidCall) -> None:
-        """When its first token, frame and audio are there; its stages begin then."""
+        """Compute the times of the first token, frame and audio, and start the stages at these
+        times.
+        """
         offered, hop_s = running.call.offered, self._hop_s(running.gateway)
         moment = prompt_at = self._clock.now + hop_s
         first_frame_s = 0.0
@@ -229,14 +241,15 @@ class FluidFleet:
                 steps = math.ceil(offered.prompt_rows / stage.rows_per_step)
                 prompt_at += stage.message_s + stage.prepare_s + stage.steps_before * step_s
                 last_at = max(prompt_at, replica.prompt(stage.row_curve(offered.prompt_rows)))
-                # When the step with the last rows of the prompt begins, and when it ends.
+                # The start and the end of the step that includes the last rows of the prompt.
                 last_at += self._rest_s(replica) + (steps - 1) * step_s
                 prompted_at = last_at + step_s
                 prompt_at += hop_s
                 if stage.makes == "tokens":
                     moment = max(moment, prompted_at)
                 elif moment <= last_at:
-                    # That step draws the first frame, too, since it knows what to say.
+                    # The same step also samples the first frame, because its input has already
+                    # arrived.
                     moment = prompted_at
                 elif moment > prompted_at:
                     moment += self._rest_s(replica) + step_s
@@ -250,16 +263,18 @@ class FluidFleet:
         running.call.first_audio_at = moment + self._measured.client_message_s
 
     def _rest_s(self, replica: SharedRateReplica) -> float:
-        """What is left of the step that others are in."""
+        """Return the remaining time of the current step."""
         return self._random.random() * replica.position_s if replica.open > 1 else 0.0
 
     def _hop_s(self, gateway: FluidGateway) -> float:
         return self._measured.network_s + self._measured.gateway.message_s / (1 - gateway.busy)
 
     def _chunk_s(self, sessions: int, frame_s: float) -> float:
-        """Until the first chunk is audio: what is left of a step, if there is one, and a step.
+        """Return the time until the first chunk has been decoded.
 
-        So many chunks wait for a step as come during one: a fixed point.
+        It consists of the rest of the current step, if there is one, and a full step. The number of
+        chunks in a step is the number of chunks that arrive during a step, which is computed as a
+        fixed point.
         """
         steady = self._measured.chunk_policy.steady
         chunks_per_s = sessions / (steady * frame_s) if frame_s else 0.0
@@ -273,7 +288,9 @@ class FluidFleet:
         return busy * self._random.random() * step_s + own_s
 
     def _made(self, number: int, role: str) -> None:
-        """A stage has made its positions; it ends when the stage before it has."""
+        """Record that a stage has generated all positions. It ends after the previous stage has
+        ended.
+        """
         running = self._running[number]
         running.made.add(role)
         for each in self._roles:
@@ -301,8 +318,10 @@ class FluidFleet:
 
 
 class FluidGateway:
-    """One of the gateways: its queue, what it has on which replica, how busy its loop is now, and
-    for how many seconds of the time that counts it was."""
+    """A gateway, with its queue and its calls on each replica.
+
+    `busy` is the current utilization of its event loop, and `busy_s` is its measured busy time.
+    """
 
     def __init__(
         self, clock: SimulatedClock, measured: MeasuredPipeline, replicas: Mapping[str, int]
@@ -324,7 +343,7 @@ class FluidGateway:
         self._mean_s = _mean_position_s(measured)
 
     def delay_s(self) -> float:
-        """For how long a call that comes now is with the event loop."""
+        """Return how long the event loop takes to process a call that arrives now."""
         now, call_s = self._clock.now, self._measured.gateway.call_s
         if self._clock.counts:
             self.busy_s += call_s
@@ -332,11 +351,11 @@ class FluidGateway:
         return self._free_at - now
 
     def opened(self, call: SimulatedCall) -> None:
-        """Messages of one more call come."""
+        """Add the messages of a call to the load."""
         self._change(self._messages_s(call) / self._alone_s(call))
 
     def closed(self, call: SimulatedCall) -> None:
-        """Those of one come no more; they were spread over the time since it was admitted."""
+        """Remove the messages of a call, which were spread over the time since its admission."""
         messages_s = self._messages_s(call)
         self._change(-messages_s / self._alone_s(call))
         now = self._clock.now
@@ -344,11 +363,11 @@ class FluidGateway:
         self.busy_s += messages_s * self._clock.counted_s(since, now) / max(now - since, 1e-9)
 
     def _messages_s(self, call: SimulatedCall) -> float:
-        """Of the event loop, for a call's messages."""
+        """Return the event-loop time for the messages of a call, in seconds."""
         return messages_of(call.offered, self._measured) * self._measured.gateway.message_s
 
     def _alone_s(self, call: SimulatedCall) -> float:
-        """Return the duration of a call that is about alone, including its messages."""
+        """Return the approximate duration of a call without other load, including its messages."""
         return max(call.offered.frames * self._mean_s, 1e-3)
 
     def _change(self, by: float) -> None:
@@ -357,7 +376,9 @@ class FluidGateway:
 
 
 class FluidCall:
-    """A call with where its segments are, and which of them are made and ended."""
+    """A call with the replicas of its segments, and the segments that are complete or have
+    ended.
+    """
 
     __slots__ = ("call", "ended", "gateway", "made", "picked")
 
@@ -368,7 +389,10 @@ class FluidCall:
 
 
 def messages_of(offered: OfferedCall, measured: MeasuredPipeline) -> float:
-    """Messages of a call that pass its gateway: text, as its pace allows, and audio by chunks."""
+    """Return the number of messages of a call that pass through its gateway.
+
+    They are text messages, as limited by the pace, and chunks of audio.
+    """
     chunks = list(measured.chunk_frames)
     ramp, steady = sum(chunks[:-1]), chunks[-1]
     audio = len(chunks) - 1 + max(0.0, offered.frames - ramp) / steady
@@ -386,7 +410,10 @@ def _mean_position_s(measured: MeasuredPipeline) -> float:
 
 
 def _position_curve(stage: MeasuredStage, measured: MeasuredPipeline) -> Curve:
-    """A position's time by open sessions: a step's, or of chunks their part."""
+    """Return the time per position by number of open sessions.
+
+    For a stage that processes chunks, it is a fraction of the step time.
+    """
     if stage.makes != "audio":
         return stage.step_curve
     steady = measured.chunk_policy.steady

@@ -1,4 +1,4 @@
-"""The results of simulated calls, and the state of the fleet during them. Pure."""
+"""The results of simulated calls, and the utilization of the fleet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ANSWERED = "answered"
 
 @dataclass(slots=True)
 class SimulatedCall:
-    """A call that is simulated. Moments are simulated seconds; `outcome` is empty until its end."""
+    """A simulated call. Times are in simulated seconds. `outcome` is empty until the call ends."""
 
     offered: OfferedCall
     granted_at: float | None = None
@@ -25,16 +25,16 @@ class SimulatedCall:
 
     @property
     def first_audio_s(self) -> float | None:
-        """From when it came to its first audio."""
+        """The time from the arrival of the call to its first audio."""
         return None if self.first_audio_at is None else self.first_audio_at - self.offered.at_s
 
     @property
     def waited_s(self) -> float | None:
-        """From when it came to when it was admitted."""
+        """The time from the arrival of the call to its admission."""
         return None if self.granted_at is None else self.granted_at - self.offered.at_s
 
     def end(self, now: float, outcome: str) -> None:
-        """It is over, once."""
+        """Mark the call as ended. This can only be called once."""
         if self.outcome:
             raise AssertionError(f"call {self.offered.number} ends as {outcome} after its end")
         self.outcome, self.ended_at = outcome, now
@@ -42,8 +42,12 @@ class SimulatedCall:
 
 @dataclass(frozen=True, slots=True)
 class RoleUse:
-    """Of a role's replicas: for which part of the time from the warm-up's end to the load's end
-    engines were busy and slots held; `most_slots` are the most held at any moment of the run."""
+    """The utilization of the replicas of a role.
+
+    `busy` is the fraction of time in which engines were busy, and `slots` is the average fraction
+    of slots in use. Both are measured from the end of the warm-up to the end of the load.
+    `most_slots` is the maximum fraction of slots in use at any time.
+    """
 
     replicas: int
     busy: float
@@ -53,9 +57,9 @@ class RoleUse:
 
 @dataclass(frozen=True, slots=True)
 class FleetOutcome:
-    """A simulated run. Figures are of the calls that came after the warm-up.
+    """The result of a simulated run. Figures only include the calls that arrived after the warm-up.
 
-    `gateway_busy` is the busiest gateway's event loop, a part of the time as in `RoleUse`.
+    `gateway_busy` is the utilization of the busiest gateway's event loop.
     """
 
     calls: Sequence[SimulatedCall]
@@ -69,30 +73,30 @@ class FleetOutcome:
 
     @property
     def counted(self) -> list[SimulatedCall]:
-        """Calls that came after the warm-up."""
+        """The calls that arrived after the warm-up."""
         return [call for call in self.calls if call.offered.at_s >= self.warm_up_s]
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """How many ended how."""
+        """The number of calls by outcome."""
         return dict(Counter(call.outcome for call in self.counted).most_common())
 
     @property
     def answered(self) -> float:
-        """The part that was answered; 1 without any calls."""
+        """The fraction of calls that were answered, or 1 if there are no calls."""
         calls = self.counted
         return sum(call.outcome == ANSWERED for call in calls) / len(calls) if calls else 1.0
 
     def first_audio(self, percent: float) -> float | None:
-        """A percentile of the first audio, of what was answered; None without any."""
+        """Return a percentile of the time to first audio, or None if there are no answers."""
         return _percentile([call.first_audio_s for call in self.counted], percent)
 
     def waited(self, percent: float) -> float | None:
-        """A percentile of the wait for admission."""
+        """Return a percentile of the time until admission."""
         return _percentile([call.waited_s for call in self.counted], percent)
 
     def keeps(self, percent: float, first_audio_s: float, answered: float) -> bool:
-        """Whether so much is answered, and so many percent of that begin so soon."""
+        """Return whether the run meets a goal."""
         value = self.first_audio(percent)
         return self.answered >= answered and value is not None and value <= first_audio_s
 

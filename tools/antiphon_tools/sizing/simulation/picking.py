@@ -1,4 +1,4 @@
-"""The gateway's picker, for replicas that are numbers and nowhere in particular. Pure."""
+"""Uses the gateway's load balancer with replicas that are identified by numbers."""
 
 from __future__ import annotations
 

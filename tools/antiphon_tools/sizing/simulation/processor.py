@@ -1,7 +1,7 @@
-"""Who computes when: cores that jobs share, and threads that do one job after the other.
+"""Simulates cores that are shared by tasks, and threads that process tasks sequentially.
 
-Cores are shared as Linux does it: a job has at most one core, and jobs that want more than
-there are get theirs by weight, 1.25 times as much for each step of niceness less.
+Cores are shared in the same way as on Linux. A task uses at most one core. If there are not enough
+cores, they are divided by weight. Each step of niceness changes the weight by a factor of 1.25.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections import deque
 from antiphon_tools.sizing.simulation.clock import Action, SimulatedClock
 
 WEIGHT_PER_NICE = 1.25
-# Of a second: what rounding may leave of a job that is done.
+# In seconds. A task whose remaining work is below this value is complete, despite rounding errors.
 _DONE_S = 1e-12
 
 
 class SharedCores:
-    """`cores` that all jobs share; infinite: each has its own."""
+    """Cores that all tasks share. If the number is infinite, each task has its own core."""
 
     def __init__(self, clock: SimulatedClock, cores: float = math.inf) -> None:
         self.clock = clock
@@ -27,7 +27,7 @@ class SharedCores:
         self._version = 0
 
     def work(self, seconds: float, done: Action, nice: int = 0) -> None:
-        """Do so much work of one core, then `done`."""
+        """Perform work that takes `seconds` on one core, and call `done` afterwards."""
         if math.isinf(self._cores):
             self.clock.after(seconds, done)
             return
@@ -43,7 +43,7 @@ class SharedCores:
     def _share(self) -> None:
         """Set the speed of each task, and schedule an update for the first completion."""
         left, weights = self._cores, sum(job.weight for job in self._jobs)
-        # The heaviest first: who gets a whole core leaves the rest to the others.
+        # Start with the highest weight. If a task gets a full core, the others share the rest.
         for job in sorted(self._jobs, key=lambda each: -each.weight):
             job.speed = min(1.0, left * job.weight / weights) if weights > 0 else 1.0
             left, weights = left - job.speed, weights - job.weight
@@ -65,7 +65,7 @@ class SharedCores:
 
 
 class CoreJob:
-    """Work that is left, and how fast it goes."""
+    """The remaining work of a task, and its current speed."""
 
     __slots__ = ("done", "left_s", "speed", "weight")
 
@@ -75,9 +75,9 @@ class CoreJob:
 
 
 class SerialThread:
-    """Does one job after the other, in the order in which they came.
+    """Processes tasks sequentially, in the order of their arrival.
 
-    `busy_s` is the work done of the time that counts, in seconds of a core.
+    `busy_s` is the measured work in core seconds.
     """
 
     def __init__(self, cores: SharedCores, nice: int = 0) -> None:
@@ -89,7 +89,7 @@ class SerialThread:
         self.busy_s = 0.0
 
     def work(self, seconds: float, done: Action) -> None:
-        """Do so much work when everything before it is done, then `done`."""
+        """Perform work after all previous work, and call `done` afterwards."""
         self._waiting.append((seconds, done))
         if not self._busy:
             self._next()

@@ -19,22 +19,24 @@ from antiphon_tools.sizing.simulation.outcome import SimulatedCall
 from antiphon_tools.sizing.simulation.processor import SerialThread, SharedCores
 
 Deliver = Callable[["StageSegment", int, bool], None]
-"""Positions of a segment leave; whether they are its last."""
+"""Sends positions of a segment. The last argument is true if these are the last positions."""
 BEGUN = -1
-"""In the place of what a step makes of a segment: its rows are taken in from now on."""
+"""Used instead of a number of positions. It means that the rows of the segment are processed from
+now on.
+"""
 
 
 @dataclass(slots=True)
 class StageSegment:
-    """A call's part on one replica: what is to be done, has come, was made and has left."""
+    """The part of a call that runs on one replica, with its progress."""
 
     call: SimulatedCall
     rows_left: int
     outputs: int
-    # Steps until its rows are taken in, and whether its prompt has come.
+    # The number of steps before its rows are processed, and whether its prompt has arrived.
     before: int = 0
     prompted: bool = True
-    # Positions of the stage before it, and whether these are all.
+    # The positions received from the previous stage, and whether they are complete.
     came: int = 0
     complete: bool = False
     made: int = 0
@@ -42,13 +44,18 @@ class StageSegment:
     ended: bool = False
     leaves_at: float = 0.0
     leaving: bool = False
-    # Called when the steps before its rows are done, and when the engine is done with it.
+    # Called when the steps before its rows are complete, and when the engine has finished the
+    # segment.
     begun: Action = field(default=lambda: None)
     release: Action = field(default=lambda: None)
 
 
 class StageReplica:
-    """See the head of this file. `follows` is what its input makes; None: the request alone."""
+    """A replica, as described at the top of this file.
+
+    `follows` is the type of output that its input contains. It is None if the input is only the
+    request.
+    """
 
     def __init__(
         self,
@@ -66,7 +73,8 @@ class StageReplica:
         self._deliver = deliver
         self._step_s, self._row_s = stage.step_curve, stage.row_curve
         self._segments: dict[int, StageSegment] = {}
-        # Whether a step is under way or being put together, and who came meanwhile.
+        # Whether a step is running or being prepared, and whether input has arrived in the
+        # meantime.
         self._busy = False
         self._look_again = False
         self.engine = SerialThread(cores, stage.nice)
@@ -74,39 +82,39 @@ class StageReplica:
 
     @property
     def open(self) -> int:
-        """Segments that hold a slot."""
+        """The number of segments that hold a slot."""
         return len(self._segments)
 
     @property
     def full(self) -> bool:
-        """Whether another would be refused."""
+        """Whether another segment would be rejected."""
         return self.open >= self._stage.slots
 
     def admit(self, segment: StageSegment) -> None:
-        """Take a segment in; it holds a slot until its end."""
+        """Add a segment, which holds a slot until it ends."""
         assert not self.full
         self._segments[segment.call.offered.number] = segment
         self.look()
 
     def prompt(self, segment: StageSegment) -> None:
-        """A segment's prompt has come."""
+        """Record that the prompt of a segment has arrived."""
         segment.prompted = True
         self.look()
 
     def feed(self, segment: StageSegment, count: int, *, complete: bool) -> None:
-        """Positions of the stage before it have come."""
+        """Record that positions from the previous stage have arrived."""
         segment.came += count
         segment.complete = segment.complete or complete
         self.look()
 
     def look(self) -> None:
-        """Begin a step if the engine is idle and something can go on."""
+        """Start a step if the engine is idle and there is work."""
         if self._busy:
             self._look_again = True
             return
         self._busy = True
         stepping, rows = self._take()
-        # A segment that ends gives its slot to another, which is admitted meanwhile.
+        # A segment that ends releases its slot, so another segment may be admitted in the meantime.
         while not stepping and self._look_again:
             stepping, rows = self._take()
         if not stepping:
@@ -125,7 +133,10 @@ class StageReplica:
         self.engine.work(self._step_s(len(stepping)) + self._row_s(rows), stepped)
 
     def _take(self) -> tuple[list[tuple[StageSegment, int]], int]:
-        """The segments of a step with how many positions each makes, and the step's rows."""
+        """Select the work of a step.
+
+        Returns the segments with their numbers of positions, and the total number of rows.
+        """
         self._look_again = False
         stepping, rows, most = [], 0, self._stage.rows_per_step
         for segment in tuple(self._segments.values()):
@@ -146,7 +157,8 @@ class StageReplica:
                 if part > 0:
                     segment.rows_left -= part
                     rows += part
-                    # The step that takes in the last row draws, too, if it knows what to say.
+                    # A step that processes the last row also samples a position if its input has
+                    # arrived.
                     draws = not segment.rows_left and self._can_draw(segment)
                     stepping.append((segment, int(draws)))
             elif self._can_draw(segment):
@@ -154,7 +166,7 @@ class StageReplica:
         return stepping, rows
 
     def _can_draw(self, segment: StageSegment) -> bool:
-        """Whether the next position, or the end, can be drawn."""
+        """Return whether the next position, or the end, can be sampled."""
         if self._follows is None:
             return True
         return segment.came > segment.made or segment.complete
@@ -164,7 +176,7 @@ class StageReplica:
         if self._stage.makes == "audio":
             self._deliver(segment, count, False)
             return
-        # One draw more than there are positions finds the end.
+        # The end is found by sampling one more time than there are positions.
         if segment.made > segment.outputs:
             segment.made = segment.outputs
             segment.ended = True
@@ -179,7 +191,10 @@ class StageReplica:
         return segment.made >= next_boundary(segment.sent, self._policy)
 
     def _leave(self, segment: StageSegment) -> None:
-        """What was made leaves, if the pace allows it, else with what comes until then."""
+        """Send the available positions.
+
+        If the pace does not permit this yet, they are sent later, together with further positions.
+        """
         if segment.leaving:
             return
         segment.leaving = True
@@ -195,6 +210,6 @@ class StageReplica:
         segment.ended = True
         if self._stage.makes == "audio":
             self._deliver(segment, 0, True)
-        # The slot is free before anybody hears of it: another may take it at once.
+        # Release the slot before reporting the end, so that another segment can use it immediately.
         del self._segments[segment.call.offered.number]
         segment.release()

@@ -17,9 +17,13 @@ Ended = Callable[[int], None]
 
 
 class SharedRateReplica:
-    """`position_s` is a position's time by open sessions. `ended` gets the number of a session
-    whose positions are made; it holds its slot until `close`. Of the time that counts, `held_s`
-    is that of all slots held, and `busy_s` that with positions or prompts to compute."""
+    """A replica whose sessions progress at the same rate.
+
+    `position_s` is the time per position by number of open sessions. `ended` is called with the
+    number of a session when all of its positions have been generated. The session holds its slot
+    until `close` is called. `held_s` is the measured time of all held slots, and `busy_s` is the
+    measured time with positions or prompts to compute.
+    """
 
     __slots__ = (
         "_begun",
@@ -49,30 +53,30 @@ class SharedRateReplica:
 
     @property
     def position_s(self) -> float:
-        """Seconds of a position now, with those that are open."""
+        """The current time per position, in seconds."""
         return self._position_s(max(self.open, 1))
 
     def take(self) -> None:
-        """A session takes a slot."""
+        """Reserve a slot for a session."""
         self._advance()
         self.open += 1
         self._next()
 
     def prompt(self, seconds: float) -> float:
-        """A prompt is taken in, after those before it; when that is done."""
+        """Process a prompt after all previous prompts. Returns the time when it is complete."""
         self._advance()
         self.prompts_until = max(self.prompts_until, self._clock.now) + seconds
         self._next()
         return self.prompts_until
 
     def begin(self, number: int, positions: float) -> None:
-        """A session makes its positions from now on."""
+        """Start to generate the positions of a session."""
         self._advance()
         heapq.heappush(self._begun, (self._done + positions, number))
         self._next()
 
     def close(self) -> None:
-        """A session gives its slot back."""
+        """Release the slot of a session."""
         self._advance()
         self.open -= 1
         self._next()
@@ -90,7 +94,7 @@ class SharedRateReplica:
         self._since = now
 
     def _next(self) -> None:
-        """Look again when the first of those that have begun is done."""
+        """Schedule an update for when the first session completes its positions."""
         self._version += 1
         if not self._begun:
             return

@@ -1,10 +1,10 @@
-"""A fleet simulated step by step and message by message, for some hundred calls at a time.
+"""Simulates a fleet with several hundred concurrent calls by individual steps and messages.
 
-A call arrives, costs the gateway's event loop `call_s`, and asks the gateway's own
-`AdmissionQueue`. Admitted, it takes a slot of a replica of every stage, picked of two. Its prompt
-goes to all stages that read one; then tokens, frames and audio flow as the stages make them, and
-every message passes the event loops on its way. It ends when its last message has come to the
-client.
+When a call arrives, it uses `call_s` of the gateway's event loop and enters the gateway's own
+`AdmissionQueue`. After its admission, it holds a slot on one replica of each stage, which is the
+better of two random choices. Its prompt is sent to all stages that read one. After that, tokens,
+frames and audio are sent as the stages generate them, and every message is processed by the event
+loops on its path. The call ends when the client has received its last message.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ WAITING_BYTES = 1 << 30
 
 
 class FleetSimulation:
-    """See the head of this file; used once."""
+    """The simulated fleet, as described at the top of this file. An instance can only be used
+    once.
+    """
 
     def __init__(
         self, measured: MeasuredPipeline, replicas: Mapping[str, int], seed: int = 0
@@ -71,7 +73,7 @@ class FleetSimulation:
     def run(
         self, calls: Iterable[OfferedCall], warm_up_s: float = 0.0, ends_s: float = math.inf
     ) -> FleetOutcome:
-        """Simulate all calls to their ends. Use is of the time from `warm_up_s` to `ends_s`."""
+        """Simulate all calls to their end. Utilization is measured from `warm_up_s` to `ends_s`."""
         self._clock.count(warm_up_s, ends_s)
         for offered in calls:
             call = self._calls[offered.number] = SimulatedCall(offered)
@@ -162,7 +164,10 @@ class FleetSimulation:
         self._decided(self._queue.opened(number, now))
 
     def _open(self, running: StepwiseCall, role: str, replica: StageReplica) -> None:
-        """A slot is taken at once; work begins when the message and the prompt are there."""
+        """Open a segment on a replica.
+
+        The slot is reserved immediately. Work starts when the message and the prompt have arrived.
+        """
         offered, stage = running.call.offered, self._measured.stages[role]
         outputs = offered.tokens if stage.makes == "tokens" else offered.frames
         rows = 0 if stage.makes == "audio" else offered.prompt_rows
@@ -185,7 +190,10 @@ class FleetSimulation:
             self._prompt(running, place)
 
     def _prompt(self, running: StepwiseCall, place: int) -> None:
-        """The prompt goes to a stage, and from there to the next, unless that waits for more."""
+        """Send the prompt to a stage.
+
+        It is then passed on to the next stage, unless that stage waits for more input.
+        """
         role = self._roles[place]
         stage, replica = self._measured.stages[role], running.picked[role]
 
@@ -202,7 +210,7 @@ class FleetSimulation:
     # -- messages ----------------------------------------------------------------------
 
     def _deliver(self, place: int, segment: StageSegment, count: int, *, last: bool) -> None:
-        """Output of a stage goes to the next one, text and audio to the client."""
+        """Send the output of a stage to the next stage. Text and audio are sent to the client."""
         role = self._roles[place]
         stage = self._measured.stages[role]
         running = self._running[segment.call.offered.number]
@@ -251,12 +259,15 @@ class FleetSimulation:
 
 
 def counted_span_s(warm_up_s: float, ends_s: float, ended_at: float) -> float:
-    """Seconds that use is a part of: to the end of the load, or of the last call without one."""
+    """Return the duration for which utilization is measured.
+
+    It ends with the load or, if the load has no end, with the last call.
+    """
     return max((ended_at if math.isinf(ends_s) else ends_s) - warm_up_s, 1e-9)
 
 
 class StepwiseCall:
-    """A call with its segments and where they are."""
+    """A call with its segments and their replicas."""
 
     def __init__(self, call: SimulatedCall, picked: dict[str, StageReplica]) -> None:
         self.call = call
