@@ -21,6 +21,8 @@ import httpx
 import pytest
 from packaging.requirements import Requirement
 
+from tests.without_linux import FOLDER as WITHOUT_LINUX
+
 ROOT = Path(__file__).parents[1]
 INSTALLED = {"antiphon", "antiphon.client", "antiphon.v1", "antiphon.values", "antiphon.wire"}
 DEPENDENCIES = {"grpcio": "grpc", "protobuf": "google"}
@@ -312,3 +314,33 @@ def test_installed_server_speaks_in_a_directory_that_shadows_its_packages(
         assert len(audio["data"]) > 10_000
         assert "stopped, nothing is left running" in rest
         assert serving.wait() == 0
+
+
+@pytest.mark.processes
+def test_demo_speaks_and_hears_on_a_system_without_what_only_linux_has(
+    installed: Path, tmp_path: Path
+) -> None:
+    """Every process of the environment loses it, those that decode recordings too."""
+    (packages,) = installed.glob("lib/python*/site-packages")
+    removal = packages / "sitecustomize.py"
+    shutil.copy(WITHOUT_LINUX / removal.name, removal)
+    try:
+        ran = subprocess.run(
+            [installed / "bin" / "antiphon", "demo", "--out", str(tmp_path / "out")],
+            cwd=tmp_path,
+            env=_environment() | {"TMPDIR": str(tmp_path)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    finally:
+        removal.unlink()
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert not ran.stderr
+    assert "transcribed: What are the stages?\ncantor    There are three stages" in (
+        ran.stdout.replace("\n          ", "\n").replace("          transcribed", "transcribed")
+    )
+    assert ran.stdout.count("exited with status 0") == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

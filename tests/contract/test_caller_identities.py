@@ -423,8 +423,10 @@ async def test_peers_are_read_as_sockets_and_grpc_write_them() -> None:
     ):
         assert str(peers.address_of(peer)) == address
     assert peers.address_of("unix:/run/socket") is None
-    peers.add("antiphon-client-1", "10.1.2.3")
+    peers.add("unix:/tmp/antiphon-1/client", "10.1.2.4")
+    assert str(peers.address_of("unix:/tmp/antiphon-1/client")) == "10.1.2.4"
+    peers.add("unix-abstract:antiphon-client-1", "10.1.2.3")
     assert str(peers.address_of("unix-abstract:antiphon-client-1")) == "10.1.2.3"
     assert peers.address_of("unix-abstract:antiphon-client-2") is None
-    peers.remove("antiphon-client-1")
+    peers.remove("unix-abstract:antiphon-client-1")
     assert peers.address_of("unix-abstract:antiphon-client-1") is None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
+import stat
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from itertools import chain, count, islice, repeat
+from pathlib import Path
 
 import grpc
 import pytest
@@ -15,7 +19,8 @@ import pytest
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
 from antiphon_gateway.keys.credentials import GrpcPeers
 from antiphon_gateway.metrics import Refused
-from antiphon_gateway.serving.descriptors import descriptors_needed, within_limit
+from antiphon_gateway.serving import socket_names
+from antiphon_gateway.serving.descriptors import OPEN_MAX, descriptors_needed, within_limit
 from antiphon_gateway.serving.frame_meter import OTHER
 from antiphon_gateway.serving.grpc_front import (
     BUDGETS,
@@ -285,6 +290,61 @@ async def test_the_limit_of_open_files_is_raised(caplog: pytest.LogCaptureFixtur
         assert within_limit(config) is config
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     assert not records_of(caplog, "gateway")
+
+
+async def test_open_files_are_raised_to_the_maximum_of_a_system_without_a_hard_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on macOS, which rejects what it reports as its limit."""
+    limits = (256, resource.RLIM_INFINITY)
+
+    def set_limits(_: int, given: tuple[int, int]) -> None:
+        nonlocal limits
+        if not 0 <= given[0] <= OPEN_MAX:
+            raise ValueError("current limit exceeds maximum limit")
+        limits = given
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", set_limits)
+    config = gateway_config(max_connections=100, max_grpc_connections=50)
+    assert within_limit(config) is config
+    assert limits == (OPEN_MAX, resource.RLIM_INFINITY)
+    fitted = within_limit(gateway_config(max_connections=10**6, max_grpc_connections=10**6))
+    assert OPEN_MAX - 8 <= descriptors_needed(fitted) <= OPEN_MAX
+
+
+async def test_calls_are_served_and_nothing_is_left_without_abstract_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A directory whose path is too long for sockets is not used; that of TMPDIR is closed to
+    other users."""
+    monkeypatch.setattr(socket_names, "has_abstract_names", lambda: False)
+    short = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    try:
+        async with serve_gateway() as served:
+            await ask(served)
+            assert_one_closed_socket(short)
+    finally:
+        os.rmdir(short)  # raises an error if anything is left
+    long = tmp_path / ("d" * socket_names.MAX_PATH_BYTES)
+    os.mkdir(long)
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    names = socket_names.SocketNames()
+    try:
+        assert names.new("server").address.startswith("/tmp/antiphon-")
+    finally:
+        names.close()
+    assert not os.listdir(long)
+
+
+def assert_one_closed_socket(place: Path) -> None:
+    """A directory for this user alone, with gRPC's socket, as names of clients have gone."""
+    (folder,) = place.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (server,) = folder.iterdir()
+    assert len(bytes(server)) <= socket_names.MAX_PATH_BYTES
+    assert server.is_socket()
 
 
 async def test_connections_of_both_endpoints_fit_the_limit_of_open_files(

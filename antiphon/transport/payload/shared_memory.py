@@ -14,7 +14,12 @@ import struct
 
 from antiphon.errors import InvalidArgument
 from antiphon.transport.payload.fd_passing import FdGiver, receive_fd
-from antiphon.transport.payload.slab import AttachedSlab, Slab, SlabFallback
+from antiphon.transport.payload.slab import (
+    AttachedSlab,
+    Slab,
+    SlabFallback,
+    has_anonymous_files,
+)
 from antiphon.transport.payload.thread_work import made_on_thread
 from antiphon.transport.payload.transport import (
     Attachment,
@@ -122,19 +127,14 @@ async def attach_slab(offer: stage_pb2.TransportOffer, settings: LinkSettings) -
 
 
 async def _make_sender(settings: LinkSettings, address: str, write: WriteMessage) -> SlabSender:
-    if not _has_anonymous_files():
+    if not has_anonymous_files():
         raise OSError(_NO_FILES)
     return SlabSender(Slab(settings.slab_bytes))
 
 
 def _check(settings: LinkSettings) -> None:
-    if not _has_anonymous_files():
+    if not has_anonymous_files():
         raise InvalidArgument(f"transport: {_NO_FILES}", field="transport")
-
-
-def _has_anonymous_files() -> bool:
-    """Return whether this system can create a slab. Only Linux can."""
-    return hasattr(os, "memfd_create")
 
 
 TRANSPORT = Transport(

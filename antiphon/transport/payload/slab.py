@@ -46,12 +46,22 @@ _SLOT_BYTES = ALIGNMENT
 _MARK_BYTES = 8
 # The mark of a unit at which no slot in use begins. Generations never reach this value.
 _NO_SLOT = (1 << 64) - 1
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 # Defined in linux/mman.h, but not in Python 3.11.
 _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 
 Reserve = Callable[[int, int, int], None]
+
+
+def has_anonymous_files() -> bool:
+    """Return whether this system has sealed anonymous files, which a slab requires. Linux has
+    them, and macOS does not.
+    """
+    return (
+        hasattr(os, "memfd_create")
+        and hasattr(os, "posix_fallocate")
+        and hasattr(fcntl, "F_ADD_SEALS")
+    )
 
 
 class SlabFallback(enum.StrEnum):
@@ -90,19 +100,19 @@ class _Touched:
 class Slab:
     """The producer's side. Raises `OSError` if anonymous files are not available."""
 
-    def __init__(self, capacity: int, *, reserve: Reserve = os.posix_fallocate) -> None:
+    def __init__(self, capacity: int, *, reserve: Reserve | None = None) -> None:
         self.size_bytes = capacity
         self.nonce = secrets.token_bytes(NONCE_BYTES)
-        self._reserve = reserve
+        self._reserve = reserve or os.posix_fallocate
         self._slots = SlotAllocator(capacity, UNIT_BYTES)
         self._offsets: dict[int, int] = {}
         self._generation = 0
         self.fd = os.memfd_create("antiphon-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.fd, capacity)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _seals())
             self._memory = mmap.mmap(self.fd, capacity)
-            reserve(self.fd, 0, _head_bytes(capacity))
+            self._reserve(self.fd, 0, _head_bytes(capacity))
         except OSError:
             os.close(self.fd)
             raise
@@ -179,7 +189,7 @@ class AttachedSlab:
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         try:
-            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _seals() != _seals():
                 raise ValueError("the memory is not sealed: it could shrink under its reader")
             size_fits = not size_bytes % UNIT_BYTES and size_bytes > _head_bytes(size_bytes)
             if not size_fits or size_bytes != os.fstat(fd).st_size:
@@ -211,6 +221,11 @@ class AttachedSlab:
         mark = weakref.finalize(owner, _mark, self._marks, offset // UNIT_BYTES, generation)
         mark.atexit = False
         return owner.data
+
+
+def _seals() -> int:
+    """Return the seals of a slab. The constants do not exist on every system."""
+    return fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def _mark(marks: npt.NDArray[np.uint64], unit: int, generation: int) -> None:

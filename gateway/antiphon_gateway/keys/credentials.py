@@ -39,8 +39,8 @@ def peer_address(host: str) -> Address | None:
 class GrpcPeers:
     """The addresses of clients whose connections the gateway forwards to gRPC.
 
-    They are stored by the abstract name of the connection's socket, which the socket keeps as long
-    as it is open. No other process can use such a name.
+    They are stored by gRPC's name for the connection's socket, `unix-abstract:NAME` or
+    `unix:PATH`. Other users cannot create a socket with such a name.
     """
 
     def __init__(self) -> None:
@@ -57,12 +57,11 @@ class GrpcPeers:
     def address_of(self, peer: str) -> Address | None:
         """Return the address in gRPC's name for a peer.
 
-        The name has the form `ipv4:10.1.2.3:4711`, `ipv6:%5B::1%5D:4711`, or `unix-abstract:NAME`
-        with a name that was added.
+        The name has the form `ipv4:10.1.2.3:4711`, `ipv6:%5B::1%5D:4711`, or a name that was added.
         """
-        family, _, rest = unquote(peer).partition(":")
-        if family == "unix-abstract":
-            return peer_address(self._hosts.get(rest, ""))
+        family, _, rest = (name := unquote(peer)).partition(":")
+        if family in ("unix", "unix-abstract"):
+            return peer_address(self._hosts.get(name, ""))
         if family not in ("ipv4", "ipv6"):
             return None
         return peer_address(rest.rpartition(":")[0].strip("[]"))

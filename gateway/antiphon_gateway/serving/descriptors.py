@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import resource
+import sys
 
 from msgspec import structs
 
@@ -21,6 +22,9 @@ PER_GRPC_CONNECTION = 3
 PER_DECODER = 4
 """The files in memory that a decoder process in each lane uses."""
 
+OPEN_MAX = 10_240
+"""The number of open files that every system accepts if its hard limit is infinite (macOS)."""
+
 
 def descriptors_needed(config: GatewayConfig) -> int:
     """Return the maximum number of descriptors that the gateway may open according to its
@@ -37,26 +41,47 @@ def within_limit(config: GatewayConfig) -> GatewayConfig:
     and a warning contains the values. As a result, the connections of one endpoint never use up the
     descriptors of the other.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = _raise_limit()
     needed = descriptors_needed(config)
-    if hard == resource.RLIM_INFINITY or needed <= hard:
+    if needed <= most:
         return config
-    share = max(hard - _for_others(config), 0) / _for_connections(config)
+    share = max(most - _for_others(config), 0) / _for_connections(config)
     fields = ("max_connections", "max_grpc_connections", "max_grpc_connections_per_address")
-    most = {name: max(1, int(share * getattr(config.connections, name))) for name in fields}
-    fitted = structs.replace(config, connections=structs.replace(config.connections, **most))
+    fewer = {name: max(1, int(share * getattr(config.connections, name))) for name in fields}
+    fitted = structs.replace(config, connections=structs.replace(config.connections, **fewer))
     log.warning(
         "%d files may be open, and gateway.connections.max_connections and "
         "gateway.connections.max_grpc_connections need %d: using %d and %d; "
         "raise the limit (ulimit -Hn) or lower these settings",
-        hard,
+        most,
         needed,
         fitted.connections.max_connections,
         fitted.connections.max_grpc_connections,
     )
     return fitted
+
+
+def _raise_limit() -> int:
+    """Raise the soft limit as far as the system allows, and return it.
+
+    Linux always accepts the hard limit. macOS reports that the hard limit is infinite, and rejects
+    values above its own maximum, which is at least `OPEN_MAX`.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for most in (hard, OPEN_MAX):
+        if _limit(soft) >= _limit(most):
+            continue
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        except (ValueError, OSError):
+            continue
+        return _limit(most)
+    return _limit(soft)
+
+
+def _limit(number: int) -> int:
+    """Return a limit as a number that can be compared."""
+    return sys.maxsize if number == resource.RLIM_INFINITY else number
 
 
 def _for_connections(config: GatewayConfig) -> int:

@@ -2,8 +2,8 @@
 
 gRPC's C core limits neither the number of connections of one address nor most types of frames, and
 a Python server cannot access its sockets. Therefore the gateway accepts the connections, terminates
-TLS, counts the frames (`frame_meter.py`), and forwards the bytes to gRPC over a Unix socket that
-has no name in a file system. Flow control and back-pressure still work end to end, because each
+TLS, counts the frames (`frame_meter.py`), and forwards the bytes to gRPC over a Unix socket
+(`socket_names.py`). Flow control and back-pressure still work end to end, because each
 direction buffers at most `BUFFER_BYTES` bytes before it stops reading.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import secrets
 import socket
 import ssl
 from collections import OrderedDict
@@ -24,6 +23,7 @@ from antiphon_gateway.metrics import Refused
 from antiphon_gateway.serving.accepting import accept_connections, start_connection
 from antiphon_gateway.serving.frame_meter import FrameBudget, FrameFlood, FrameMeter
 from antiphon_gateway.serving.http_server import SHUTDOWN_GRACE_S
+from antiphon_gateway.serving.socket_names import SocketName, SocketNames
 
 BUFFER_BYTES = 64 << 10
 BUDGETS = 10_000
@@ -60,7 +60,7 @@ def network_of(address: str) -> str:
 
 
 class GrpcFront:
-    """Accepts connections and forwards them to `target`, which is the path of a Unix socket.
+    """Accepts connections and forwards them to `target`, which is the address of a Unix socket.
 
     `count` is called with each limit that a client reaches, and `peers` receives the addresses of
     clients. If all connections are in use and a client with another address connects, the address
@@ -77,6 +77,7 @@ class GrpcFront:
         self.bounds = bounds
         self.count = count
         self.peers = peers
+        self.names = SocketNames()
         self.target = ""
         self.tls = tls
         self._by_address: dict[str, OrderedDict[ClientSide, None]] = {}
@@ -159,7 +160,7 @@ class ClientSide(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.address = address = network_of(host)
         self._host = host
-        self._name = f"antiphon-client-{secrets.token_hex(16)}"
+        self._name: SocketName = front.names.new("client")
         self._moved_at_s = self._loop.time()
         self._meter = FrameMeter(front.budget_of(address))
         self._transport: asyncio.Transport | None = None
@@ -215,8 +216,8 @@ class ClientSide(asyncio.Protocol):
         connecting = socket.socket(socket.AF_UNIX)
         connecting.setblocking(False)
         try:
-            connecting.bind(f"\0{self._name}")
-            self._front.peers.add(self._name, self._host)
+            connecting.bind(self._name.address)
+            self._front.peers.add(self._name.uri, self._host)
             # The event loop is not used for this, because uvloop treats an abstract name as an
             # empty one.
             connecting.connect(self._front.target)
@@ -231,6 +232,8 @@ class ClientSide(asyncio.Protocol):
         except BaseException:
             connecting.close()
             raise
+        finally:
+            self._name.unlink()
         self._set_deadline(None)
         self._server_side = server_side
         server_side.transport.write(bytes(self._early))
@@ -283,7 +286,7 @@ class ClientSide(asyncio.Protocol):
     def _end(self) -> None:
         """Release the connection's resources. Calling this again has no effect."""
         self._front.forget(self)
-        self._front.peers.remove(self._name)
+        self._front.peers.remove(self._name.uri)
         self._set_deadline(None)
         if self._task is not None and self._task is not asyncio.current_task(self._loop):
             self._task.cancel()

@@ -11,7 +11,6 @@ finishes its calls.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import ssl
 from collections.abc import Callable, Sequence
 
@@ -83,15 +82,14 @@ class GrpcServer:
         if self._finishing is not None:
             await self._finishing
         self._front.abort()
+        self._front.names.close()
 
     async def _serve(self) -> None:
         """Start a server that receives all new connections from now on."""
         server = grpc.aio.server(options=self._options)
         self._add(server)
-        # This is an abstract name. There is no file, and the name only exists in this network
-        # namespace.
-        name = f"antiphon-{secrets.token_hex(16)}"
-        server.add_insecure_port(f"unix-abstract:{name}")
+        name = self._front.names.new("server")
+        server.add_insecure_port(name.uri)
         await server.start()
         self._servers.append(server)
-        self._front.target = f"\0{name}"
+        self._front.target = name.address

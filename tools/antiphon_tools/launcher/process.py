@@ -5,16 +5,20 @@ A child process writes JSON lines to the pipe given by `--announce-fd`. For exam
 `{"event": "ready"}`.
 
 A child process must not outlive the launcher, even if the launcher is killed with SIGKILL. On
-Linux, the kernel ensures this (PR_SET_PDEATHSIG). The setting has to be made in the child process.
-A small program makes it and then executes the service, because code that runs between fork and exec
-(`preexec_fn`) can deadlock in a process with threads, such as the gRPC threads of the SDK. Other
-systems have no such setting. There, the child processes of a killed launcher continue to run.
+Linux, the kernel ensures this (PR_SET_PDEATHSIG). On other systems, each child process has a
+watcher process in its group, which reads a pipe. The launcher holds the other end of the pipe. When
+the launcher ends, the pipe ends, and the watcher kills the group.
+
+The setting or the watcher has to be created in the child process. A small program does this and
+then executes the service, because code that runs between fork and exec (`preexec_fn`) can deadlock
+in a process with threads, such as the gRPC threads of the SDK.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -56,6 +60,19 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit("the launcher is gone")
 os.execv(sys.argv[2], sys.argv[2:])
 """
+_KILLED_BY_WATCHER = """
+import os, signal, sys
+lifeline, announce = int(sys.argv[1]), int(sys.argv[2])
+if os.fork() == 0:
+    os.close(announce)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.read(lifeline, 1)
+    os.killpg(0, signal.SIGKILL)
+os.close(lifeline)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Announcement(msgspec.Struct, frozen=True):
@@ -90,6 +107,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         self.exited: asyncio.Future[int] = loop.create_future()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._report = report
+        self._lifeline: Lifeline | None = None
         self._lines = LineBuffer()
         self._drained = asyncio.Event()
         self._started_at = loop.time()
@@ -133,16 +151,27 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         """
         # Without -P, a directory in the working directory could shadow a package.
         python = [sys.executable, "-P", "-u", "-m", *argv, "--announce-fd", str(announce_fd)]
-        _, service = await asyncio.get_running_loop().subprocess_exec(
-            made,
-            *_bound_to_this_process(python),
-            stdin=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.STDOUT,
-            pass_fds=(announce_fd,),
-            process_group=0,
-            cwd=working_directory(root),
-            env={**os.environ, "PYTHONPATH": import_path(root), **_NO_DOWNLOADS},
-        )
+        lifeline = None if kernel_ends_children() else Lifeline()
+        read_ends = () if lifeline is None else (lifeline.read_end,)
+        try:
+            _, service = await asyncio.get_running_loop().subprocess_exec(
+                made,
+                *_bound_to_this_process(python, lifeline, announce_fd),
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.STDOUT,
+                pass_fds=(announce_fd, *read_ends),
+                process_group=0,
+                cwd=working_directory(root),
+                env={**os.environ, "PYTHONPATH": import_path(root), **_NO_DOWNLOADS},
+            )
+        except BaseException:
+            if lifeline is not None:
+                lifeline.close()
+            raise
+        finally:
+            for each in read_ends:
+                os.close(each)
+        service._lifeline = lifeline
         return service
 
     @property
@@ -247,6 +276,8 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         status = await self.wait()
         await self._printed_all()
         self._signal_group(signal.SIGKILL)
+        if self._lifeline is not None:
+            self._lifeline.close()
         self._transport.close()
         self._report(Exited(self.name, status))
 
@@ -316,7 +347,8 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         self._report(Output(self.name, line))
 
     def _signal_group(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        # On macOS, a group of which only zombies are left raises PermissionError.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, number)
 
 
@@ -339,8 +371,30 @@ class _AnnouncePipe(asyncio.Protocol):
             self._service.announced(line)
 
 
-def _bound_to_this_process(command: Sequence[str]) -> Sequence[str]:
-    """Wrap the command so that it ends together with this process, if the kernel supports this."""
-    if sys.platform != "linux":
-        return command
-    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
+class Lifeline:
+    """A pipe that ends when this process ends, or when `close` is called."""
+
+    def __init__(self) -> None:
+        self.read_end, self._write_end = os.pipe()
+        self._closed = False
+
+    def close(self) -> None:
+        """Close the write end. This may be called several times. The caller closes the read end."""
+        if not self._closed:
+            self._closed = True
+            os.close(self._write_end)
+
+
+def kernel_ends_children() -> bool:
+    """Return whether the kernel can end a process together with its parent. Only Linux can."""
+    return hasattr(ctypes.CDLL(None), "prctl")
+
+
+def _bound_to_this_process(
+    command: Sequence[str], lifeline: Lifeline | None, announce_fd: int
+) -> Sequence[str]:
+    """Wrap the command so that it ends together with this process."""
+    bare = [sys.executable, "-I", "-S", "-c"]
+    if lifeline is None:
+        return [*bare, _DIE_WITH_PARENT, str(os.getpid()), *command]
+    return [*bare, _KILLED_BY_WATCHER, str(lifeline.read_end), str(announce_fd), *command]

@@ -26,8 +26,12 @@ def load_average() -> str:
 
 
 def processor() -> str:
-    """Return the name of the processor that the kernel reports."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    """Return the name of the processor that the kernel reports in /proc (Linux)."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    for line in lines:
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             return value.strip()

@@ -1,10 +1,19 @@
-"""The messages between the gateway and its decode server. Each of them is one JSON packet."""
+"""The messages between the gateway and its decode server. Each of them is one line of JSON.
+
+The lines are sent over a stream of Unix, because macOS has no Unix sockets that keep packets apart.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
+from collections import deque
+
 import msgspec
 
-MAX_PACKET_BYTES = 16 << 10
+MAX_LINE_BYTES = 16 << 10
+_READ_BYTES = 16 << 10
+_MAX_DESCRIPTORS = 32
 MAX_REPORT_BYTES = 4 << 10
 
 REJECTED, FAILED, NOT_STARTED, COSTLY = 3, 4, 5, 6
@@ -16,15 +25,19 @@ declares more than `cost_samples` samples.
 """
 
 
+DESCRIPTORS = 3
+"""The number of file descriptors that a `DecodeRequest` carries."""
+
+
 class DecodeRequest(msgspec.Struct, frozen=True, tag=True):
     """Decode a file in a new child process.
 
-    Three file descriptors are attached: the file, an empty file for mono float32 samples, and an
-    empty file for a `DecodeReport`. `name` describes the file. A `program` is started with the file
-    as its standard input and the samples as its standard output. If there is none, libsndfile
-    decodes the file. The samples have the rate `rate_hz` and are at most `most_s` seconds long.
-    SIGPROF ends the child after `cpu_s` seconds. If the header of the file declares more than
-    `cost_samples` samples, counting all channels, it is not decoded.
+    `DESCRIPTORS` file descriptors are attached: the file, an empty file for mono float32 samples,
+    and an empty file for a `DecodeReport`. `name` describes the file. A `program` is started with
+    the file as its standard input and the samples as its standard output. If there is none,
+    libsndfile decodes the file. The samples have the rate `rate_hz` and are at most `most_s`
+    seconds long. SIGPROF ends the child after `cpu_s` seconds. If the header of the file declares
+    more than `cost_samples` samples, counting all channels, it is not decoded.
     """
 
     number: int
@@ -70,3 +83,56 @@ class DecodeReport(msgspec.Struct, frozen=True):
 
 ToServer = DecodeRequest | KillChild
 FromServer = ChildStarted | ChildEnded
+
+
+class ClosedStream(OSError):
+    """The other end has closed the stream, or has sent a line that is too long."""
+
+
+class LineReader:
+    """Reads lines, and the file descriptors that are attached to them, from a Unix stream."""
+
+    def __init__(self, source: socket.socket) -> None:
+        self._source = source
+        self._rest = b""
+        self._descriptors: deque[int] = deque()
+
+    def read(self) -> list[bytes]:
+        """Receive data once, and return the lines that are complete now.
+
+        Raises `ClosedStream` at the end of the stream.
+        """
+        data, descriptors, _, _ = socket.recv_fds(self._source, _READ_BYTES, _MAX_DESCRIPTORS)
+        self._descriptors.extend(descriptors)
+        if not data or len(self._rest) > MAX_LINE_BYTES:
+            raise ClosedStream("the other end has closed the stream")
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return lines
+
+    def take_descriptors(self) -> list[int]:
+        """Return the descriptors of the next `DecodeRequest`. The caller closes them.
+
+        They arrive together with the line. Raises `ClosedStream` if they have not.
+        """
+        if len(self._descriptors) < DESCRIPTORS:
+            raise ClosedStream("the file descriptors of a request are missing")
+        return [self._descriptors.popleft() for _ in range(DESCRIPTORS)]
+
+    def close(self) -> None:
+        """Close the descriptors that no request has taken."""
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
+
+def send_line(
+    sink: socket.socket, message: msgspec.Struct, descriptors: tuple[int, ...] = ()
+) -> None:
+    """Send a message as one line, with file descriptors.
+
+    Raises `OSError` if the other end is gone, or if a socket that does not block has no room for
+    the entire line. The stream cannot be used after that.
+    """
+    line = msgspec.json.encode(message) + b"\n"
+    sent = socket.send_fds(sink, [line], descriptors) if descriptors else sink.send(line)
+    while sent < len(line):
+        sent += sink.send(line[sent:])

@@ -12,6 +12,7 @@ are killed. Standard output and standard error are /dev/null for the server and 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import mmap
@@ -32,16 +33,18 @@ from antiphon_gateway.media.decoding.bounds import (
 from antiphon_gateway.media.decoding.decode_messages import (
     COSTLY,
     FAILED,
-    MAX_PACKET_BYTES,
     NOT_STARTED,
     REJECTED,
     ChildEnded,
     ChildStarted,
+    ClosedStream,
     DecodeReport,
     DecodeRequest,
     FromServer,
     KillChild,
+    LineReader,
     ToServer,
+    send_line,
 )
 from antiphon_gateway.media.decoding.muxed_headers import check_muxed
 from antiphon_gateway.media.decoding.sound_file import decode_sound_file
@@ -57,10 +60,11 @@ class DecodeServer:
 
     def __init__(self, gateway: socket.socket) -> None:
         self._gateway = gateway
+        self._reader = LineReader(gateway)
         self._numbers: dict[int, int] = {}  # Keyed by process ID.
 
     def serve(self) -> None:
-        """Process packets until the gateway has closed its end and there are no more children."""
+        """Process messages until the gateway has closed its end and there are no more children."""
         woken, wake = os.pipe()
         for end in (woken, wake):
             os.set_blocking(end, False)
@@ -73,34 +77,35 @@ class DecodeServer:
                 if woken in ready:
                     os.read(woken, 4096)
                     self._reap()
-                if self._gateway.fileno() in ready and not self._obey():
-                    return
+                if self._gateway.fileno() in ready:
+                    for line in self._reader.read():
+                        self._obey(line)
+        except ClosedStream:
+            return
         finally:
             for pid in self._numbers:
                 os.kill(pid, signal.SIGKILL)
             for pid in self._numbers:
                 os.waitpid(pid, 0)
 
-    def _obey(self) -> bool:
-        """Process one packet. Returns False at the end of the connection."""
-        packet, descriptors, _, _ = socket.recv_fds(self._gateway, MAX_PACKET_BYTES, 3)
-        if not packet:
-            return False
-        match _decoder.decode(packet):
+    def _obey(self, line: bytes) -> None:
+        """Process one message."""
+        match _decoder.decode(line):
             case DecodeRequest() as request:
+                descriptors = self._reader.take_descriptors()
                 self._start(request, descriptors)
+                for descriptor in descriptors:
+                    os.close(descriptor)
             case KillChild(number):
                 for pid in [pid for pid, each in self._numbers.items() if each == number]:
                     # The child has not been reaped, so the process ID still belongs to it.
                     os.kill(pid, signal.SIGKILL)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        return True
 
     def _start(self, request: DecodeRequest, descriptors: list[int]) -> None:
         parent = os.getpid()
         if (pid := os.fork()) == 0:
             self._gateway.close()
+            self._reader.close()
             run_child(request, descriptors, parent)
         self._numbers[pid] = request.number
         self._tell(ChildStarted(request.number, pid))
@@ -113,7 +118,7 @@ class DecodeServer:
             self._tell(ChildEnded(self._numbers.pop(pid), os.waitstatus_to_exitcode(status)))
 
     def _tell(self, message: FromServer) -> None:
-        self._gateway.send(msgspec.json.encode(message))
+        send_line(self._gateway, message)
 
 
 def run_child(request: DecodeRequest, descriptors: list[int], parent: int) -> NoReturn:
@@ -166,13 +171,16 @@ def _become(program: tuple[str, ...], source: int, out: int) -> int:
 
 
 def _confine(request: DecodeRequest, parent: int) -> None:
-    """Limit the resources of this process, close everything that belongs to the server, and die
-    together with it.
+    """Limit the resources of this process, and make it die together with the server.
+
+    Only Linux ends a process with its parent (PR_SET_PDEATHSIG), also after it has become a
+    program. On other systems, the limit on CPU time ends the children of a server that was killed.
     """
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGXFSZ, signal.SIGPIPE, signal.SIGPROF):
         signal.signal(number, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     os.nice(request.niceness)
@@ -182,12 +190,15 @@ def _confine(request: DecodeRequest, parent: int) -> None:
     for limit, most in (
         # This limit is in whole seconds and cannot be ignored.
         (resource.RLIMIT_CPU, math.ceil(request.cpu_s) + 1),
-        (resource.RLIMIT_AS, request.memory_bytes),
         (resource.RLIMIT_FSIZE, request.out_bytes),
         (resource.RLIMIT_NOFILE, MAX_DESCRIPTORS),
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(limit, (most, most))
+    # Linux never rejects a lower limit. macOS rejects any limit below the address space that
+    # every process has there, so its children have no limit on memory.
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (request.memory_bytes, request.memory_bytes))
 
 
 def main() -> None:

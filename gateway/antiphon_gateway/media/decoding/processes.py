@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +36,6 @@ from antiphon_gateway.media.decoding.bounds import SPARE_S, RecordingTooLong, Re
 from antiphon_gateway.media.decoding.decode_messages import (
     COSTLY,
     FAILED,
-    MAX_PACKET_BYTES,
     MAX_REPORT_BYTES,
     NOT_STARTED,
     REJECTED,
@@ -45,6 +45,8 @@ from antiphon_gateway.media.decoding.decode_messages import (
     DecodeRequest,
     FromServer,
     KillChild,
+    LineReader,
+    send_line,
 )
 
 log = logging.getLogger("gateway.media")
@@ -123,6 +125,7 @@ class _RunningServer:
 
     process: subprocess.Popen[bytes]
     control: socket.socket
+    reader: LineReader
     ended: dict[int, asyncio.Future[ChildEnded]] = field(default_factory=dict)
     pids: dict[int, int] = field(default_factory=dict)
 
@@ -223,7 +226,7 @@ class DecoderProcesses:
             return self._server
         if self._closed:
             raise Unavailable("the gateway is shutting down")
-        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         mine.setblocking(False)
         environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
         path = os.pathsep.join(map(str, _ROOTS))
@@ -236,7 +239,7 @@ class DecoderProcesses:
                 cwd="/",
                 env=environment | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
             )
-        self._server = server = _RunningServer(process, mine)
+        self._server = server = _RunningServer(process, mine, LineReader(mine))
         asyncio.get_running_loop().add_reader(mine, self._receive, server)
         return server
 
@@ -248,9 +251,8 @@ class DecoderProcesses:
         """
         server = self._running_server()
         ended: asyncio.Future[ChildEnded] = asyncio.get_running_loop().create_future()
-        packet = msgspec.json.encode(request)
         try:
-            socket.send_fds(server.control, [packet], [each.fileno() for each in files])
+            send_line(server.control, request, tuple(each.fileno() for each in files))
         except OSError as error:
             self._lose(server)
             raise Unavailable(f"the decode server is gone: {error.strerror}") from error
@@ -260,24 +262,23 @@ class DecoderProcesses:
     def _kill(self, number: int) -> None:
         server = self._server
         if server is not None and number in server.ended:
-            server.control.send(msgspec.json.encode(KillChild(number)))
+            send_line(server.control, KillChild(number))
 
     def _receive(self, server: _RunningServer) -> None:
-        """Read a packet from the server. There is none if the server has ended."""
+        """Read messages from the server. The stream is closed if the server has ended."""
         try:
-            packet = server.control.recv(MAX_PACKET_BYTES)
+            lines = server.reader.read()
         except OSError:
-            packet = b""
-        if not packet:
             self._lose(server)
             log.warning("the decode server ended with status %d", server.process.wait())
             return
-        match _decoder.decode(packet):
-            case ChildStarted(number, pid):
-                server.pids[number] = pid
-            case ChildEnded(number) as end:
-                server.pids.pop(number, None)
-                server.ended.pop(number).set_result(end)
+        for line in lines:
+            match _decoder.decode(line):
+                case ChildStarted(number, pid):
+                    server.pids[number] = pid
+                case ChildEnded(number) as end:
+                    server.pids.pop(number, None)
+                    server.ended.pop(number).set_result(end)
 
     def _lose(self, server: _RunningServer) -> None:
         """Continue without a server. Its children die together with it."""
@@ -291,8 +292,12 @@ class DecoderProcesses:
 
 
 def _empty_file(name: str) -> io.FileIO:
-    """Return a file that only exists in memory."""
-    return io.FileIO(os.memfd_create(f"antiphon-{name}", os.MFD_CLOEXEC), "r+")
+    """Return a file without a name. On Linux, it only exists in memory."""
+    if hasattr(os, "memfd_create"):
+        return io.FileIO(os.memfd_create(f"antiphon-{name}", os.MFD_CLOEXEC), "r+")
+    descriptor, path = tempfile.mkstemp(prefix=f"antiphon-{name}-")
+    os.unlink(path)
+    return io.FileIO(descriptor, "r+")
 
 
 async def _write(file: io.FileIO, data: bytes) -> None:

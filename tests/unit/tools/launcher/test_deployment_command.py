@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from antiphon_tools.launcher.plan import CHECKOUT, EMBEDDED_MODEL, import_path
 from tests.unit.tools.launcher.fake_services import EXIT_WAIT_S, ROLES, STUBBORN, Checkout, Pids
+from tests.without_linux import FOLDER as WITHOUT_LINUX
 
 PATIENT = """
 import asyncio, sys
@@ -32,13 +34,13 @@ COMMAND = (*UP, "--model", "model")
 
 @contextmanager
 def running(
-    checkout: Checkout, *arguments: str, until: str = "ready in"
+    checkout: Checkout, *arguments: str, until: str = "ready in", beside: Path | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A launcher process, and what it printed up to the line that has `until`."""
     with subprocess.Popen(
         [sys.executable, *arguments],
         cwd=checkout.root,
-        env={**os.environ, "PYTHONPATH": import_path(CHECKOUT)},
+        env={**os.environ, "PYTHONPATH": f"{beside or CHECKOUT}:{import_path(CHECKOUT)}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -110,9 +112,10 @@ def test_command_kills_at_once_when_interrupted_twice(checkout: Checkout) -> Non
     assert not pids.left(0)
 
 
-def test_command_leaves_no_child_when_killed(checkout: Checkout) -> None:
+@pytest.mark.parametrize("beside", [None, WITHOUT_LINUX], ids=["linux", "elsewhere"])
+def test_command_leaves_no_child_when_killed(checkout: Checkout, beside: Path | None) -> None:
     checkout.write("talker", STUBBORN)
-    with running(checkout, *COMMAND, until="gRPC") as (process, said):
+    with running(checkout, *COMMAND, until="gRPC", beside=beside) as (process, said):
         pids = Pids(pids_in(said))
         process.kill()
         assert not pids.left()
