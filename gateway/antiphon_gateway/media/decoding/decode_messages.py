@@ -89,7 +89,7 @@ class ClosedStream(OSError):
     """The other end has closed the stream, or has sent a line that is too long."""
 
 
-class LineReader:
+class MessageLines:
     """Reads lines, and the file descriptors that are attached to them, from a Unix stream."""
 
     def __init__(self, source: socket.socket) -> None:

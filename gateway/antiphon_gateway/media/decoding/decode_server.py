@@ -42,7 +42,7 @@ from antiphon_gateway.media.decoding.decode_messages import (
     DecodeRequest,
     FromServer,
     KillChild,
-    LineReader,
+    MessageLines,
     ToServer,
     send_line,
 )
@@ -60,7 +60,7 @@ class DecodeServer:
 
     def __init__(self, gateway: socket.socket) -> None:
         self._gateway = gateway
-        self._reader = LineReader(gateway)
+        self._reader = MessageLines(gateway)
         self._numbers: dict[int, int] = {}  # Keyed by process ID.
 
     def serve(self) -> None:

@@ -45,7 +45,7 @@ from antiphon_gateway.media.decoding.decode_messages import (
     DecodeRequest,
     FromServer,
     KillChild,
-    LineReader,
+    MessageLines,
     send_line,
 )
 
@@ -125,7 +125,7 @@ class _RunningServer:
 
     process: subprocess.Popen[bytes]
     control: socket.socket
-    reader: LineReader
+    reader: MessageLines
     ended: dict[int, asyncio.Future[ChildEnded]] = field(default_factory=dict)
     pids: dict[int, int] = field(default_factory=dict)
 
@@ -239,7 +239,7 @@ class DecoderProcesses:
                 cwd="/",
                 env=environment | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
             )
-        self._server = server = _RunningServer(process, mine, LineReader(mine))
+        self._server = server = _RunningServer(process, mine, MessageLines(mine))
         asyncio.get_running_loop().add_reader(mine, self._receive, server)
         return server
 
