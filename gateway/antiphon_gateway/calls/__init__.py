@@ -1,1 +1,1 @@
-"""Sessions on the stages and their segments, independent of the client's protocol."""
+"""Sessions and segments on the stages, independent of the client's protocol."""

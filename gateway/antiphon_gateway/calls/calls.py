@@ -1,7 +1,6 @@
-"""Converts the request of a client to the segment that answers it. This is the same for every
-endpoint.
+"""Turns a client's request into the segment that answers it. All endpoints share this code.
 
-This module owns all live sessions. It limits their number and ends them at shutdown.
+This module owns all running sessions. It limits their number, and ends them at shutdown.
 """
 
 from __future__ import annotations
@@ -61,20 +60,20 @@ from antiphon_gateway.sessions.session_lines import CLOSE_WAIT_S
 from antiphon_gateway.sessions.standing_stream import StandingStreams
 
 AskTurn = Callable[[PreparedRequest, AnswerAttempt], Awaitable[CallSegment]]
-"""Makes an attempt for a turn."""
+"""A function that starts an attempt to answer a turn."""
 
 
 def _wait(_: Reservation) -> None:
-    """Do nothing, because the order continues to wait."""
+    """Do nothing, so that the order keeps waiting."""
 
 
 def _go_on(_: CallSegment) -> None:
-    """Do nothing, because the order was not cancelled."""
+    """Do nothing, so that the order is not cancelled."""
 
 
 class Calls:
-    """All live sessions. This class refuses requests beyond the limits, and ends the remaining
-    sessions at shutdown.
+    """All running sessions. This class refuses requests that exceed the limits, and ends the
+    remaining sessions at shutdown.
     """
 
     def __init__(
@@ -116,8 +115,8 @@ class Calls:
             raise shutting_down()
 
     def check_model(self, name: str) -> None:
-        """Raise `NotFound` unless the name is empty, the name of the served model or one of its
-        aliases.
+        """Raise `NotFound` unless the name is empty, or is the name of the served model or an alias
+        of it.
         """
         self._preparer.check_model(name)
 
@@ -135,13 +134,12 @@ class Calls:
         heard: bool = False,
         is_turn: bool = False,
     ) -> PreparedRequest:
-        """Validate and decode an order for an answer that is requested next. The other arguments
-        are described at `RequestPreparer.prepare`.
+        """Validate and decode an order, so that its answer can be requested. The other arguments
+        are described in `RequestPreparer.prepare`.
 
-        `turn` and `choices` release the result. Every other caller must release it as well. Files
-        are only read if the request can be admitted to the queue. Raises the errors of
-        `RequestPreparer`, `ResourceExhausted` or `InvalidArgument` under the same conditions as
-        `Reservation.granted`, and `Unavailable` at shutdown.
+        `turn` and `choices` release the result. If neither is called, the caller must release it.
+        Files are only read if the request could be admitted or queued. Raises the errors of
+        `RequestPreparer` and `Reservation.granted`, and `Unavailable` at shutdown.
         """
         self.check_open()
         checked = self._preparer.check(order)
@@ -183,11 +181,11 @@ class Calls:
         """Return a context manager for the segments that answer a request, each in a separate
         session.
 
-        If there is only one segment, its events are not wrapped. The segments have all of their
-        slots. `on_wait` is called if the slots are not available immediately, and it may give up
-        the request. Raises `ResourceExhausted` if the slots do not become available in time,
-        `InvalidArgument` if there are never that many, `GivenUp`, `Unavailable` at shutdown, and
-        the errors of `session` and `Session.ask`.
+        If there is only one segment, its events are not wrapped. All segments have their slots. If
+        the slots are not available immediately, `on_wait` is called, and may give up the request.
+        Raises `ResourceExhausted` if the slots do not become available in time, `InvalidArgument`
+        if there are never enough slots, `GivenUp` if the request was given up, `Unavailable` at
+        shutdown, and the errors of `session` and `Session.ask`.
         """
         async with AsyncExitStack() as held:
             held.enter_context(_released(prepared))
@@ -208,9 +206,9 @@ class Calls:
         """Return a context manager for the segment that answers a turn of a conversation. `ask`
         requests it in the conversation's session.
 
-        The segment has all of its slots. If another replica could take over, it has also started.
-        `on_open` is called before that with each segment that is requested, and it may cancel the
-        segment. Raises the errors of `choices`.
+        The segment has all of its slots. If another replica could take over, the segment has also
+        produced its first output. Before that, `on_open` is called with each segment that is
+        requested, and may cancel it. Raises the errors of `choices`.
         """
         retries = ReplicaRetries(self.fleet)
         with _released(prepared), self._place(prepared, 1, Urgency.TURN) as place:
@@ -255,7 +253,7 @@ class Calls:
         on_wait: Callable[[Reservation], None],
         held: AsyncExitStack,
     ) -> list[FailoverSegment]:
-        """Return `count` segments that answer a request. `held` keeps their resources."""
+        """Return `count` segments that answer a request. Their resources are added to `held`."""
         place = held.enter_context(self._place(prepared, count))
         retries = ReplicaRetries(self.fleet)
         while True:
@@ -268,7 +266,7 @@ class Calls:
                         await segment.wait_opened()
                     self.admission.opened(place)
                     for segment in asked:
-                        # If another replica could take over, wait until there is some output of the
+                        # If another replica could take over, wait for the first output of the
                         # answer.
                         if retries.there_are(segment.assignment):
                             await segment.wait_begun()
@@ -289,8 +287,8 @@ class Calls:
         sessions: AsyncExitStack,
         avoided: Collection[Replica],
     ) -> dict[CallSegment, AskAgain]:
-        """Return a segment for each choice, in a separate session, and the function that requests
-        it again.
+        """Request a segment for each choice, in a separate session. Returns the segments, and for
+        each a function that requests it again.
         """
         asked: dict[CallSegment, AskAgain] = {}
         on_freed = place.attempt()
@@ -333,11 +331,11 @@ class Calls:
         return await session.ask(prepared, replace(attempt, deadline_s=place.left_s), last=True)
 
     def _keep(self, prepared: PreparedRequest) -> None:
-        """Keep a request so that it can be sent again, until its memory is needed for something
+        """Keep a request, so that it can be sent again, until its memory is needed for something
         else.
 
-        Without failover, its files are dropped now, because the stages have them and the call may
-        be long.
+        Without failover, its files are released now, because the stages have them and the call may
+        take a long time.
         """
         if self._failover.most:
             prepared.media.lease.spare(prepared.media.release)
@@ -347,7 +345,7 @@ class Calls:
     def _place(
         self, prepared: PreparedRequest, count: int, urgency: Urgency | None = None
     ) -> AbstractContextManager[Reservation]:
-        """Return a place for this number of answers to a request."""
+        """Return a reservation for `count` answers to a request."""
         self.check_open()
         request = self._admission_request(
             prepared.order, prepared.lineup, prepared.size_bytes, count, urgency
@@ -379,11 +377,10 @@ class Calls:
     async def session(
         self, prepared: PreparedRequest, attempt: AnswerAttempt = FIRST_ATTEMPT
     ) -> AsyncIterator[Session]:
-        """Return a context manager for a session on stages that provide the outputs that a request
-        needs.
+        """Return a context manager for a session on stages that provide the requested outputs.
 
-        Functions may be called in it if the request has any. The session has no place yet, as
-        described at `turn`. Raises the errors of `Fleet.assign`, and `Unavailable` at shutdown.
+        If the request has functions, the session supports calling them. The session has no
+        reservation of its own. Raises the errors of `Fleet.assign`, and `Unavailable` at shutdown.
         """
         self.check_open()
         order = prepared.order
@@ -413,29 +410,29 @@ class Calls:
                 self._live.discard(session)
 
     async def wait_idle(self) -> None:
-        """Return when no request is in progress or waiting."""
+        """Wait until no request is running or waiting."""
         await self.admission.idle.wait()
 
     def refuse(self) -> None:
-        """Admit no more requests from now on, including those that are waiting."""
+        """Stop admitting requests, including those that are waiting."""
         self._stopping.set()
         self.admission.close()
 
     async def wait_closing(self) -> None:
-        """Return when the gateway starts to shut down."""
+        """Wait until the gateway begins to shut down."""
         await self._stopping.wait()
 
     def force_stop(self) -> None:
-        """End everything that is running immediately, without the remaining time for draining."""
+        """End all running requests immediately, without waiting for them to drain."""
         self._hurried.set()
 
     async def wait_hurried(self) -> None:
-        """Return when `force_stop` has been called."""
+        """Wait until `force_stop` has been called."""
         await self._hurried.wait()
 
     async def close(self, drain_s: float) -> None:
-        """Admit no more requests. After `drain_s` seconds or `force_stop`, end the remaining ones
-        with `Unavailable`.
+        """Stop admitting requests. After `drain_s` seconds or a call to `force_stop`, end the
+        remaining ones with `Unavailable`.
         """
         self.refuse()
         await _wait_first((self.admission.idle, self._hurried), drain_s)
@@ -448,7 +445,7 @@ class Calls:
 
 @contextmanager
 def _released(prepared: PreparedRequest) -> Iterator[None]:
-    """Return a context manager that releases a request at the end."""
+    """Release a request when the context ends."""
     try:
         yield
     finally:

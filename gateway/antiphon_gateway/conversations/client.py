@@ -1,4 +1,4 @@
-"""The interface through which a conversation communicates with its client."""
+"""The interface between a conversation and its client."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from antiphon_gateway.orders.order import Order
 from antiphon_gateway.sessions.events import Event
 
 Made = Literal["response", "transcript"]
-"""The things that a conversation produces for its client. Each of them is a line in the
-access log.
+"""The kinds of output that a conversation produces. Each one is logged as a line in the access
+log.
 """
 
 
@@ -26,7 +26,7 @@ class LogEntry(Protocol):
         """Record an event of the output."""
 
     def for_key(self, order: Order) -> Order:
-        """Return the order with the API key of the caller."""
+        """Return the order with the caller's API key filled in."""
 
     def admitted(self) -> AbstractContextManager[None]:
         """Return a context manager during which the order counts towards the key's limits.
@@ -48,12 +48,12 @@ class ConversationClient(Protocol):
     """Receives the events of a conversation, and logs what the conversation produces."""
 
     async def send(self, events: Sequence[ConversationEvent]) -> None:
-        """Send events, and return when the client has received them.
+        """Send events, and wait until the client has received them.
 
-        Raises `Cancelled` if the client has disconnected or has not read anything for too long.
+        Raises `Cancelled` if the client has disconnected or has stopped reading.
         """
 
     def logged(self, made: Made, refuse: RefuseResponse) -> AbstractAsyncContextManager[LogEntry]:
-        """Return a context manager that logs what is produced in it. An error that leaves the
-        context is passed to `refuse`.
+        """Return a context manager that logs a response or a transcript. Errors raised inside the
+        context are passed to `refuse`.
         """

@@ -1,4 +1,4 @@
-"""A conversation with its settings, its items, its input audio and its current responses.
+"""A conversation, with its settings, items, input audio and current responses.
 
 Commands are processed one at a time. Responses run concurrently with them (`responses.py`).
 """
@@ -67,28 +67,28 @@ from antiphon_gateway.orders.tools import check_offered
 from antiphon_gateway.voice_activity.listener import VoiceListener
 
 STALLED_S = 1.0
-"""The maximum time in seconds without audio in the middle of a turn, in addition to the silence
-that ends a turn.
+"""How many seconds may pass without audio in the middle of a turn, in addition to the silence that
+ends a turn.
 
 Some clients only send audio while someone is speaking.
 """
 LEAST_SLICE_S = 0.5
-"""The minimum duration of a timed turn in seconds. Several answers per second would not be
-useful.
-"""
+"""The minimum duration of a timed turn in seconds. Answering more often would not be useful."""
 
 
 class Action(NamedTuple):
-    """What a command does, and the maximum number of bytes that it adds to the conversation."""
+    """The function that executes a command, and the maximum number of bytes that the command adds
+    to the conversation.
+    """
 
     do: Callable[[Any, Any], Awaitable[None]]
     more_bytes: Callable[[Any], int] = lambda _: 0
 
 
 class LiveConversation:
-    """A conversation. Enter its context, call `do` for each command, and leave the context.
+    """A conversation. Enter its context, and call `do` for each command.
 
-    Leaving the context cancels everything that is still running.
+    Leaving the context cancels all responses and transcripts that are still running.
     """
 
     def __init__(
@@ -145,8 +145,8 @@ class LiveConversation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Each of these is closed even if closing another one fails, for example because the call is
-        # cancelled in the meantime.
+        # Close all of these even if closing one of them fails, for example because the call is
+        # cancelled.
         async with AsyncExitStack() as closing:
             closing.callback(self._share.resize, 0)
             closing.callback(setattr, self._share, "is_busy", never_busy)
@@ -166,16 +166,17 @@ class LiveConversation:
         return held + self._settings.options_bytes
 
     def command(self) -> AbstractAsyncContextManager[None]:
-        """Return a context manager for one message of the client, from reading it until it has been
-        processed.
+        """Return a context manager for a message from the client. Enter it when the message is
+        read, and leave it once it has been processed.
         """
         self._share.active()
         return self._saved(counted=True)
 
     async def do(self, command: Command) -> None:
-        """Process a command and send its events. Of a response, this only includes the start.
+        """Execute a command and send its events. For a response, these are only the events of its
+        start.
 
-        Raises `AntiphonError` if the command is invalid. In this case, nothing has changed. Raises
+        Raises `AntiphonError` if the command is invalid, in which case nothing has changed. Raises
         `Cancelled` if the client has disconnected.
         """
         async with self._doing:
@@ -189,16 +190,18 @@ class LiveConversation:
                 self._saving.change()
 
     async def refuse(self, error: AntiphonError, reference: str) -> None:
-        """Send an error event. An endpoint uses this if it cannot read a message."""
+        """Send an error event. Endpoints call this if they cannot parse a message."""
         await self._telling.tell(CommandFailed(error, reference))
 
     async def settled(self) -> None:
-        """Return when all events of the requested work have been sent. No command may follow."""
+        """Wait until all work that was requested is complete and its events have been sent. Send no
+        more commands after this.
+        """
         self._silence_asks = False
         self._idle.stop()
         self._stalled.stop()
         async with self._doing:
-            # This also includes what the idle timer requests at this moment.
+            # This includes a response that the idle timer is about to request.
             pass
         await self._responses.settled()
         while not self._calls.closing:
@@ -209,9 +212,9 @@ class LiveConversation:
         await self._transcripts.settled()
 
     async def stopped(self) -> None:
-        """Return when the gateway is shutting down and no response is running.
+        """Wait until the gateway is shutting down and no response is running.
 
-        The client is notified at the start of the shutdown, so that it can continue elsewhere.
+        The client is notified when the shutdown begins, so that it can continue on another gateway.
         """
         await self._calls.wait_closing()
         await self._telling.tell(ServerStopping(self._config.drain_s))
@@ -221,12 +224,12 @@ class LiveConversation:
         return self._settings, self._items
 
     def _saved(self, *, counted: bool = False) -> AbstractAsyncContextManager[None]:
-        """Return a context manager for changes to the conversation. From its end onwards, a resumed
-        conversation includes them.
+        """Return a context manager for changes to the conversation. Once it ends, the saved state
+        includes these changes.
         """
         if self._saving is None:
-            # Audio arrives in many small messages. A generator for each of them would take a part
-            # of the time.
+            # Audio arrives in many small messages, and creating a generator for each of them would
+            # be noticeable.
             return contextlib.nullcontext()
         return self._saved_by(self._saving, counted=counted)
 
@@ -254,7 +257,7 @@ class LiveConversation:
 
     async def _commit_audio(self, _: CommitAudio) -> None:
         if size_bytes := self._hearing.size_bytes:
-            # If there is no space, the audio remains in the buffer.
+            # If there is no room for it, the audio stays in the buffer.
             self._items.check_room(1, RECORDED_BYTES + size_bytes)
         await self._commit(*self._hearing.commit())
 
@@ -285,7 +288,7 @@ class LiveConversation:
             raise InvalidArgument("content_index: the item has one part, 0", field="content_index")
         if not isinstance(item.parts[0], SpokenPart) or item.role != "assistant":
             raise InvalidArgument("item_id: the item is not spoken", field="item_id")
-        # An item that is still being generated is not yet in the list in its final form.
+        # The list does not contain the final form of an item while it is still being generated.
         if not self._responses.cut(item.id, command.heard_s):
             self._items.replace(item_as_heard(item, command.heard_s))
         await self._telling.tell(ItemCut(item.id, command.heard_s))
@@ -312,14 +315,14 @@ class LiveConversation:
         CreateResponse: Action(_create_response),
         CancelResponse: Action(_cancel_response),
     }
-    """The action for each type of command."""
+    """Maps each type of command to its action."""
 
     def _checked(self, settings: ConversationSettings) -> ConversationSettings:
         check_offered(settings.tools, self._config, takes=settings.takes_tools)
         every_s, most_s = settings.answer_every_s, self._config.limits.max_recording_s
         if every_s is not None:
             settings.check_hears("answer_every_s")
-        # The condition is written in this way so that NaN is refused.
+        # The condition is phrased so that NaN is rejected.
         if every_s is not None and not LEAST_SLICE_S <= every_s <= most_s:
             raise InvalidArgument(
                 f"answer_every_s: {every_s:g} is out of range; give {LEAST_SLICE_S:g} to "
@@ -330,7 +333,7 @@ class LiveConversation:
         return settings
 
     async def _commit(self, item_id: str, recording: PcmRecording) -> None:
-        """Add a recording as a message of the user."""
+        """Add a recording to the conversation as a user message."""
         item = Item("user", (HeardPart.of(recording),), item_id)
         before = self._items.insert(item) or ""
         await self._telling.tell(AudioAccepted(item.id, before), ItemCreated(item, before))
@@ -340,7 +343,7 @@ class LiveConversation:
     # -- turns -------------------------------------------------------------------------
 
     async def _handle_vad(self, heard: SpeechBegan | TurnHeard) -> None:
-        """React to the start or the end of a turn according to the settings."""
+        """Handle the start or the end of a turn, according to the settings."""
         turns = self._settings.voice_turns
         assert turns is not None
         self._idle.stop()
@@ -355,10 +358,10 @@ class LiveConversation:
         )
 
     async def _answer_slice(self) -> bool:
-        """If answers are timed, add the next slice and answer it, unless an earlier slice is being
-        answered.
+        """If turns are timed, add the next slice of audio and answer it, unless an earlier one is
+        still being answered.
 
-        Returns whether there was a slice.
+        Returns whether a slice was available.
         """
         if self._responses.answering or (slice_ := self._hearing.next_slice()) is None:
             return False
@@ -366,8 +369,8 @@ class LiveConversation:
         return True
 
     async def _take_turn(self, item_id: str, recording: PcmRecording, *, respond: bool) -> None:
-        """Add a turn and answer it. Errors are sent as events, because no command caused
-        the turn.
+        """Add a turn and answer it. Errors are sent to the client as events, because there is no
+        command that could report them.
         """
         try:
             await self._commit(item_id, recording)
@@ -379,7 +382,9 @@ class LiveConversation:
             await self._telling.tell(CommandFailed(error))
 
     def _answered(self, playing_s: float) -> None:
-        """Record that an answer has ended and that its audio will play for this many seconds."""
+        """Record that an answer has ended, and that its audio will keep playing for `playing_s`
+        seconds.
+        """
         if self._settings.answer_every_s is not None and self._silence_asks:
             self._idle.start(0.0)
             return
@@ -398,7 +403,7 @@ class LiveConversation:
             self._stalled.stop()
 
     async def _hear_silence(self) -> None:
-        """Treat the rest of the turn as silence, because no audio has arrived for too long."""
+        """Treat the rest of the turn as silence, because the audio has stopped arriving."""
         async with self._doing, self._saved():
             turns = self._settings.voice_turns
             if not (self._stalled.due and self._hearing.speaking) or turns is None:
@@ -414,7 +419,7 @@ class LiveConversation:
             self._expect_audio()
 
     async def _answer_silence(self) -> None:
-        """Ask the model to continue after a period of silence, or answer a slice that is
+        """Ask the model to continue after a period of silence, or answer a slice of audio that is
         waiting.
         """
         async with self._doing, self._saved():
@@ -435,7 +440,7 @@ class LiveConversation:
 
 @contextlib.contextmanager
 def _asked_to(use: ItemUse) -> Iterator[None]:
-    """Raise `NoSuchItem` if the item of a command does not exist."""
+    """Convert a missing item to `NoSuchItem`."""
     try:
         yield
     except NotFound as error:

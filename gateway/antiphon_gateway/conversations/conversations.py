@@ -1,5 +1,5 @@
-"""All conversations of the gateway, independent of their protocol. This module limits their number
-and contains what they share.
+"""All conversations of the gateway, independent of the protocol. This module limits their number
+and holds the state that they share.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from antiphon_gateway.voice_activity.listener import VoiceListener
 
 @dataclass(frozen=True, slots=True)
 class AdmittedConversation:
-    """A conversation that may begin, with its initial settings, its share of the resources, and the
-    event that ends it.
+    """A conversation that has been admitted, with its initial settings, its share of the resources,
+    and the event that forces it to end.
     """
 
     settings: ConversationSettings
@@ -37,8 +37,8 @@ class AdmittedConversation:
 
 
 class Conversations:
-    """Opens conversations. There are at most `max_conversations` at a time. Call `close` at the
-    end.
+    """Opens conversations. Up to `max_conversations` may be open at a time. Call `close` when you
+    are done.
     """
 
     def __init__(self, calls: Calls, config: GatewayConfig) -> None:
@@ -57,10 +57,11 @@ class Conversations:
     def admit(
         self, model: str, owner: str = "", forced_end: ForcedEnd | None = None
     ) -> Iterator[AdmittedConversation]:
-        """Return a context manager during which a conversation of the API key `owner` is counted.
+        """Admit a conversation for the API key `owner`. It counts towards the limits until the
+        context ends.
 
-        A conversation of another key may have to end for it. Raises `AntiphonError` if the
-        conversation cannot be admitted.
+        This may end a conversation of another key. Raises `AntiphonError` if the conversation
+        cannot be admitted.
         """
         self._calls.check_open()
         self._calls.check_model(model)
@@ -78,7 +79,7 @@ class Conversations:
                 self._none.set()
 
     async def wait_none(self, timeout_s: float) -> None:
-        """Return when no conversation is open or the time is over."""
+        """Wait until no conversation is open, or until the time is up."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._none.wait()
@@ -92,11 +93,11 @@ class Conversations:
         resumable: bool = False,
         resumed: SavedConversation | None = None,
     ) -> LiveConversation:
-        """Return a conversation after it has been admitted. The caller must enter its context.
-        Raises an error if the settings are invalid.
+        """Return a conversation that has been admitted. The caller must enter its context. Raises
+        an error if the settings are invalid.
 
-        If the conversation is `resumable`, its client receives what another gateway needs to
-        continue the conversation for the same API key.
+        If it is `resumable`, its client receives tokens with which another gateway can continue it
+        for the same API key.
         """
         owner = admitted.share.owner
         return LiveConversation(

@@ -1,4 +1,4 @@
-"""Errors for commands that are not valid at the moment."""
+"""Errors for commands that are not allowed in the current state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class NoAudio(FailedPrecondition):
 
 
 class ResponseUnderWay(FailedPrecondition):
-    """The conversation already has a response. It can only have one at a time."""
+    """The conversation already has a response in progress. It can only have one at a time."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -24,7 +24,7 @@ class ResponseUnderWay(FailedPrecondition):
 
 
 class NoResponse(FailedPrecondition):
-    """There is no response that could be cancelled."""
+    """There is no response to cancel."""
 
     def __init__(self) -> None:
         super().__init__("no response is being made")
@@ -34,7 +34,7 @@ ItemUse = Literal["delete", "retrieve", "truncate"]
 
 
 class NoSuchItem(NotFound):
-    """The item that a command refers to does not exist, or no longer exists."""
+    """A command refers to an item that does not exist or has been removed."""
 
     def __init__(self, use: ItemUse, error: NotFound) -> None:
         super().__init__(error.message, field=error.field)

@@ -14,8 +14,8 @@ SendEvents = Callable[[Sequence[ConversationEvent]], Awaitable[None]]
 class EventSender:
     """Sends the events of commands and of responses, which run concurrently.
 
-    There is no queue. The sender of an event waits for the client. Therefore the stages upstream of
-    a response wait as well.
+    There is no queue. A sender waits for the client, which in turn slows down the stages that
+    generate the response.
     """
 
     def __init__(self, send: SendEvents) -> None:
@@ -23,14 +23,14 @@ class EventSender:
         self._order = asyncio.Lock()
 
     async def tell(self, *events: ConversationEvent) -> None:
-        """Send these events without other events between them."""
+        """Send events without any other events in between."""
         async with self._order:
             await self._send(events)
 
     async def tell_if(
         self, wanted: Callable[[], bool], events: Callable[[], Sequence[ConversationEvent]]
     ) -> None:
-        """Wait until other events have been sent. Then create and send events if they are still
+        """Wait until it is this sender's turn, and then create and send events if they are still
         wanted.
         """
         async with self._order:

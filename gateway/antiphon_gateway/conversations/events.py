@@ -1,4 +1,6 @@
-"""Events that only endpoints use, in addition to those in `antiphon.values.live_conversation`."""
+"""Events that are only used by endpoints, in addition to those in
+`antiphon.values.live_conversation`.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from antiphon_gateway.conversations.settings import ConversationSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response(ConversationReply):
-    """A response and its settings. When it is over, `reports` has one entry for each stage, by
-    role.
+    """A response and its settings. Once it has ended, `reports` contains an entry for each stage,
+    by role.
     """
 
     settings: ConversationSettings
@@ -30,7 +32,7 @@ class Response(ConversationReply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemStarted(ResponseItemStarted):
-    """The item of a response at its start, when it is still empty."""
+    """The start of a response's item, which is still empty."""
 
     response: Response
     item: Item
@@ -38,7 +40,7 @@ class ItemStarted(ResponseItemStarted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemDone(ResponseItemDone):
-    """The state of the response at the end of the item."""
+    """The end of a response's item, with the state of the response at that time."""
 
     response: Response
 
@@ -47,7 +49,7 @@ class ItemDone(ResponseItemDone):
 class ResponseSamples:
     """The next piece of audio of an item, as mono float32 samples from the model.
 
-    Endpoints encode it. `ResponseAudioDelta` is the same event with 16-bit samples.
+    Endpoints encode the samples. `ResponseAudioDelta` is the same event with 16-bit samples.
     """
 
     response_id: str
@@ -60,6 +62,6 @@ ConversationEvent = TalkEvent | ConversationSaved | ResponseSamples
 
 
 def own_response(reply: ConversationReply) -> Response:
-    """Return the response in an event that this gateway has created."""
+    """Return the response of an event that was created by this gateway."""
     assert isinstance(reply, Response)
     return reply

@@ -1,4 +1,4 @@
-"""The timer for the time after an answer until the model is asked to continue."""
+"""The timer that asks the model to continue if the user stays silent after an answer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 
 class IdleTimer:
-    """Calls `ring` when its time has passed, unless it has been stopped.
+    """Calls `ring` when the time is up, unless the timer has been stopped.
 
-    `ring` waits until other work is done. It then checks `due`, because the timer may have been
+    `ring` waits for other work to finish. It must then check `due`, because the timer may have been
     stopped in the meantime.
     """
 

@@ -1,6 +1,4 @@
-"""The buffer for input audio, which contains audio that is not part of an item yet. Its size is
-limited. This module performs no I/O.
-"""
+"""The buffer for input audio that is not part of an item yet. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -11,10 +9,11 @@ from antiphon_gateway.media.pcm_recording import PcmRecording
 
 
 class InputAudioBuffer:
-    """16-bit mono samples with the same rate, up to a length of `max_s` seconds.
+    """A buffer for up to `max_s` seconds of 16-bit mono samples, which all have the same sample
+    rate.
 
-    Positions are counted in samples since the start of the conversation, whether or not these
-    samples are still in the buffer.
+    Positions are counted in samples from the start of the conversation, even if these samples are
+    no longer in the buffer.
     """
 
     def __init__(self, *, max_s: float) -> None:
@@ -29,13 +28,11 @@ class InputAudioBuffer:
         return self.start + len(self._pcm16) // SAMPLE_BYTES
 
     def has_room(self, pcm16: bytes, rate_hz: int) -> bool:
-        """Return whether this audio can be appended."""
+        """Return whether there is room for the audio."""
         return len(self._pcm16) + len(pcm16) <= self._max_s * rate_hz * SAMPLE_BYTES
 
     def check_length(self, pcm16: bytes, rate_hz: int) -> None:
-        """Raise `InvalidArgument` if this audio alone is too long, regardless of the content of the
-        buffer.
-        """
+        """Raise `InvalidArgument` if the audio would not even fit into an empty buffer."""
         if len(pcm16) > self._max_s * rate_hz * SAMPLE_BYTES:
             raise InvalidArgument(
                 f"audio: is longer than {self._max_s:g} seconds, the most that a recording may "
@@ -70,26 +67,26 @@ class InputAudioBuffer:
         return len(self._pcm16)
 
     def clear(self) -> None:
-        """Drop all buffered audio."""
+        """Discard all buffered audio."""
         self.drop_before(self.end)
 
     def drop_before(self, position: int) -> None:
-        """Drop all audio before a position if it is still in the buffer."""
+        """Discard all audio before a position."""
         if position > self.start:
             position = min(position, self.end)
             del self._pcm16[: (position - self.start) * SAMPLE_BYTES]
             self.start = position
 
     def cut(self, start: int, stop: int) -> bytes:
-        """Return the samples from `start` to `stop` that are in the buffer."""
+        """Return the samples between `start` and `stop` that are still in the buffer."""
         with memoryview(self._pcm16) as whole:
             return bytes(whole[start * SAMPLE_BYTES : stop * SAMPLE_BYTES])
 
     def take(self, turn: int, end: int | None = None) -> PcmRecording:
-        """Remove the audio up to the position `end` and return it as the given turn. If `end` is
-        None, all audio is removed.
+        """Remove the audio up to the position `end`, and return it as the recording of a turn. If
+        `end` is None, all audio is removed.
 
-        Only the audio after the position is copied. Raises `NoAudio` if there is none.
+        Only the audio after `end` is copied. Raises `NoAudio` if the buffer is empty.
         """
         end = self.end if end is None else min(end, self.end)
         size = (end - self.start) * SAMPLE_BYTES

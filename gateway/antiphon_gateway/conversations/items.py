@@ -1,5 +1,5 @@
-"""The items of a conversation in order, which are messages, function calls and their results. Their
-number and size are limited. This module performs no I/O.
+"""The items of a conversation, in order. They are messages, function calls, and the results of
+calls. Their number and total size are limited. This module performs no I/O.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ ROLES: dict[str, Role] = {
 """The roles of items."""
 
 FIRST = "root"
-"""The name of the place before all items."""
+"""The ID that stands for the position before the first item."""
 ITEM_BYTES, CONTENT_BYTES = 512, 128
-"""The approximate size of an item, and of each of its parts, in addition to its texts and
-recordings. Because of it, empty items are limited as well.
+"""The approximate overhead of an item and of each of its parts, in bytes. It ensures that empty
+items are limited as well.
 """
 SPOKEN_CHARS_PER_S = 20.0
-"""An estimate of the highest speaking rate in characters per second."""
+"""An estimate of the maximum speaking rate, in characters per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HeardPart(RecordedPart):
-    """A recording of the user. `recording` contains its samples. `pcm16` is empty except in
-    `ItemFetched`.
+    """A recording of the user's speech. `recording` contains the samples, and `pcm16` is only
+    filled in `ItemFetched`.
     """
 
     recording: PcmRecording
 
     @classmethod
     def of(cls, recording: PcmRecording, transcript: str | None = None) -> HeardPart:
-        """Return the part for a recording."""
+        """Create a part from a recording."""
         return cls(b"", recording.rate_hz, recording.seconds, transcript, recording=recording)
 
 
 def cut_part(part: SpokenPart, end_s: float, *, complete: bool) -> SpokenPart:
-    """Return the part of an answer up to `end_s`. The position in the text is an estimate that is
-    moved to the end of a word.
+    """Return the part of an answer up to `end_s`. The corresponding position in the text is
+    estimated, and then moved to the end of a word.
 
-    The model provides no alignment, so the text is assumed to be distributed evenly over the audio.
-    If the answer is incomplete, its text is ahead of its audio by an unknown amount. In this case,
-    the text is limited to the number of characters that can be spoken in that time.
+    The model provides no alignment, so the text is assumed to be spread evenly over the audio. If
+    the answer is incomplete, its text may be ahead of its audio by an unknown amount, so it is
+    limited to what can be spoken in that time.
     """
     seconds = min(end_s, part.audio_s)
     heard = float(len(part.transcript))
@@ -71,12 +71,12 @@ def cut_part(part: SpokenPart, end_s: float, *, complete: bool) -> SpokenPart:
 
 
 def new_id(kind: str) -> str:
-    """Return a unique ID for an item (`item`) or a response (`resp`)."""
+    """Return a unique ID with the given prefix, which is `item` or `resp`."""
     return f"{kind}_{uuid.uuid4().hex}"
 
 
 def item_bytes(item: Item) -> int:
-    """Return the size that an item accounts for."""
+    """Return the size in bytes that an item counts for."""
     size = ITEM_BYTES + len(item.id) + CONTENT_BYTES * len(item.parts)
     for part in item.parts:
         match part:
@@ -105,11 +105,11 @@ def item_as_heard(item: Item, end_s: float) -> Item:
 
 
 RECORDED_BYTES = item_bytes(Item("user", (HeardPart.of(PcmRecording(b"", 1)),), new_id("item")))
-"""The size that a recording accounts for in addition to its samples after it has been committed."""
+"""The size in bytes that a committed recording counts for, in addition to its samples."""
 
 
 class ItemList:
-    """The items in order. There are at most `max_items`, with a total size of up to `max_bytes`."""
+    """An ordered list of up to `max_items` items, with a total size of up to `max_bytes`."""
 
     def __init__(self, *, max_items: int, max_bytes: int) -> None:
         self._max_items = max_items
@@ -125,7 +125,7 @@ class ItemList:
 
     @property
     def size_bytes(self) -> int:
-        """The total size that all items account for."""
+        """The total size of all items in bytes."""
         return self._bytes
 
     @property
@@ -144,10 +144,10 @@ class ItemList:
 
     def insert(self, item: Item, after: str | None = None) -> str | None:
         """Insert an item after another one, or at the end if `after` is None. Returns the ID of the
-        previous item.
+        item before it.
 
-        Raises `InvalidArgument` if the ID already exists or `after` is unknown, and
-        `ResourceExhausted` if there are too many items.
+        Raises `InvalidArgument` if the item's ID already exists or `after` is unknown, and
+        `ResourceExhausted` if the limits are exceeded.
         """
         if item.id in self._items:
             raise InvalidArgument(f"item.id: there is an item {item.id!r} already", field="item.id")
@@ -187,7 +187,7 @@ class ItemList:
         return there
 
     def check_room(self, items: int, size_bytes: int) -> None:
-        """Raise `ResourceExhausted` if there is not enough space for these additional items."""
+        """Raise `ResourceExhausted` if there is no room for the additional items."""
         if len(self._items) + items > self._max_items:
             raise ResourceExhausted(
                 f"the conversation has {len(self._items)} items, which is the most; delete some"
@@ -202,10 +202,10 @@ class ItemList:
 def messages_of(
     items: Iterable[Item], instructions: str = ""
 ) -> tuple[tuple[ConversationMessage, ...], Attachments]:
-    """Return the items as messages for the model, preceded by the instructions, and their
+    """Convert the items to messages for the model, preceded by the instructions. Also returns their
     recordings.
 
-    A function call belongs to the assistant's message that it follows. Calls that are still being
+    A function call is added to the assistant message before it. Calls that are still being
     generated are left out.
     """
     attachments = Attachments()
@@ -231,7 +231,7 @@ def messages_of(
 
 
 def text_to_read(items: Iterable[Item]) -> str:
-    """Return the text of the user's messages since the last answer, with one line per message.
+    """Return the text of all user messages since the last answer, with one line per message.
 
     Raises `InvalidArgument` if there is none.
     """

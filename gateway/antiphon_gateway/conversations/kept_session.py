@@ -1,4 +1,4 @@
-"""The session of a conversation. It is kept between turns, and replaced if it is lost."""
+"""The session of a conversation, which is kept between turns and replaced if it is lost."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from antiphon_gateway.sessions.session import FIRST_ATTEMPT, Session
 
 
 class ConversationSession:
-    """Requests one segment after another. Call `close` at the end.
+    """The session of a conversation, in which each turn is a segment. Call `close` when the
+    conversation ends.
 
-    The stages park the session between turns, so that it does not use a slot. A new session
-    replaces it in the following cases: the session has failed, the requested outputs need other
-    stages, functions may be called but the session does not support them, or one of its replicas
-    receives no new sessions. If a replica is draining, the session is closed between two turns,
-    because the replica waits for it. The new session uses the same replicas if they have free
-    slots.
+    The stages park the session between turns, so that it does not occupy a slot. It is replaced by
+    a new session if it has failed, if the requested outputs need different stages, if functions may
+    be called but the session does not support them, or if one of its replicas no longer accepts
+    sessions. If a replica is draining, the session is closed between two turns, because the replica
+    would otherwise wait for it. The new session uses the same replicas if they have free slots.
 
-    A turn may be sent to the stages while it is being spoken. In this case, its segment is open
-    before an answer is requested. Admission does not count the slots of such a segment. Therefore
-    the session abandons the segment if an answer has to wait for slots, or if neither audio nor a
-    request arrives for `listen_idle_s` seconds.
+    A turn can be sent to the stages while it is being spoken. Its segment is then open before an
+    answer is requested, and its slots are not counted by admission. For this reason, the segment is
+    abandoned if an answer has to wait for slots, or if neither audio nor a request arrives for
+    `listen_idle_s` seconds.
     """
 
     def __init__(self, calls: Calls, *, listen_idle_s: float) -> None:
@@ -51,12 +51,11 @@ class ConversationSession:
         self._heard_at = 0.0
 
     def hears(self, number: int) -> int | None:
-        """Return how many samples of turn `number` the stages have received while it is being
+        """Return how many samples of turn `number` have been sent to the stages while it is being
         spoken.
 
-        The result is None if the turn is not being sent. In this case, `begin_turn` may be called
-        if no other segment is running. If no answer to an earlier turn has been requested, that
-        turn is abandoned.
+        Returns None if the turn is not being sent. You can then call `begin_turn`, if no other
+        segment is running. An earlier turn for which no answer was requested is abandoned.
         """
         if self._turn is not None and self._turn.number != number:
             self.forget_turn()
@@ -66,19 +65,19 @@ class ConversationSession:
 
     @property
     def is_free(self) -> bool:
-        """Whether the stages have released every turn that was abandoned."""
+        """Whether the stages have released all abandoned turns."""
         return self._leaving is None or self._leaving.done()
 
     def begin_turn(self, number: int, rate_hz: int, order: Order) -> None:
-        """Start to send a turn to the stages while it is being spoken. It follows the items in the
+        """Begin to send a turn to the stages while it is being spoken. It follows the items in the
         order.
         """
         span = self._calls.tracing.request("turn", given_traceparent.get())
         self._turn = LiveTurn(number, rate_hz, order, self._open_live, span)
 
     def asked(self) -> TraceSpan | None:
-        """Return the span of the current turn, or None if there is no turn. The response to the
-        turn ends the span.
+        """Return the trace span of the current turn, or None if there is no turn. The response to
+        the turn must end the span.
         """
         if self._turn is None:
             return None
@@ -91,16 +90,14 @@ class ConversationSession:
             await self._turn.hear(pcm16)
 
     def keep_listening(self) -> None:
-        """Send the audio of the turn that has not been sent yet, if there is any."""
+        """Send any audio of the turn that has not been sent yet."""
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
         if self._turn is not None and self._idle is None:
             self._idle = loop.call_later(self._listen_idle_s, self._check_idle)
 
     def _check_idle(self) -> None:
-        """Abandon the turn if no more audio has arrived for it. A single timer is used for all
-        pieces.
-        """
+        """Abandon the turn if no more audio has arrived. All pieces share a single timer."""
         self._idle, loop = None, asyncio.get_running_loop()
         until = self._heard_at + self._listen_idle_s
         if until > loop.time():
@@ -109,8 +106,8 @@ class ConversationSession:
             self.forget_turn()
 
     def forget_turn(self) -> None:
-        """Abandon the turn that was sent to the stages, if there is one. Its answer then needs a
-        normal request.
+        """Abandon the turn that was sent to the stages, if there is one. Its answer then requires
+        an ordinary request.
         """
         turn = self._take_turn()
         if turn is not None:
@@ -123,12 +120,12 @@ class ConversationSession:
         on_wait: Callable[[Reservation], None],
         on_open: Callable[[CallSegment], None] = lambda segment: None,
     ) -> AsyncIterator[FailoverSegment]:
-        """Return the segment of an answer with all of its slots.
+        """Return the segment of an answer, which has all of its slots.
 
-        `on_wait` is called if the slots are not available immediately. In this case, a turn that
-        was sent to the stages is abandoned, because an earlier request in the queue may be waiting
-        for its slots. `on_open` is described at `Calls.turn`. If the previous segment is not over,
-        it is abandoned together with its session.
+        If the slots are not available immediately, `on_wait` is called. A turn that was sent to the
+        stages is then abandoned, because an earlier request in the queue may be waiting for its
+        slots. `on_open` is described in `Calls.turn`. If the previous segment has not ended, it is
+        abandoned along with its session.
 
         Raises the errors of `Calls.prepare`, `Calls.turn`, `Calls.session` and `Session.ask`.
         """
@@ -153,12 +150,12 @@ class ConversationSession:
             self._move_on()
 
     async def settle(self) -> None:
-        """Close the session if its segment is not over, because no task reads it any longer."""
+        """Close the session if its segment has not ended, because nothing reads it any more."""
         if self._turn is not None or (self._session is not None and not self._session.parked):
             await self.close()
 
     async def close(self) -> None:
-        """Leave the session, which frees the stages."""
+        """Leave the session and release the stages."""
         turn = self._take_turn()
         try:
             if turn is not None:
@@ -169,7 +166,7 @@ class ConversationSession:
             await self._leave()
 
     def _take_turn(self) -> LiveTurn | None:
-        """Return the current turn and transfer its ownership to the caller."""
+        """Return the current turn, which the caller then owns."""
         self._stop_idle()
         turn, self._turn = self._turn, None
         return turn
@@ -186,18 +183,16 @@ class ConversationSession:
 
     @property
     def _is_to_go(self) -> bool:
-        """Return whether the session is parked and unused on a replica on which it cannot
-        remain.
-        """
+        """Whether the session is parked on a replica that it has to leave."""
         session = self._session
         is_idle = not self._answering and self._turn is None
         return is_idle and session is not None and session.parked and session.assignment.leaving
 
     def _move_on(self) -> None:
-        """Leave a replica that is draining and would otherwise wait for the next turn. The next
+        """Leave a draining replica, which would otherwise have to wait for the next turn. The next
         turn opens a new session.
 
-        If the session is already being left, this does nothing.
+        This does nothing if the session is already being closed.
         """
         if self.is_free and self._is_to_go:
             self._leaving = asyncio.create_task(self._leave())
@@ -222,8 +217,7 @@ class ConversationSession:
         try:
             return await self._opened(prepared, live=True)
         finally:
-            # The stages already have everything before the turn, and the rest is sent as it
-            # arrives.
+            # The stages already have the items before the turn. The rest is sent as it arrives.
             prepared.media.release()
 
     async def _opened(
@@ -255,15 +249,15 @@ class ConversationSession:
         try:
             return await session.ask(prepared, attempt, last=False, live=live)
         except AntiphonError:
-            # The session may have been lost while recordings were being read. In this case, a new
-            # session is opened, and its own errors are raised.
+            # The session may have been lost while recordings were being read. A new one is then
+            # opened, and raises its own errors.
             if not session.lost:
                 raise
         return await self._opened(prepared, attempt, live=live)
 
     def _elsewhere(self, session: Session, attempt: AnswerAttempt) -> AnswerAttempt:
-        """Return the attempt without the replica that caused the loss of a session, if there are
-        other replicas.
+        """Return an attempt that avoids the replica that caused the loss of the session, if there
+        are others.
         """
         replicas = session.assignment.replicas
         lost = replicas.get(session.lost_stage)

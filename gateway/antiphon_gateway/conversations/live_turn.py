@@ -1,9 +1,11 @@
-"""A turn that is sent to the stages while it is being spoken, before an answer is requested.
+"""A turn that is sent to the stages while the user is still speaking, before an answer is
+requested.
 
-The final request may differ from what was expected, because of its instructions, an item in
-between, or audio that was dropped. Therefore the turn is speculative. Its order is the one that
-would result if the user had finished. The response compares the two orders and abandons the turn if
-they differ. Errors of the turn are not reported. The turn is then answered by a normal request.
+The turn is speculative, because the final request may turn out differently. Its instructions may
+change, another item may be inserted, or audio may be discarded. The order that is sent is the one
+that would result if the user stopped speaking now. The response compares it with the final order,
+and abandons the turn if they differ. If the turn fails, the error is not reported, and the turn is
+answered by an ordinary request.
 """
 
 from __future__ import annotations
@@ -34,21 +36,23 @@ log = logging.getLogger("gateway.conversations")
 _THREADS = Threads("live-turns")
 
 CATCH_UP_BYTES = 1 << 20
-"""Larger amounts of samples are not resampled on the event loop. This corresponds to about 20 s."""
+"""Larger amounts of audio are not resampled on the event loop. This is about 20 seconds of
+audio.
+"""
 
 
 class _Rest(NamedTuple):
-    """The part of a recording that has not been sent, and its name."""
+    """The part of a recording that has not been sent yet, and the recording's name."""
 
     pcm16: bytes
     name: RecordingName
 
 
 class LiveTurn:
-    """A turn with the number `number`, which consists of 16-bit samples at `rate_hz`.
+    """Turn number `number`, which consists of 16-bit samples at `rate_hz`.
 
-    `opening` requests the segment, whose order ends with an open recording. `span` is the span of
-    the turn. If the turn is answered (`is_asked`), the response ends the span.
+    `opening` requests the segment, whose order ends with an open recording. `span` is the trace
+    span of the turn. If the turn is answered (`is_asked`), the response ends the span.
     """
 
     def __init__(
@@ -64,8 +68,8 @@ class LiveTurn:
         self.is_asked = False
         self._listening = span.child("listening")
         self.heard = 0
-        # The order in the form in which it will be requested, except that the last recording is not
-        # among its attachments.
+        # The order as it will be requested, except that its attachments do not include the last
+        # recording.
         self._whole = _spoken(order, live=False)
         self._rate_hz = rate_hz
         self._waiting: list[bytes] = []
@@ -76,29 +80,27 @@ class LiveTurn:
 
     @property
     def segment(self) -> CallSegment | None:
-        """The segment that contains the turn. It is None until the segment is open and if
-        it fails.
+        """The segment that contains the turn. It is None until the segment is open, and if it has
+        failed.
         """
         return self._segment
 
     async def hear(self, pcm16: bytes) -> None:
-        """Add audio of the turn, starting with its beginning and without gaps."""
+        """Add the next audio of the turn. There must be no gaps."""
         self.heard += len(pcm16) // SAMPLE_BYTES
         self._waiting.append(pcm16)
         if self._opened.done():
             await self._bring()
 
     def is_answered_by(self, order: Order) -> bool:
-        """Return whether an order requests the answer to this turn, as far as the turn has been
-        sent.
-        """
+        """Return whether an order matches this turn, as far as the turn has been sent."""
         return not self._failed and self._rest(order) is not None
 
     async def answer(self, order: Order, on_freed: Callable[[str], None]) -> CallSegment | None:
-        """Return the segment that answers an order after completing its input.
+        """Complete the input, and return the segment that answers the order.
 
-        Returns None and abandons the turn if the order is for a different turn or the segment has
-        failed. `on_freed` is described at `AnswerAttempt`.
+        If the order does not match or the segment has failed, the turn is abandoned and None is
+        returned. `on_freed` is described in `AnswerAttempt`.
         """
         await asyncio.wait([self._opened])
         rest = self._rest(order)
@@ -113,9 +115,7 @@ class LiveTurn:
         return self._segment
 
     async def give_up(self) -> None:
-        """Abandon the turn and return when the stages have released it. This may lose the
-        session.
-        """
+        """Abandon the turn, and wait until the stages have released it. The session may be lost."""
         self._failed = True
         self._opened.cancel()
         await asyncio.wait([self._opened])
@@ -147,10 +147,10 @@ class LiveTurn:
 
     def _rest(self, order: Order) -> _Rest | None:
         """Return the part of the order's last recording that has not been sent, or None if the
-        order is a different one.
+        order does not match.
 
-        Recordings are compared by identity instead of by their samples, so that the comparison does
-        not depend on their length.
+        Recordings are compared by identity instead of by content, so the comparison takes the same
+        time for any length.
         """
         recordings = order.attachments.recordings
         spoken = recordings[-1].data if recordings else None
@@ -164,7 +164,7 @@ class LiveTurn:
         return _Rest(spoken.behind(self.heard), name_of(recordings[-1].field, spoken))
 
     async def _bring(self, *, last: bool = False) -> None:
-        """Send the audio that is waiting to the stages."""
+        """Send the waiting audio to the stages."""
         pcm16 = b"".join(self._waiting)
         self._waiting.clear()
         segment = self._segment
@@ -181,8 +181,8 @@ class LiveTurn:
             self._failed = True
 
     def _resample(self, segment: CallSegment, pcm16: bytes, last: bool) -> Tensor:
-        """Resample the next piece. The concatenated results are equal to the resampled whole
-        recording.
+        """Resample the next piece. Joining the results gives the same samples as resampling the
+        whole recording at once.
         """
         samples = np.frombuffer(pcm16, "<i2").astype(np.float32) / np.float32(FULL_SCALE)
         if self._resampler is None:
@@ -191,12 +191,12 @@ class LiveTurn:
 
 
 def _spoken(order: Order, *, live: bool) -> Order:
-    """Return the order with an additional user message that contains a recording."""
+    """Return the order with a recording added as a user message."""
     part = AudioPart(len(order.attachments.recordings), live=live)
     message = ConversationMessage("user", (part,))
     return replace(order, messages=(*order.messages, message))
 
 
 def _question(order: Order) -> Order:
-    """Return the order without its recordings and its time limits, for comparisons."""
+    """Return the order without recordings and time limits, so that it can be compared."""
     return replace(order, attachments=Attachments(), timeout_s=0.0, start_within_s=0.0)

@@ -1,9 +1,9 @@
-"""The responses of a conversation. They are requested by commands, run concurrently, and can be
-cancelled.
+"""The responses of a conversation. They are requested by commands, run concurrently with them, and
+can be cancelled.
 
-Only one response at a time answers the conversation, but a few others may run out of band.
-Responses use the same `EventSender` as commands. The next event of a response is selected when it
-can be sent, so that no delta follows a cancellation.
+Only one response at a time can answer the conversation, but a few others may run out of band.
+Responses share the `EventSender` with commands. A response only chooses its next event once it can
+be sent, so that no delta follows a cancellation.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from antiphon_gateway.sessions.events import (
 MOST_OUT_OF_BAND = 4
 """The maximum number of responses that run out of band at the same time."""
 LISTEN_PIECE_S = 0.4
-"""The length of the pieces in which a turn is sent to the stages, in seconds. Each piece is a
-message to one of them, which costs as much as a message with 20 ms of audio. The audio that remains
-at the end of the turn is sent together with the end.
+"""The length in seconds of the pieces in which a turn is sent to the stages. A message with such a
+piece costs no more than one with 20 ms of audio. The audio that remains at the end of a turn is
+sent along with its end.
 """
 MOST_ENDING = 2
-"""The maximum number of cancelled responses that the stages have not released yet while another
-response waits for them.
+"""The maximum number of cancelled responses that another response can wait for until the stages
+have released them.
 """
 
 
 class Responses:
-    """The responses of a conversation. Call `close` at the end.
+    """The responses of a conversation. Call `close` when the conversation ends.
 
-    `answered` is called when an answer to the conversation has ended. Its argument is the number of
-    seconds for which the audio will still play.
+    `answered` is called when an answer to the conversation has ended, with the number of seconds
+    for which its audio will keep playing.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class Responses:
 
     @property
     def busy(self) -> bool:
-        """Whether a response is running or its events are being sent."""
+        """Whether any response is running or is still sending its events."""
         return bool(self._tasks)
 
     async def close(self) -> None:
-        """Cancel everything that is running, and free the stages."""
+        """Cancel all responses that are running, and release the stages."""
         for task in self._tasks:
             task.cancel()
         try:
@@ -95,7 +95,7 @@ class Responses:
             await self._session.close()
 
     async def settled(self) -> None:
-        """Return when the last events of all requested responses have been sent."""
+        """Wait until the last events of all requested responses have been sent."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -103,7 +103,7 @@ class Responses:
         """Start a response with these settings. It runs concurrently with later commands.
 
         Raises `ResponseUnderWay` or `ResourceExhausted` if too many responses are running, and
-        `InvalidArgument` if there is nothing to answer.
+        `InvalidArgument` if there is no input to answer.
         """
         in_conversation = not asked.out_of_band
         alike = [e for e in self._running.values() if e.in_conversation is in_conversation]
@@ -134,11 +134,9 @@ class Responses:
         cut: Callable[[int, int], bytes],
         settings: ConversationSettings,
     ) -> None:
-        """Send a long turn to the stages while it is being spoken. It follows the conversation's
-        items.
+        """Send a long turn to the stages while it is being spoken, after the conversation's items.
 
-        `cut` returns samples of the turn. The only visible effect is that the answer starts
-        earlier.
+        `cut` returns samples of the turn. The only visible effect is that the answer begins sooner.
         """
         if so_far is None or self.answering:
             return
@@ -155,14 +153,14 @@ class Responses:
             await self._session.hear(cut(heard, so_far.samples))
 
     def forget_turn(self) -> None:
-        """Abandon the turn that was sent. If an answer was requested, it may be for an earlier
-        turn.
+        """Abandon the turn that was sent. It may be an earlier turn than the one for which an
+        answer is requested.
         """
         if not any(each.in_conversation for each in self._running.values()):
             self._session.forget_turn()
 
     def interrupt(self) -> None:
-        """Stop the current answer to the conversation, if there is one, because the user is
+        """Cancel the current answer to the conversation, if there is one, because the user is
         speaking.
         """
         for running in self._running.values():
@@ -170,8 +168,8 @@ class Responses:
                 running.cancel("turn_detected")
 
     def cancel(self, response_id: str, reason: EndedBy) -> None:
-        """Stop the response with this ID, or the one that answers the conversation if the ID is
-        empty. Raises `NoResponse` if there is none.
+        """Cancel a response. If the ID is empty, this is the response that answers the
+        conversation. Raises `NoResponse` if there is no such response.
         """
         for running in self._running.values():
             meant = running.id == response_id if response_id else running.in_conversation
@@ -181,8 +179,8 @@ class Responses:
         raise NoResponse
 
     def cut(self, item_id: str, heard_s: float) -> bool:
-        """Shorten an item of a response that is running. Returns False if no such response has this
-        item.
+        """Shorten an item of a running response. Returns False if the item does not belong to
+        one.
         """
         for running in self._running.values():
             if running.item_id == item_id:
@@ -200,8 +198,8 @@ class Responses:
         return _order_of(items, settings)
 
     def _given(self, given: Iterable[Item | str]) -> tuple[Item, ...]:
-        """Return the input of a response that does not answer the conversation. The limits of the
-        conversation apply to it.
+        """Return the input of a response that does not answer the conversation. It is subject to
+        the same limits as the conversation.
         """
         items = ItemList(
             max_items=self._config.limits.max_parts, max_bytes=self._config.limits.max_body_bytes
@@ -220,8 +218,8 @@ class Responses:
     ) -> None:
         """Run one response from its request to its end.
 
-        If it waits for responses in `ending`, it has no order yet. The order is created after the
-        stages have ended these responses and their items are complete.
+        If it has to wait for the responses in `ending`, it has no order yet. The order is created
+        once the stages have released these responses and their items are complete.
         """
 
         async def refuse(entry: LogEntry, error: AntiphonError) -> None:
@@ -250,7 +248,7 @@ class Responses:
                     async with self._answer(entry.for_key(order), running) as segment:
                         await self._follow(segment, running, entry)
         except Cancelled:
-            # The client has disconnected and need not be informed how the response ended.
+            # The client has disconnected, so there is nobody to notify of the end of the response.
             return
         finally:
             self._running.pop(running.id, None)
@@ -260,8 +258,8 @@ class Responses:
     def _answer(
         self, order: Order, running: RunningResponse
     ) -> AbstractAsyncContextManager[FailoverSegment]:
-        """Return the segment that answers. It is in the session of the conversation or in a
-        separate session.
+        """Return the segment that answers the order, either in the conversation's session or in a
+        separate one.
         """
         if running.in_conversation:
             return self._session.turn(order, running.waits_at, running.answered_by)
@@ -270,7 +268,7 @@ class Responses:
     async def _follow(
         self, segment: FailoverSegment, running: RunningResponse, entry: LogEntry
     ) -> None:
-        """Send the output of a segment until the segment is over."""
+        """Send the output of a segment until it has ended."""
         running.answered_by(segment)
         if not running.may_call:
             await self._telling.tell(self._begin(running))
@@ -279,7 +277,7 @@ class Responses:
             if isinstance(event, SegmentFinished):
                 ends = running.finished(event)
                 entry.status = "OK"
-                # A client that leaves at the end has already received everything.
+                # A client that disconnects at this point has already received all of the output.
                 with contextlib.suppress(Cancelled):
                     await self._end(running, ends)
             else:
@@ -379,7 +377,7 @@ def _order_of(
 
 
 def _reading_of(text: str, settings: ConversationSettings) -> Order:
-    """Return an order that speaks a text without changing it."""
+    """Return an order that reads a text aloud verbatim."""
     return Order(
         model=settings.model,
         messages=(ConversationMessage("user", (TextPart(text),)),),

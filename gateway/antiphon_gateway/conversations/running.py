@@ -1,4 +1,4 @@
-"""A response that is running, with its output so far and the events for it."""
+"""A running response, with its output so far and the events that result from it."""
 
 from __future__ import annotations
 
@@ -48,11 +48,13 @@ _ENDS: Mapping[FinishReason, tuple[ReplyStatus, EndedBy]] = {
     FinishReason.LENGTH: ("incomplete", "max_output_tokens"),
     FinishReason.CANCELLED: ("cancelled", ""),
 }
-"""How a response ends. If it was cancelled, the reason for the cancellation is used."""
+"""Maps finish reasons to the status of a response and the reason for it. For a cancelled response,
+the reason for the cancellation is used instead.
+"""
 
 
 class RunningResponse:
-    """A response that is running. `cancelled` is the reason if it was ended early.
+    """A running response. `cancelled` is the reason why it was cancelled, if it was.
 
     The text of a spoken item may be ahead of its audio. `heard_s` is the playback position that the
     client has reported.
@@ -92,7 +94,7 @@ class RunningResponse:
     # -- what happens to it ------------------------------------------------------------
 
     def cancel(self, reason: EndedBy) -> None:
-        """Stop the response. No further deltas are sent for it."""
+        """Cancel the response. No further deltas are sent for it."""
         self.cancelled = self.cancelled or reason
         if self._segment is not None:
             self._segment.cancel()
@@ -100,8 +102,10 @@ class RunningResponse:
             self._place.give_up()
 
     def waits_at(self, place: Reservation) -> None:
-        """Record that the response has to wait for slots. It may already have been cancelled."""
-        # None of the earlier requests was answered.
+        """Record that the response has to wait for slots. Gives up the wait if the response was
+        already cancelled.
+        """
+        # The earlier requests were not answered.
         self._place, self._segment = place, None
         if self.cancelled:
             place.give_up()
@@ -115,8 +119,8 @@ class RunningResponse:
             segment.cancel()
 
     def reads(self, messages: Iterable[ConversationMessage]) -> None:
-        """Use the text of these messages as the transcript, because the response speaks them
-        without changes.
+        """Use the text of these messages as the transcript, because the response reads them aloud
+        verbatim.
         """
         parts = (part for message in messages for part in message.parts)
         self._to_read = "".join(part.text for part in parts if isinstance(part, TextPart))
@@ -136,12 +140,12 @@ class RunningResponse:
 
     @property
     def item_to_keep(self) -> Item:
-        """Return the message up to the playback position."""
+        """The message up to the playback position."""
         return self.item if self.heard_s is None else item_as_heard(self.item, self.heard_s)
 
     @property
     def playing_s(self) -> float:
-        """Return the remaining playback time, assuming that playback started with the first
+        """The remaining playback time in seconds, assuming that playback started with the first
         audio.
         """
         if self._first_audio is None:
@@ -150,8 +154,8 @@ class RunningResponse:
         return max(0.0, ends - asyncio.get_running_loop().time())
 
     def created(self) -> ResponseStarted:
-        """Return the first event of the response. If the response ends before it starts, this is
-        the first of its last events.
+        """Return the first event of the response. If the response ends before it has started, this
+        event precedes its last ones.
         """
         self._created = True
         return ResponseStarted(self._response())
@@ -162,7 +166,7 @@ class RunningResponse:
         return self._item_started(self.item, self._index, previous_item_id)
 
     def deltas(self, event: Event) -> Sequence[ConversationEvent]:
-        """Convert an event of the segment. Its end is processed by `finished`."""
+        """Convert an event of the segment. The last event is handled by `finished`."""
         match event:
             case SegmentStarted():
                 self._sample_rate_hz = event.sample_rate_hz
@@ -184,13 +188,13 @@ class RunningResponse:
 
     @property
     def may_call(self) -> bool:
-        """Whether the response may contain function calls. If so, it only has a message if it has
-        text.
+        """Whether the response may contain function calls. If so, it only contains a message if
+        there is any text.
         """
         return bool(self.settings.offered[0])
 
     def begins_with(self, event: Event) -> bool:
-        """Return whether the event is the first one of the message."""
+        """Return whether the event is the first one that belongs to the message."""
         match event:
             case TextProduced(text) if text:
                 return self._index is None
@@ -200,12 +204,14 @@ class RunningResponse:
 
     @property
     def latest_call(self) -> Item:
-        """Return the item of the call that started last."""
+        """The item of the most recent function call."""
         return self._calls[-1]
 
     @property
     def unfinished_call(self) -> str | None:
-        """Return the ID of the item of a call that has not ended. Such a call is not valid yet."""
+        """The item ID of a function call that is still incomplete and therefore not valid, or
+        None.
+        """
         return next((each.id for each in self._calls[-1:] if not each.complete), None)
 
     def begin_call(self, piece: ToolCallPiece) -> Item:
@@ -237,7 +243,7 @@ class RunningResponse:
         return told
 
     def finished(self, end: SegmentFinished) -> list[ConversationEvent]:
-        """Return the events for the end of the response, or for its end after a cancellation."""
+        """Return the events for the end of the response, whether it completed or was cancelled."""
         self._complete = end.finish_reason is FinishReason.STOP
         status, reason = _ENDS[end.finish_reason]
         if end.finish_reason is FinishReason.CANCELLED:
@@ -245,14 +251,12 @@ class RunningResponse:
         return self._ended(self._response(status, reason=reason, end=end))
 
     def failed(self, error: AntiphonError) -> list[ConversationEvent]:
-        """Return the events after a stage has failed. The response ends, but the conversation does
-        not.
-        """
+        """Return the events for a response that has failed. This does not end the conversation."""
         return self._ended(self._response("failed", error=error))
 
     def given_up(self) -> list[ConversationEvent]:
-        """Return the events for a response that was cancelled before anything was requested
-        for it.
+        """Return the events for a response that was cancelled before it was requested from the
+        stages.
         """
         return self._ended(self._response("cancelled", reason=self.cancelled))
 
@@ -268,7 +272,7 @@ class RunningResponse:
 
     @property
     def _items(self) -> tuple[Item, ...]:
-        """Return the message and the calls that have ended, in order."""
+        """The message and the complete function calls, in order."""
         items = [each for each in self._calls if each.complete]
         if self._index is not None:
             items.insert(self._index, self.item)

@@ -1,9 +1,8 @@
 """Serializes a conversation for another gateway, and restores it. The size is limited. This module
 performs no I/O.
 
-All texts are included. The size of recordings depends on their duration, so only the latest ones
-that fit are included. An older recording is replaced by its transcript. If there is none, its
-content is lost.
+All texts are included. Recordings can be large, so only the latest ones that fit are included.
+Older recordings are replaced by their transcript, or lost if they have none.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _KEPT = {n: hint for n, hint in get_type_hints(ConversationSettings).items() if 
 _WRITTEN = {"turns", "input_format", "output_format", "options"}
 """Settings that are saved in a different form."""
 _NARROWED = ("voice", "spoken", "instructions")
-"""Settings for which the model that is served may accept only certain values."""
+"""Settings for which the served model may only accept certain values."""
 
 
 class PendingResponse(msgspec.Struct, frozen=True, array_like=True):
@@ -105,9 +104,9 @@ def save(
     pending: Iterable[PendingResponse],
     most_bytes: int,
 ) -> bytes | None:
-    """Return the serialized conversation, which has at most `most_bytes` bytes.
+    """Serialize a conversation to at most `most_bytes` bytes.
 
-    The result is None if texts and options alone are larger or cannot be encoded as UTF-8.
+    Returns None if the texts and options alone exceed this size or cannot be encoded as UTF-8.
     """
     kept = tuple(items)
     texts = sum(item_bytes(each) - _recorded_bytes(each) for each in kept)
@@ -127,7 +126,7 @@ def save(
 
 
 def restore(data: bytes, first: ConversationSettings) -> SavedConversation:
-    """Restore a conversation. `first` are the settings of a new conversation.
+    """Restore a conversation. `first` contains the settings of a new conversation.
 
     Raises `InvalidArgument` if the data is from a different version, and `FailedPrecondition` if
     the conversation uses a different model.
@@ -155,7 +154,7 @@ def restore(data: bytes, first: ConversationSettings) -> SavedConversation:
 def with_delivered(
     saved: SavedConversation, delivered: Mapping[str, tuple[str, float]]
 ) -> SavedConversation:
-    """Return the conversation in which incomplete items end with the text and audio that the client
+    """Return the conversation with its incomplete items cut to the text and audio that the client
     has received.
 
     Incomplete function calls are removed.
@@ -173,7 +172,7 @@ def with_delivered(
 
 
 def lost_responses(saved: SavedConversation) -> list[ConversationEvent]:
-    """Return the events that end the responses that were in progress. They have failed."""
+    """Return the events that end the responses that were in progress, with the status "failed"."""
     ends: list[ConversationEvent] = []
     items = {each.id: each for each in saved.items}
     lost = Unavailable("the gateway that made the answer was lost; ask for another")
@@ -198,7 +197,7 @@ def _another_version() -> InvalidArgument:
 
 
 def _packed(value: object, kinds: Mapping[str, type[Any]]) -> list[Any]:
-    """Return a dataclass as its type and the values of its fields."""
+    """Convert a dataclass to a list of its type name and field values."""
     kind = next(name for name, each in kinds.items() if type(value) is each)
     return [kind, *(getattr(value, each.name) for each in fields(kinds[kind]))]
 
@@ -210,7 +209,7 @@ def _unpacked(packed: list[Any], kinds: Mapping[str, type[Any]]) -> Any:
 
 
 def _settings(holds: ConversationSettings) -> dict[str, Any]:
-    """Return the settings that the client has set, by the names of their fields."""
+    """Return the settings that were set by the client, by field name."""
     return {name: getattr(holds, name) for name in _KEPT} | {
         "turns": None if holds.turns is None else _packed(holds.turns, _TURNS),
         "input_format": holds.input_format.name,
@@ -223,8 +222,8 @@ def _restored_settings(
 ) -> ConversationSettings:
     """Restore the settings.
 
-    Raises `LookupError`, `ValueError` or `msgspec.ValidationError` if they are from a different
-    version.
+    Raises `LookupError`, `ValueError` or `msgspec.ValidationError` if they were saved by an
+    incompatible version.
     """
     if held.keys() != _KEPT.keys():
         raise ValueError("other settings")
@@ -262,7 +261,7 @@ def _recorded_bytes(item: Item) -> int:
 
 
 def _latest_recordings(items: Iterable[Item], room: int) -> frozenset[int]:
-    """Return the indices of the latest recordings that fit together."""
+    """Return the indices of the latest recordings that fit into `room` bytes together."""
     heard = set()
     parts = [each for item in items for each in item.parts]
     for part in reversed(parts):

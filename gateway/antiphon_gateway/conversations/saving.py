@@ -1,7 +1,7 @@
-"""Sends a client what another gateway needs to continue the conversation, after each change.
+"""Sends tokens to the client, with which another gateway can continue the conversation.
 
-A token is only sent between commands. It includes the effects of all commands before it and none of
-those after it, so that a client knows which of its commands to repeat.
+A token is only sent between commands. It includes the effect of all commands before it and of none
+after it, so the client knows which commands to send again.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ SealToken = Callable[[bytes], bytes]
 
 
 class Saving:
-    """Wraps the client and inspects all events. `state` returns the settings and the items of the
-    conversation.
+    """A wrapper around the client that sees all events. `state` returns the settings and items of
+    the conversation.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Saving:
         self._begun = self._done = self._audio_done = 0
 
     async def send(self, events: Sequence[ConversationEvent]) -> None:
-        """Send events to the client. If a token is due, it is sent after them."""
+        """Send events to the client, followed by a token if one is due."""
         for event in events:
             self._note(event)
         await self._client.send(events)
@@ -71,8 +71,8 @@ class Saving:
 
     @contextmanager
     def command(self, *, counted: bool) -> Iterator[None]:
-        """Return a context manager for the time during which something is being done. `counted` is
-        true if the client has sent it.
+        """Return a context manager for the execution of a command. `counted` is true if the command
+        came from the client.
         """
         self._busy += 1
         self._begun += counted
@@ -83,12 +83,12 @@ class Saving:
             self._done += counted
 
     def change(self) -> None:
-        """Record a change that the client need not send again."""
+        """Record a change that did not come from the client."""
         self._stale = True
 
     @property
     def due(self) -> bool:
-        """Return whether a token is due."""
+        """Whether a token is due."""
         return self._stale and not self._busy
 
     def saved(self) -> Sequence[ConversationEvent]:
@@ -116,7 +116,7 @@ class Saving:
             case ResponseDone(response):
                 self._pending.pop(response.id, None)
             case AudioAccepted() | AudioDropped():
-                # This includes the command that is being processed.
+                # Include the command that is being executed.
                 self._audio_done = self._begun
             case (
                 ConversationOpened()

@@ -1,10 +1,10 @@
-"""Seals the data that a client keeps of a conversation, so that a gateway can trust the data when
-it comes back.
+"""Seals the conversation state that is stored by clients, so that a gateway can trust the state
+when a client sends it back.
 
-A seal is an HMAC-SHA256 of the name of the client's API key, the time when the seal expires, and
-the content. Nothing is encrypted, because the content is the client's own conversation. The first
-line of a file is the key. Seals that were created with the keys in its other lines are accepted as
-well, so that keys can be replaced. Without a file, this process uses a random key.
+A seal is an HMAC-SHA256 over the name of the client's API key, the expiry time, and the content.
+The content is not encrypted, because it is the client's own conversation. The first line of the key
+file is the current key. Seals that were created with the keys on the other lines are still
+accepted, which allows keys to be rotated. Without a key file, the process uses a random key.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SEAL_BYTES = _MAC_BYTES + _UNTIL.size
 class Seal:
     """Creates and verifies seals. Raises `InvalidArgument` if the file is invalid.
 
-    If the file becomes invalid later, the previous keys remain valid and an error is logged.
+    If the file becomes invalid later, an error is logged and the previous keys remain in use.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Seal:
         self._keys = (secrets.token_bytes(),) if self._path is None else read_keys(self._path)
 
     def close(self, content: bytes, owner: str) -> bytes:
-        """Return a token with this content for the API key with this name."""
+        """Return a token with the given content for the API key named `owner`."""
         self._look()
         until = _UNTIL.pack(int(self._now() + self._holds_s))
         return _mac(self._keys[0], owner, until, content) + until + content
@@ -68,7 +68,7 @@ class Seal:
         """Return the content of a token.
 
         Raises `InvalidArgument` if the token is too large, or if it was not created for this API
-        key by a gateway with this key. Raises `FailedPrecondition` if the token has expired.
+        key with one of the known keys. Raises `FailedPrecondition` if the token has expired.
         """
         if len(token) > most_bytes + SEAL_BYTES:
             raise InvalidArgument(
@@ -78,7 +78,7 @@ class Seal:
             )
         self._look()
         mac, until, content = token[:_MAC_BYTES], token[_MAC_BYTES:SEAL_BYTES], token[SEAL_BYTES:]
-        # `any` is not used, because its duration would reveal which of the keys matched.
+        # Don't use `any`, because the time that it takes would reveal which key matched.
         alike = [hmac.compare_digest(_mac(key, owner, until, content), mac) for key in self._keys]
         if len(token) < SEAL_BYTES or True not in alike:
             raise InvalidArgument(
@@ -95,7 +95,9 @@ class Seal:
         return content
 
     def _look(self) -> None:
-        """Read the file again if it has changed, at most once every `reload_s` seconds."""
+        """Read the file again if it has changed. It is checked at most once every `reload_s`
+        seconds.
+        """
         if self._path is None or self._clock() - self._looked_at < self._reload_s:
             return
         self._looked_at = self._clock()
@@ -114,9 +116,7 @@ class Seal:
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
-    """Return the keys in a file, which contains one per line. Raises `InvalidArgument` if it is
-    invalid.
-    """
+    """Return the keys in a file, one per line. Raises `InvalidArgument` if the file is invalid."""
     content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=FIELD)
     keys = tuple(line.strip() for line in content.splitlines() if line.strip())
     if not keys:
@@ -132,8 +132,8 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 
 def _mac(key: bytes, owner: str, until: bytes, content: bytes) -> bytes:
     made = hmac.new(key, digestmod=hashlib.sha256)
-    # The lengths of these parts are either fixed or included, so that different lists of parts
-    # never result in the same bytes.
+    # Each part either has a fixed length or is preceded by its length, so different parts never
+    # produce the same bytes.
     named = owner.encode()
     for part in (_PURPOSE, struct.pack(">I", len(named)), named, until, content):
         made.update(part)

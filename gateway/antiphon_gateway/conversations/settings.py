@@ -18,7 +18,7 @@ from antiphon_gateway.outputs import AUDIO, TEXT
 
 
 class Eagerness(enum.Enum):
-    """How soon an answer may start after a pause that might not be the end of the turn."""
+    """How soon an answer may start after a pause that may not be the end of the turn."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -32,14 +32,16 @@ EAGER_SILENCE_S = {
     Eagerness.AUTO: 0.7,
     Eagerness.HIGH: 0.4,
 }
-"""The duration of silence for each level of eagerness, in seconds. Turns are not detected from
-their meaning.
+"""The duration of silence in seconds for each level of eagerness. The meaning of the speech is not
+taken into account.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SemanticTurns(VoiceTurns):
-    """Turn detection based on voice activity. The eagerness determines the duration of silence."""
+    """Turn detection based on voice activity, in which the eagerness determines the duration of
+    silence.
+    """
 
     eagerness: Eagerness
 
@@ -56,23 +58,23 @@ class ConversationSettings(HeldSettings):
     uses.
 
     If `max_output_tokens` is None, there is no limit. `output_rate_hz` is the model's sample rate.
-    Output that is `spoken` also contains its text, as a transcript. The formats are those of the
-    client's input and output audio, and the endpoint converts between them and those of the model.
-    If a model `hears`, it transcribes the user's speech when `transcripts` are requested. If a
-    model `takes_tools`, functions can be offered to it.
+    If output is `spoken`, its text is included as a transcript. The formats are those of the
+    client's input and output audio, which the endpoint converts from and to the model's. If the
+    model `hears`, it also transcribes the user's speech when `transcripts` are requested. If it
+    `takes_tools`, functions can be offered to it.
 
-    A model that `reads_aloud` speaks the text of the user without changes and generates no text. If
-    it supports `voice_instructions`, its `instructions` describe how to speak. Otherwise it has no
+    A model that `reads_aloud` speaks the user's text verbatim and generates no text of its own. If
+    it supports `voice_instructions`, `instructions` describe how to speak. Otherwise, it has no
     instructions.
 
-    If `timeline` is true, the end of each response is followed by the durations of the stages. If
-    `stopping` is true, a client of OpenAI's API receives an event at shutdown that does not exist
-    in OpenAI's API.
+    If `timeline` is true, each response is followed by an event with the times of its stages. If
+    `stopping` is true, a client of OpenAI's API receives an event at shutdown, which is not part of
+    that API.
 
-    `options` are the model's options, including the files of recordings. `sampling` is specified by
-    stage, as in an order. For the stage that reads the messages, `max_output_tokens` takes
-    precedence. `tools` has the same format as in `Conversation`. `tool_choice` is "none", "auto",
-    "required", or `FUNCTION` and the name of a function.
+    `options` contains the model's options, including recordings as files. `sampling` contains
+    settings by stage, as in an order. For the stage that reads the messages, `max_output_tokens`
+    takes precedence. `tools` has the same format as in `Conversation`. `tool_choice` is "none",
+    "auto", "required", or `FUNCTION` and the name of a function.
     """
 
     model: str
@@ -95,7 +97,7 @@ class ConversationSettings(HeldSettings):
 
     @property
     def voice_turns(self) -> VoiceTurns | None:
-        """How turns are detected from voice activity, or None if they are not."""
+        """The settings for voice activity detection, or None if it is not used."""
         return self.turns if isinstance(self.turns, VoiceTurns) else None
 
     @property
@@ -132,8 +134,8 @@ class ConversationSettings(HeldSettings):
         return sum(len(each) for each in self.options.values() if isinstance(each, str | bytes))
 
     def with_options(self, given: Mapping[str, str | float | bytes | None]) -> ConversationSettings:
-        """Return settings in which these options replace those with the same names. Setting an
-        option to None removes it.
+        """Return the settings with these options added or replaced. Setting an option to None
+        removes it.
 
         Raises `InvalidArgument` if there are too many options.
         """
@@ -143,8 +145,8 @@ class ConversationSettings(HeldSettings):
         return replace(self, options=options)
 
     def with_sampling(self, given: Mapping[str, SamplingRequest]) -> ConversationSettings:
-        """Return settings in which these sampling settings replace those for the same stages. If
-        they are empty, the entry is removed.
+        """Return the settings with the sampling of these stages replaced. An empty entry removes
+        that of the stage.
 
         Raises `InvalidArgument` if there are too many stages.
         """
@@ -155,7 +157,7 @@ class ConversationSettings(HeldSettings):
 
     @property
     def offered(self) -> tuple[tuple[str, ...], ToolChoice]:
-        """Return the functions that a response may call, and the rules for calling them. Raises
+        """The functions that a response may call, and the rules for calling them. Raises
         `InvalidArgument` if they are invalid.
         """
         choice, parallel = self.tool_choice, self.parallel_calls
@@ -165,9 +167,7 @@ class ConversationSettings(HeldSettings):
         return choose_tools(self.tools, choice, "", parallel=parallel)
 
     def check_hears(self, field: str) -> None:
-        """Raise `InvalidArgument` for audio in the given field if the model does not accept
-        audio.
-        """
+        """Raise `InvalidArgument` for the given field if the model does not accept audio."""
         if not self.hears:
             raise InvalidArgument(
                 f"{field}: the model {self.model!r} takes no audio; send text in an item of the "
@@ -176,33 +176,33 @@ class ConversationSettings(HeldSettings):
             )
 
     def with_spoken(self, spoken: bool) -> ConversationSettings:
-        """Return settings with spoken or written answers. A model that reads text aloud always
+        """Return the settings with spoken or written answers. A model that reads text aloud always
         speaks.
         """
         return replace(self, spoken=spoken or self.reads_aloud)
 
     def with_instructions(self, text: str) -> ConversationSettings:
-        """Return settings with these instructions. A model that reads text aloud without
-        `voice_instructions` does not keep any.
+        """Return the settings with these instructions. They are ignored if the model reads text
+        aloud and does not support `voice_instructions`.
         """
         has_none = self.reads_aloud and not self.voice_instructions
         return replace(self, instructions="" if has_none else text)
 
     def with_turns(self, turns: VoiceTurns | TimedTurns | None) -> ConversationSettings:
-        """Return settings with this type of turn detection.
+        """Return the settings with this type of turn detection.
 
-        If the model does not accept audio, turn detection based on voice activity is dropped. Timed
-        turns are rejected when the settings are applied.
+        If the model does not accept audio, voice activity detection is turned off. Timed turns are
+        rejected when the settings are applied.
         """
         has_none = not self.hears and isinstance(turns, VoiceTurns)
         return replace(self, turns=None if has_none else turns)
 
     def with_voice(self, name: str) -> ConversationSettings:
-        """Return settings with this voice.
+        """Return the settings with this voice.
 
-        If the name is unknown, the current voice is kept. Clients request the voices that they
-        know, and an error would terminate some of them. "" is the default voice of a model that
-        reads text aloud.
+        An unknown name leaves the voice unchanged, because clients may request voices of other
+        servers, and some of them would stop after an error. For a model that reads text aloud, ""
+        is the default voice.
         """
         voice = self.voice_aliases.get(name.lower(), name.lower())
         is_default = not voice and self.reads_aloud
@@ -210,6 +210,6 @@ class ConversationSettings(HeldSettings):
 
 
 def own_settings(settings: HeldSettings) -> ConversationSettings:
-    """Return the settings in a command or event of this gateway."""
+    """Return the settings of a command or event that was created by this gateway."""
     assert isinstance(settings, ConversationSettings)
     return settings

@@ -1,9 +1,8 @@
-"""Distributes conversations and the memory that they use among API keys. This module performs no
-I/O.
+"""Distributes conversations and their memory among API keys. This module performs no I/O.
 
-If there is no space for another conversation or for more data, the key that uses the most loses the
-conversation that has been idle for the longest time. A key never takes from a key that uses no more
-than itself, so two keys do not take from each other in turn.
+If there is no room for another conversation or for more data, the key that uses the most loses the
+conversation that has been idle the longest. A key never takes from one that uses no more than
+itself, so two keys cannot keep taking from each other.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ RETRY_AFTER_S = 1.0
 
 
 def never_busy() -> bool:
-    """Return False. This is used for a conversation that has not begun yet."""
+    """Return False. This is the default for a conversation that has not begun yet."""
     return False
 
 
@@ -37,10 +36,10 @@ class ConversationShares:
         return len(self._held)
 
     def take(self, owner: str, end: Callable[[AntiphonError], None]) -> ConversationShare:
-        """Return a share for another conversation of a key. `end` is called if the conversation has
-        to end to make space for another one.
+        """Return a share for a new conversation of a key. `end` is called if the conversation has
+        to make room for another one.
 
-        Raises `ResourceExhausted` if there is no space.
+        Raises `ResourceExhausted` if there is no room.
         """
 
         def missing() -> int:
@@ -57,9 +56,7 @@ class ConversationShares:
         return share
 
     def check(self, owner: str, more_bytes: int) -> None:
-        """Make space for this many additional bytes. Raises `ResourceExhausted` if this is not
-        possible.
-        """
+        """Make room for additional bytes. Raises `ResourceExhausted` if this is not possible."""
 
         if more_bytes <= 0:
             return
@@ -86,11 +83,10 @@ class ConversationShares:
         missing: Callable[[], int],
         amount_of: Callable[[ConversationShare], int],
     ) -> bool:
-        """End conversations of keys that have more than `owner` would have, until nothing is
-        missing.
+        """End conversations of keys that use more than `owner` would, until nothing is missing.
 
-        Returns whether there is enough space now. If ending conversations would not provide enough
-        space, none of them is ended.
+        Returns whether there is enough room now. If ending conversations could not provide enough,
+        none of them is ended.
         """
         giving: list[ConversationShare] = []
         found = 0
@@ -120,7 +116,7 @@ class ConversationShares:
 
 
 class ConversationShare:
-    """The resources of one conversation. It may only be ended while it is idle, which means that
+    """The resources of one conversation. It can only be ended while it is idle, which means that
     `is_busy` returns False.
     """
 
@@ -133,7 +129,7 @@ class ConversationShare:
         self._shares = shares
         self._end = end
         self._lease = shares.memory.lease(Holder.CONVERSATIONS)
-        # The decision which conversation has to end is made here.
+        # This decides which conversation has to end.
         self._lease.keep()
 
     @property
@@ -146,19 +142,17 @@ class ConversationShare:
         self.active_at = self._shares.memory.clock()
 
     def check(self, more_bytes: int) -> None:
-        """Make space for this many additional bytes. Raises `ResourceExhausted` if this is not
-        possible.
-        """
+        """Make room for additional bytes. Raises `ResourceExhausted` if this is not possible."""
         self._shares.check(self.owner, more_bytes)
 
     def resize(self, size_bytes: int) -> None:
-        """Record the number of bytes that the conversation keeps now. After it has been closed, it
-        keeps none.
+        """Record how many bytes the conversation keeps now. This does nothing once the share is
+        closed.
         """
         self._lease.resize(size_bytes)
 
     def give_way(self) -> None:
-        """Release the share and end the conversation."""
+        """Release the share, and end the conversation."""
         self.close()
         self._end(
             ResourceExhausted(

@@ -1,10 +1,10 @@
-"""Transcripts of the user's speech by the model. They run concurrently with the answers, in
+"""Transcribes the user's speech with the model. This happens concurrently with the answers, in
 separate sessions.
 
-Recordings are transcribed one at a time and in order. Therefore a conversation uses at most one
-call and one slot for them, and an answer never waits for a transcript. A transcript counts towards
-the requests per minute of an API key, but not towards its concurrency. Otherwise, with
-`concurrency: 1`, either the transcript or the answer would be refused. The number of transcripts is
+Recordings are transcribed in order, one at a time, so a conversation uses at most one call and one
+slot for them. An answer never waits for a transcript. A transcript counts towards the requests per
+minute of an API key, but not towards its concurrency limit. Otherwise, with `concurrency: 1`,
+either the transcript or the answer would be refused. The number of concurrent transcripts is
 limited by the number of conversations.
 """
 
@@ -33,13 +33,13 @@ from antiphon_gateway.orders.transcribing import transcription_order
 from antiphon_gateway.sessions.events import SegmentFinished, TextProduced
 
 MOST_WAITING = 16
-"""The maximum number of recordings of one conversation that wait to be transcribed."""
+"""The maximum number of recordings of a conversation that may wait to be transcribed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A recording that waits. It is referenced by its position, so that a deleted item can be
-    freed.
+    """A recording that is waiting to be transcribed. It is referenced by its position, so that a
+    deleted item can be freed.
     """
 
     item_id: str
@@ -48,7 +48,7 @@ class _Waiting:
 
 
 class Transcripts:
-    """The transcripts of a conversation. Call `close` at the end."""
+    """The transcripts of a conversation. Call `close` when the conversation ends."""
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class Transcripts:
         self._work: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Cancel everything that is running or waiting."""
+        """Cancel all transcripts that are running or waiting."""
         self._waiting.clear()
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
 
     async def settled(self) -> None:
-        """Return when the events of all requested transcripts have been sent."""
+        """Wait until the events of all requested transcripts have been sent."""
         while self._work is not None and not self._work.done():
             await asyncio.wait([self._work])
 

@@ -1,7 +1,7 @@
-"""The input audio of a conversation, and its turns if they are detected.
+"""The input audio of a conversation, and the detection of turns in it.
 
-`append` waits until its audio has been processed. Therefore commands see the effects of all earlier
-audio, and a client that sends audio too fast is slowed down at its socket.
+`append` waits until its audio has been processed. This way, a command sees the effects of all
+earlier audio, and a client that sends audio too fast is slowed down.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from antiphon_gateway.voice_activity.listener import VoiceListener
 from antiphon_gateway.voice_activity.vad_stream import VadStream
 
 UNDECIDED_S = 0.25
-"""The maximum amount of speech in seconds that may have been processed before its start is
-reported. It consists of the minimum amount of speech, a frame, and the samples in the resampler.
+"""The maximum length in seconds of the speech that is processed before its start is reported. It is
+the sum of the minimum length of speech, one frame, and the samples in the resampler.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TurnSoFar:
-    """The turn that is being spoken, with its number and the number of samples that certainly
-    belong to it.
+    """The turn that is being spoken. It contains its number, and how many samples certainly belong
+    to it.
     """
 
     number: int
@@ -59,8 +59,7 @@ class TurnDetector:
 
     @property
     def so_far(self) -> TurnSoFar | None:
-        """The current turn, which ends when its end is detected or the client ends it. It is None
-        if there is no turn.
+        """The current turn, or None. A turn lasts until its end is detected or the client ends it.
 
         A detected end may be slightly before the last audio that was processed.
         """
@@ -73,7 +72,9 @@ class TurnDetector:
         return TurnSoFar(self._number, samples, buffer.rate_hz)
 
     def of_turn(self, start: int, stop: int) -> bytes:
-        """Return samples of the turn that is being spoken, counted from its beginning."""
+        """Return samples of the turn that is being spoken. Positions are relative to its
+        beginning.
+        """
         return self._buffer.cut(start, stop)
 
     @property
@@ -87,10 +88,10 @@ class TurnDetector:
         return self._buffer.size_bytes
 
     def detect(self, turns: VoiceTurns | None, every_s: float | None = None) -> None:
-        """Set how turns are detected. If `turns` is None, `every_s` is the duration after which a
-        turn ends.
+        """Set how turns are detected. If `turns` is None, each turn ends after `every_s` seconds,
+        if this is set.
 
-        If the setting has changed, a turn that is in progress continues without an end.
+        If the setting has changed, the end of a turn that is in progress is not reported.
         """
         self._every_s = every_s
         if turns != self._turns:
@@ -104,8 +105,8 @@ class TurnDetector:
         if self._turns is None:
             self._buffer.append(pcm16, rate_hz)
             return []
-        # This check comes first. If a turn were ended to make space for this audio, the turn would
-        # be lost together with it.
+        # Check this first. Otherwise, a turn could be ended to make room for the audio, and would
+        # then be lost along with it.
         self._buffer.check_length(pcm16, rate_hz)
         heard = self._make_room(self._turns, pcm16, rate_hz)
         self._buffer.append(pcm16, rate_hz)
@@ -120,14 +121,14 @@ class TurnDetector:
         return heard
 
     async def append_silence(self, seconds: float) -> list[SpeechBegan | TurnHeard]:
-        """Process silence of this length as if it had been received. Raises the errors of the
-        buffer.
-        """
+        """Process silence as if it had been received. Raises the errors of the buffer."""
         rate_hz = self._buffer.rate_hz
         return await self.append(bytes(round(seconds * rate_hz) * SAMPLE_BYTES), rate_hz)
 
     def next_slice(self) -> tuple[str, PcmRecording] | None:
-        """Return the next slice of timed audio as a message, once enough audio has arrived."""
+        """Return the next slice of timed audio as a message, or None if not enough audio has
+        arrived.
+        """
         size = round((self._every_s or 0.0) * self._buffer.rate_hz)
         if not size or self._buffer.end - self._buffer.start < size:
             return None
@@ -136,7 +137,7 @@ class TurnDetector:
         return new_id("item"), recording
 
     def commit(self) -> tuple[str, PcmRecording]:
-        """Turn the buffered audio into a message, with the ID of its speech events.
+        """Turn the buffered audio into a message. Its ID is the one in the speech events.
 
         Raises `NoAudio` if there is none.
         """
@@ -145,15 +146,15 @@ class TurnDetector:
         return self._forget_speech() or new_id("item"), recording
 
     def clear(self) -> None:
-        """Drop the buffered audio. If the user is speaking, the speech counts as if it
-        started now.
+        """Discard the buffered audio. If the user is speaking, the speech counts as having started
+        now.
         """
         self._buffer.clear()
         self._number += 1
         self._forget_speech()
 
     def time_out(self) -> tuple[SilencePassed, PcmRecording] | None:
-        """Turn the silence so far into a message, or return None if no audio has arrived."""
+        """Turn the silence so far into a message. Returns None if no audio has arrived."""
         if self._buffer.end == self._buffer.start:
             return None
         start_s = self._buffer.seconds(self._buffer.start)
@@ -164,8 +165,8 @@ class TurnDetector:
     def _make_room(
         self, turns: VoiceTurns, pcm16: bytes, rate_hz: int
     ) -> list[SpeechBegan | TurnHeard]:
-        """End a turn that has reached the maximum length of a recording, and audio that has a
-        different rate.
+        """End the turn if it has reached the maximum length of a recording, or if the new audio has
+        a different sample rate.
         """
         if self._buffer.rate_hz not in (0, rate_hz):
             self._buffer.clear()
@@ -210,7 +211,7 @@ class TurnDetector:
         self._trim()
 
     def _trim(self) -> None:
-        """Drop the audio that no turn can contain any longer."""
+        """Discard the audio that can no longer be part of a turn."""
         if self._turns is not None and not self._speech_id:
             keep_s = self._turns.prefix_padding_s + UNDECIDED_S
             keep_s = max(keep_s, self._turns.idle_timeout_s or 0.0)

@@ -1,1 +1,1 @@
-"""Orders, and the requests that are prepared from them."""
+"""Orders, and the prepared requests that are created from them."""

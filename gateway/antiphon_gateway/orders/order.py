@@ -1,5 +1,5 @@
-"""The request of a client, independent of the protocol. It is the representation between a body and
-a segment.
+"""A client's request in a form that does not depend on the protocol. It is created from the request
+body, and a segment is created from it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,24 @@ def draw_seed() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A request for one segment, or for `choices` of them: the conversation, the outputs, and the
-    settings.
+    """A request for one or more segments, whose number is `choices`. It contains the conversation,
+    the outputs and the settings.
 
-    If `model` is empty, the only model is used. If `outputs` is empty, all outputs of the model are
-    requested. If `reads_aloud` is true, the message is spoken verbatim. `tools`, `tool_choice` and
-    `template` are those of `Conversation`.
+    If `model` is empty, the served model is used. If `outputs` is empty, all outputs of the model
+    are requested. If `reads_aloud` is true, the message is spoken verbatim. `tools`, `tool_choice`
+    and `template` have the same meaning as in `Conversation`.
 
-    `sampling` is specified by the role of the stage, with `INPUT_STAGE` for the stage that reads
-    the messages. `delivery` applies to every edge. If it is None, the delivery of the deployment
-    applies. `options` are specified by name. With `recordings_alone`, the encoding of each
-    recording is independent of the others. `instruction` is the value of the option that describes
-    how to speak, whatever the name of this option is.
+    `sampling` maps roles to settings, with `INPUT_STAGE` for the stage that reads the messages.
+    `delivery` applies to every edge, and defaults to the delivery of the deployment. `options` maps
+    names to values. With `recordings_alone`, each recording is encoded independently of the others.
+    `instruction` is the value of the option that describes how to speak, whatever its name.
 
-    `timeout_s` is the client's remaining timeout for the whole answer, and `start_within_s` is its
-    remaining timeout for the start of the answer. `drawn_seed` is the seed of stages that have none
-    in `sampling`. With it, the same order has the same answer if it is repeated. `field_names` maps
-    names in errors to the names that the client uses, for example "voice" to "audio.voice". `key`
-    is the name of the caller's API key. Once the key is known, `priority` is not higher than that
-    of the key.
+    `timeout_s` is the client's remaining timeout for the whole answer, and `start_within_s` is the
+    one for the start of the answer. `drawn_seed` is the seed of stages that have none in
+    `sampling`, which ensures that a repeated order has the same answer. `field_names` maps names in
+    errors to the names that the client uses, for example "voice" to "audio.voice". `key` is the
+    name of the caller's API key. Once the key is known, `priority` is not higher than that of the
+    key.
     """
 
     messages: tuple[ConversationMessage, ...]

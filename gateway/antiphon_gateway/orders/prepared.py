@@ -1,5 +1,5 @@
-"""A request that has been parsed, validated and decoded. Admission, sessions and failover pass it
-on.
+"""A request that has been parsed, validated and decoded. Admission, sessions and failover all work
+with this form.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def _ignore(_: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """The starting point for every attempt to answer a request.
+    """A request from which any number of attempts to answer it can be started.
 
-    The `order` contains its instruction as an option. It contains no files, unless it is a turn of
-    a conversation, which keeps them. It was validated against the stages of `lineup`, and its voice
-    is one of theirs. `options` are what each stage receives. `field_names` maps the names in error
-    messages to those of the client, including files. The attachments of a turn are accounted for in
-    its conversation.
+    In `order`, the instruction has been converted to an option. It contains no files, unless it is
+    a turn of a conversation, which keeps its files. It was validated against the stages of
+    `lineup`, and its voice is one of theirs. `options` contains what each stage receives.
+    `field_names` maps field names in error messages to those that the client used, including those
+    of files. The attachments of a turn count towards the memory of its conversation.
     """
 
     order: Order
@@ -48,19 +48,19 @@ class PreparedRequest:
 
     @property
     def size_bytes(self) -> int:
-        """Return the approximate size in bytes, including decoded data."""
+        """The approximate size in bytes, including decoded data."""
         own_bytes = 0 if self.is_turn else self.order.size_bytes
         options = (value for each in self.options.values() for value in each.values())
         decoded = sum(each.nbytes for each in options if isinstance(each, np.ndarray))
         return own_bytes + self.media.size_bytes + decoded
 
     def seed(self, attempt: AnswerAttempt) -> int:
-        """Return the seed that stages without a seed of their own use in an attempt."""
+        """Return the seed for stages that have no seed of their own."""
         return self.order.drawn_seed if attempt.drawn_seed is None else attempt.drawn_seed
 
     def conversation(self, sent: SentRecordings, lineup: Lineup) -> Conversation:
-        """Return what the stage that reads the messages receives, in a session on these stages that
-        was `sent` recordings.
+        """Return the conversation to send to the stage that reads the messages. Recordings in
+        `sent` have already been sent in the same session.
 
         See `RequestMedia.conversation`.
         """
@@ -76,13 +76,14 @@ class PreparedRequest:
 
 @dataclass(frozen=True, slots=True)
 class AnswerAttempt:
-    """An attempt to answer a prepared request. It contains what may differ between two attempts.
+    """An attempt to answer a prepared request. It contains the settings that can differ between
+    attempts.
 
-    It must end within `deadline_s` seconds. `choice` is its number among several answers. It does
-    not use replicas that are in `avoided`, and uses those in `preferred` if they have free slots.
-    If the request has no seed, `drawn_seed` is used. If it is None, the seed of the request
-    applies. The attempt continues from a `history`. `on_freed` is called with the role of each
-    stage that has finished its part.
+    The attempt must end within `deadline_s` seconds. `choice` is its number if there are several
+    answers. Replicas in `avoided` are not used, and those in `preferred` are used if they have free
+    slots. `drawn_seed` replaces the drawn seed of the request, if it is set. If `history` is set,
+    the attempt continues after it. `on_freed` is called with the role of each stage that has
+    finished its part.
     """
 
     deadline_s: float = math.inf

@@ -1,7 +1,7 @@
-"""Converts an order to a `PreparedRequest`, once and before admission.
+"""Converts an order to a `PreparedRequest`. This is done once, before admission.
 
-Everything that can be validated is validated against a single state of the fleet, before anything
-is fetched or decoded.
+All validation uses the same state of the fleet, and takes place before anything is fetched or
+decoded.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from antiphon_gateway.outputs import AUDIO as SPEECH
 
 
 def too_late() -> DeadlineExceeded:
-    """Return the error for a request whose time is over before it could start."""
+    """Return the error for a request that ran out of time before it could start."""
     return DeadlineExceeded("the request's time was over before its attachments were read")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """An order that the stages of `lineup` accept, as far as this can be determined before files
-    are read, and the stages that read its options.
+    """An order that the stages of `lineup` accept, as far as this is known before its files are
+    read. It also lists the stages that read each option.
     """
 
     order: Order
@@ -79,8 +79,8 @@ class RequestPreparer:
         self._media = media
 
     def check_model(self, name: str) -> None:
-        """Raise `NotFound` unless the name is empty, the name of the served model or one of its
-        aliases.
+        """Raise `NotFound` unless the name is empty, or is the name of the served model or an alias
+        of it.
         """
         served = self._fleet.model_name()
         if name not in ("", served) and not self._fleet.names.has_model(name):
@@ -89,19 +89,19 @@ class RequestPreparer:
     def check_options(self, options: Mapping[str, OptionInput]) -> None:
         """Validate options, except for the content of their recordings.
 
-        Raises `InvalidArgument` with the field, and `Unavailable` if a stage that may know an
-        option has never been reached.
+        Raises `InvalidArgument` with the field, and `Unavailable` if a stage that may support an
+        option has not been reached yet.
         """
         readers = self._fleet.accepted().option_readers(options.keys())
         check_options(options, readers, self._config, recordings=0)
 
     def check(self, order: Order) -> CheckedRequest:
-        """Validate an order against the stages that would answer it now.
+        """Validate an order against the stages that would currently answer it.
 
-        Raises `NotFound` if the model is a different one, `NotImplementedYet` if the model does not
-        support something, and `InvalidArgument` for all other problems. These errors contain the
-        client's name of the field. Raises `Unavailable` if a stage is down, or if a stage that may
-        know an option has never been reached.
+        Raises `NotFound` if the model does not exist, `NotImplementedYet` if the model does not
+        support the request, and `InvalidArgument` for all other problems. These errors contain the
+        field name that the client used. Raises `Unavailable` if a stage is down, or if a stage that
+        may support an option has not been reached yet.
         """
         fields = _all_names(order.field_names, order.attachments.fields)
         with _named(fields):
@@ -117,14 +117,15 @@ class RequestPreparer:
         heard: bool = False,
         is_turn: bool = False,
     ) -> PreparedRequest:
-        """Fetch and decode the files of a request that has been validated, within its time limit.
-        The caller must release the result.
+        """Fetch and decode the files of a validated request, within its time limit. The caller must
+        release the result.
 
-        A turn of a conversation is sent to a session that was `sent` recordings. Its last recording
-        may be `heard` while it is being spoken. These recordings are not decoded. Data of the
-        conversation itself is accounted for there. Raises `InvalidArgument` or `NotImplementedYet`
-        with the field of a file that cannot be used, `DeadlineExceeded`, and `ResourceExhausted` if
-        the memory for requests is exhausted. Cancelling this call frees everything.
+        For a turn of a conversation, recordings in `sent` are already in the session. If `heard` is
+        true, the last recording was sent while it was being spoken. None of these recordings are
+        decoded. The data of a conversation counts towards its own memory. Raises `InvalidArgument`
+        or `NotImplementedYet` with the field of a file that cannot be used, `DeadlineExceeded` if
+        the time limit is exceeded, and `ResourceExhausted` if the memory for requests runs out.
+        Cancelling this frees all resources.
         """
         began, order, config = time.monotonic(), checked.order, self._config
         reader = checked.lineup.input_member.description
@@ -171,11 +172,11 @@ class RequestPreparer:
             return prepared
 
     def fit(self, prepared: PreparedRequest, lineup: Lineup) -> PreparedRequest:
-        """Return the request for the stages of a session. If these accept the same as the stages
+        """Adapt a request to the stages of a session. If these have the same terms as the stages
         against which it was validated, it is returned unchanged.
 
-        A fleet may contain two builds, which accept different requests. Raises the errors of
-        `check`, and `Unavailable` if files would have to be decoded again.
+        This is needed because a fleet may contain two builds, which accept different requests.
+        Raises the errors of `check`, and `Unavailable` if files would have to be decoded again.
         """
         if lineup.terms == prepared.lineup.terms:
             return prepared
@@ -201,8 +202,8 @@ class RequestPreparer:
         return self._fleet.accepted().of_session(lineup)
 
     def _checked(self, order: Order, lineup: Lineup, files: FieldsByKind) -> CheckedRequest:
-        """Validate everything that does not depend on the content of files, whose paths are
-        given.
+        """Validate everything that does not depend on the content of files. `files` contains their
+        paths.
         """
         config, accepted = self._config, self._accepted(lineup)
         reader = lineup.input_member.description
@@ -221,10 +222,10 @@ class RequestPreparer:
 
 
 def _check_reading(order: Order, lineup: Lineup) -> None:
-    """Raise an error if a text cannot be read aloud in the requested way.
+    """Raise an error if the text cannot be read aloud as requested.
 
-    The error is `NotImplementedYet` if the model answers and has no task for reading aloud. It is
-    `InvalidArgument` if the model reads aloud but the input is not a single user message of text.
+    Raises `NotImplementedYet` if the model only answers and cannot read text aloud, and
+    `InvalidArgument` if the input is not a single user message of text.
     """
     reads_aloud = lineup.input_member.description.reads_aloud
     if order.reads_aloud and not (reads_aloud or TASK in order.options):
@@ -249,8 +250,8 @@ def _check_reading(order: Order, lineup: Lineup) -> None:
 def _audio_readers(
     prepared: PreparedRequest, accepted: Accepted
 ) -> dict[str, dict[str, tuple[int, float]]]:
-    """Return, by name, the stages that read a recording among the options, and the form in which
-    each of them needs it.
+    """Return, for each option that is a recording, the stages that read it and the format that each
+    of them needs.
     """
     names = {name for each in prepared.options.values() for name in each}
     recorded = names - prepared.order.options.keys()
@@ -261,7 +262,7 @@ def _audio_readers(
 
 
 def _with_instruction(order: Order, accepted: Accepted) -> Order:
-    """Return the order with its instruction as an option.
+    """Return the order with its instruction converted to an option.
 
     Raises `InvalidArgument` if this option is also given, and the errors of `instructing_option`.
     """
@@ -282,8 +283,8 @@ def _with_instruction(order: Order, accepted: Accepted) -> Order:
 
 
 def _all_names(names: Mapping[str, str], files: FieldsByKind) -> dict[str, str]:
-    """Return the client's names of fields, and the client's paths of files by their names in the
-    conversation.
+    """Return a mapping to the field names that the client used. It includes the files, by their
+    names in the conversation.
     """
     by_input = {f"{kind}.{at}": path for kind in files for at, path in enumerate(files[kind])}
     return {**names, **by_input}
@@ -291,7 +292,7 @@ def _all_names(names: Mapping[str, str], files: FieldsByKind) -> dict[str, str]:
 
 @asynccontextmanager
 async def in_time(within_s: float) -> AsyncIterator[None]:
-    """Raise `DeadlineExceeded` if the block takes more time than this."""
+    """Raise `DeadlineExceeded` if the block takes longer than `within_s` seconds."""
     try:
         async with asyncio.timeout(within_s) as clock:
             yield
@@ -303,7 +304,7 @@ async def in_time(within_s: float) -> AsyncIterator[None]:
 
 @contextmanager
 def _released_on_error(media: RequestMedia) -> Iterator[None]:
-    """Return a context manager that releases media if the block raises an error."""
+    """Release the media if the block raises an error."""
     try:
         yield
     except BaseException:
@@ -313,9 +314,7 @@ def _released_on_error(media: RequestMedia) -> Iterator[None]:
 
 @contextmanager
 def _named(names: dict[str, str]) -> Iterator[None]:
-    """Return a context manager in which errors are changed to contain the client's names of
-    fields.
-    """
+    """Replace field names in errors that the block raises with those that the client used."""
     try:
         yield
     except AntiphonError as error:

@@ -1,5 +1,5 @@
-"""The functions of a request, independent of the protocol. They are read and limited, and the rules
-for calling them are determined.
+"""The functions of a request, independent of the protocol. This module parses and limits them, and
+determines the rules for calling them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ _arguments = msgspec.json.Decoder(dict[str, Any])
 
 
 class FunctionDefinition(msgspec.Struct, frozen=True):
-    """A function. Everything else that a client specifies about it is passed to the model
-    unchanged.
+    """A function. All other fields that the client specifies are passed to the model unchanged.
 
     `strict` has no effect, because the model's output is validated instead of constrained.
     """
@@ -40,9 +39,10 @@ class FunctionDefinition(msgspec.Struct, frozen=True):
 
 
 def read_functions(functions: Sequence[Mapping[str, Any]], field: str) -> tuple[str, ...]:
-    """Return the functions in the form that `Conversation.tools` uses.
+    """Convert functions to the form that `Conversation.tools` uses.
 
-    `field` is the path of function number {}. Raises `InvalidArgument` if a function is invalid.
+    `field` is the path of a function, with `{}` in place of its number. Raises `InvalidArgument` if
+    a function is invalid.
     """
     read: dict[str, str] = {}
     for index, function in enumerate(functions):
@@ -72,8 +72,8 @@ def read_function_texts(texts: Sequence[str], field: str) -> tuple[str, ...]:
 
 
 def read_arguments(arguments: str, path: str) -> str:
-    """Return the arguments of an earlier call, which are a JSON object. If they are empty, there
-    are none.
+    """Validate the arguments of an earlier call, which must be a JSON object. An empty string
+    stands for no arguments.
 
     Raises `InvalidArgument` if they are invalid.
     """
@@ -92,7 +92,7 @@ def choose_tools(
     parallel: bool | None,
     field: str = "tool_choice",
 ) -> tuple[tuple[str, ...], ToolChoice]:
-    """Return the functions that the reply may call, and the rules for calling them.
+    """Return the functions that the model may call, and the rules for calling them.
 
     `choice` is "none", "auto" (the default), "required", or "function", which requires a `name`.
     With "none", the prompt contains no functions. Raises `InvalidArgument` with the `field` if the
@@ -120,8 +120,8 @@ def choose_tools(
 
 
 def check_tools(order: Order, reader: stage_pb2.DescribeResponse, config: GatewayConfig) -> None:
-    """Raise the errors of `check_offered`, and `NotImplementedYet` if the messages contain calls
-    but the stage that reads them does not support calls.
+    """Raise the errors of `check_offered`, and `NotImplementedYet` if the messages contain function
+    calls that the stage does not support.
     """
     takes = KIND in reader.input_kinds
     check_offered(order.tools, config, takes=takes)
@@ -159,8 +159,8 @@ def _no_place(field: str) -> NotImplementedYet:
 
 
 def _called_at(messages: Sequence[ConversationMessage]) -> str:
-    """Return the path of the first message that contains a call or the result of one, or an empty
-    string if there is none.
+    """Return the path of the first message that contains a function call or a result, or an empty
+    string.
     """
     for index, message in enumerate(messages):
         if message.tool_calls or message.role == "tool":

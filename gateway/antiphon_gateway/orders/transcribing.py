@@ -1,5 +1,5 @@
-"""Requests a transcript of a recording from the model. It uses a user message with the recording
-and an instruction, or the model's own option for this task.
+"""Requests a transcript of a recording from the model. The request is a user message with the
+recording and an instruction, unless the model has an option for this task.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def transcription_order(
     sampling: SamplingRequest | None = None,
     model_options: Iterable[Option] = (),
 ) -> Order:
-    """Return an order whose text is the transcript of a recording.
+    """Return an order for the transcript of a recording.
 
-    `language` is the recording's language, and `prompt` provides further context. If the
-    `model_options` include the task, the model receives no `instruction`.
+    `language` is the language of the recording, and `prompt` provides additional context. If
+    `model_options` include the transcription task, `instruction` is not used.
     """
     by_task = does_task(model_options, TRANSCRIPTION)
     asked = [] if by_task else [instruction]
