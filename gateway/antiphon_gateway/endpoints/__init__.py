@@ -1,3 +1,3 @@
-"""The endpoints for clients. Every endpoint reads an order and writes an answer, and all of them
-share the remaining steps.
+"""The endpoints for clients. Each endpoint parses requests into orders and formats the answers. All
+other steps are shared.
 """

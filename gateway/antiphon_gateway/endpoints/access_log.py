@@ -1,4 +1,4 @@
-"""Writes one log line and one set of metrics for each request, without the request's content."""
+"""Writes a log line and metrics for each request. The content of requests is never logged."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ log = logging.getLogger("gateway.requests")
 
 
 class RequestLog:
-    """A request while it is being processed. Times are on the clock of the log.
+    """The log entry of a request that is being processed. Times are on the clock of the access log.
 
-    `request_id` may come from the client and may occur several times. `answer_id` is unique. If the
-    request is `routine`, its line has the level DEBUG. Otherwise the level is INFO.
+    `request_id` may be chosen by the client and is not necessarily unique, whereas `answer_id` is.
+    A `routine` request is logged at the DEBUG level, and all others at the INFO level.
     """
 
     def __init__(
@@ -94,14 +94,15 @@ class RequestLog:
                 self.usage = self.usage.with_choice(event.usage) if self.usage else event.usage
 
     def admitted(self) -> AbstractContextManager[None]:
-        """Return a context manager during which the request counts towards the limits of its key.
+        """Return a context manager during which the request counts towards the limits of its API
+        key.
 
         Raises `KeyLimitReached` if a limit has been reached.
         """
         return self.key.request()
 
     def for_key(self, order: Order) -> Order:
-        """Return the order with the key of this request."""
+        """Return the order with this request's API key filled in."""
         priority = lower(order.priority, self.key.limits.priority)
         return replace(order, key=self.key.name, priority=priority)
 
@@ -114,19 +115,17 @@ class RequestLog:
         self.key.count()
 
     def fail(self, error: AntiphonError) -> None:
-        """Record the error with which the request ends. If this is called several times, the first
-        error is used.
-        """
+        """Record the error that ended the request. Only the first error counts."""
         _forget_frames(error)
         self.error = self.error or error
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Release the frames through which an error has passed, and all objects to which they refer.
+    """Release the frames in an error's traceback, along with all objects that they refer to.
 
-    The traceback of the error refers to these frames, and some of them refer to the error again,
-    for example through the entry, the session or a variable. In such a reference cycle, the body of
-    a refused request would remain in memory until a full garbage collection.
+    Some of these frames refer back to the error, for example through the log entry, the session or
+    a variable. Because of this cycle, the body of a refused request would stay in memory until a
+    full garbage collection.
     """
     while error is not None:
         error.__traceback__ = None
@@ -134,8 +133,8 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 class AccessLog:
-    """Writes a log line, metrics and, if it is sampled, a trace for every request when the request
-    is over.
+    """Writes a log line, metrics, and a trace if it is sampled, for every request that has
+    ended.
     """
 
     def __init__(
@@ -147,10 +146,10 @@ class AccessLog:
 
     @contextmanager
     def entry(self, api: str, name: str, request_id: str, key: KeyUse) -> Iterator[RequestLog]:
-        """Return a context manager for the entry of a request. The entry is written at the end of
-        the context.
+        """Return a context manager for the log entry of a request, which is written when the
+        context ends.
 
-        Within the context, the span of the entry is the current span.
+        Inside the context, the entry's span is the current span.
         """
         entry = RequestLog(api, name, request_id, key, self._clock)
         within, outer = enclosing_span.get(), current_span.get()
@@ -191,7 +190,7 @@ class AccessLog:
 
 
 def _told(entry: RequestLog) -> dict[str, Attribute]:
-    """Return the attributes of a request in its trace."""
+    """Return the trace attributes of a request."""
     return {
         "api": entry.api,
         "request_id": entry.request_id,

@@ -1,4 +1,4 @@
-"""The parts of an endpoint for conversations that do not depend on the protocol."""
+"""The protocol-independent parts of an endpoint for conversations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from antiphon_gateway.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class LoggedClient:
-    """A `ConversationClient` with an API key. It passes events to `take`."""
+    """A `ConversationClient` that has an API key, and passes events to `take`."""
 
     api: str
     access_log: AccessLog
@@ -31,7 +31,7 @@ class LoggedClient:
     take: SendEvents
 
     async def send(self, events: Sequence[ConversationEvent]) -> None:
-        """Return when the client has received the events."""
+        """Send events, and wait until the client has received them."""
         await self.take(events)
 
     def logged(self, made: Made, refuse: RefuseResponse) -> AbstractAsyncContextManager[LogEntry]:
@@ -50,7 +50,7 @@ class ConversationEndpoint:
     metrics: Metrics
 
     def watch(self) -> ConversationMetrics:
-        """Return an object that counts the events of one conversation."""
+        """Return an object that collects metrics for one conversation."""
         return ConversationMetrics(self.metrics, self.api)
 
     def begin(
@@ -63,7 +63,7 @@ class ConversationEndpoint:
         resumable: bool = False,
         resumed: SavedConversation | None = None,
     ) -> LiveConversation:
-        """Return a conversation that was admitted for the key. The caller must enter its
+        """Return a conversation that has been admitted for the key. The caller must enter its
         context.
         """
         client = LoggedClient(self.api, self.access_log, key, send)

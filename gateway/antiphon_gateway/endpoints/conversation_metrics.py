@@ -1,4 +1,4 @@
-"""The metrics of conversations, which do not depend on the protocol."""
+"""Metrics of conversations, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from antiphon_gateway.metrics import Metrics
 
 
 class ConversationMetrics:
-    """Measures one conversation by means of its events as they are sent.
+    """Collects metrics for a conversation from the events that are sent to its client.
 
-    The first audio of a turn is the next audio that is sent after the recording of the turn was
+    The first audio of a turn is the first audio that is sent after the turn's recording is
     complete.
     """
 

@@ -1,8 +1,8 @@
-"""The parts of a request that all endpoints share: an ID, a line in the access log, and exactly one
-end.
+"""The steps that all endpoints share: each request has an ID, a line in the access log, and exactly
+one end.
 
-An endpoint only determines how events and errors are sent to its client. If the client disconnects,
-the task of the request is cancelled, which frees all stages. The line is still written to the log.
+An endpoint only decides how to send events and errors to its client. If the client disconnects, the
+request's task is cancelled, which releases all stages. The request is still logged.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ async def request(
     given_id: str = "",
     key: KeyUse | None = None,
 ) -> AsyncIterator[RequestLog]:
-    """Process one request. An error that leaves the context is passed to `refuse` and is not raised
-    any further.
+    """Handle one request inside the context. An error that is raised there is passed to `refuse`,
+    and goes no further.
 
-    The ID is the one that the client has sent, if any. The key may be determined within the
-    context.
+    If the client has sent an ID, it is used. The API key may be determined inside the context.
     """
     request_id = given_id or f"req_{uuid.uuid4().hex}"
     with access_log.entry(api, name, request_id, key or KeyUse()) as entry:
@@ -61,10 +60,9 @@ async def tell(
     tell_event: Callable[[Told], Awaitable[None]],
     tell_error: Refuse,
 ) -> None:
-    """Send every event to the client. An error that occurs after the first event is also sent to
-    the client.
+    """Send all events to the client, and also an error that occurs after the first event.
 
-    An error before the first event is raised.
+    An error that occurs before the first event is raised instead.
     """
     try:
         async for event in events:
@@ -75,7 +73,7 @@ async def tell(
     except AntiphonError as error:
         if not entry.session_id:
             raise
-        # This is done before the client receives the error, because the client may cancel the call
-        # as soon as it does.
+        # Do this before sending the error, because the client may cancel the call as soon as it
+        # receives it.
         entry.fail(error)
         await tell_error(entry, error)

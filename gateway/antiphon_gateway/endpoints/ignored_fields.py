@@ -1,5 +1,5 @@
-"""Reports the fields of requests that were ignored, as a metric and as a log line that is written
-once for each field.
+"""Reports ignored request fields, both as a metric and as a log line that is written once per
+field.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from antiphon_gateway.metrics import Metrics
 log = logging.getLogger("gateway.endpoints")
 
 MOST_LOGGED = 1024
-"""The maximum number of fields that are logged. It is limited because clients choose the names."""
+"""The maximum number of fields that are logged. There is a limit because clients choose the
+names.
+"""
 
 
 class IgnoredFieldReport:
-    """Counts ignored fields, and logs each of them once for an endpoint and an API key."""
+    """Counts ignored fields, and logs each of them once per endpoint and API key."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._logged: set[tuple[str, str, str]] = set()
 
     def report(self, path: str, key: str, ignored: Collection[str]) -> None:
-        """Report the ignored fields of a request to the endpoint `path` with the given key."""
+        """Report the ignored fields of a request to the endpoint at `path`."""
         if not ignored:
             return
         self._metrics.ignored_fields.labels(path).inc(len(ignored))

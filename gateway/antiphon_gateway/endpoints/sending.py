@@ -1,4 +1,4 @@
-"""Sends data to a client that may be slow, with a time limit."""
+"""Sends data to clients that may be slow, with a time limit."""
 
 from __future__ import annotations
 

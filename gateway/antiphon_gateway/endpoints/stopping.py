@@ -1,4 +1,4 @@
-"""Ends a conversation that its client has not ended, independent of the protocol."""
+"""Ends conversations for reasons other than their client, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon_gateway.conversations.conversation import LiveConversation
 
 @asynccontextmanager
 async def until_stopped(live: LiveConversation) -> AsyncIterator[None]:
-    """Cancel the block when the conversation is idle during shutdown, or when it must end
+    """Cancel the block once the conversation is idle during shutdown, or when it is forced to end
     (`LiveConversation.forced_end`).
 
     Raises `Unavailable` in the first case, and the error of the forced end in the second case. The
@@ -28,7 +28,7 @@ async def until_stopped(live: LiveConversation) -> AsyncIterator[None]:
         try:
             await live.stopped()
         except Cancelled:
-            # The client has disconnected. The code that reads its messages notices this as well.
+            # The client has disconnected, which the code that reads its messages also notices.
             return
         cut()
 

@@ -1,4 +1,6 @@
-"""Reads a gRPC message from an untrusted client. Its fields are counted before it is parsed."""
+"""Parses gRPC messages from untrusted clients. The fields of a message are counted before it is
+parsed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _THREADS = SizedThreads("grpc-fields")
 
 async def read_message(kind: type[M], data: bytes, most_fields: int, counted_here_bytes: int) -> M:
     """Parse a message. If it is larger than `counted_here_bytes`, its fields are counted on a
-    thread.
+    separate thread.
 
     Raises `InvalidArgument` if it has too many fields or is not a valid message.
     """

@@ -1,4 +1,4 @@
-"""`antiphon.v1.SpeechService`, which is the endpoint for the client SDK."""
+"""The gRPC service `antiphon.v1.SpeechService`, which the SDK uses."""
 
 from __future__ import annotations
 
@@ -45,20 +45,21 @@ SERVICE = speech_pb2.DESCRIPTOR.services_by_name["SpeechService"].full_name
 REQUEST_ID_KEY = "x-request-id"
 AUTHORIZATION_KEY = "authorization"
 CHECKED_HERE_BYTES = 2 << 10
-"""Reading up to this many bytes takes less time than starting to read them on another thread."""
+"""Parsing up to this many bytes takes less time than handing them over to another thread."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Converse = Callable[[Context, KeyUse, ForcedEnd], Awaitable[None]]
-"""Serves one call of `Converse` for the key. Raises the error that becomes the call's status."""
+"""A function that serves a `Converse` call. It raises the error that becomes the status of the
+call.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The answer to a `GenerateRequest`, which has not started yet, and how the client wants to
-    receive it.
+    """A parsed `GenerateRequest`, and how the client wants to receive the answer.
 
-    The client may request IDs. If another gateway started the answer, `held` is the part that the
-    client already has.
+    The client may have requested token IDs. If another gateway started the answer, `held` is the
+    part that the client already has.
     """
 
     answer: AbstractAsyncContextManager[FailoverSegment]
@@ -67,7 +68,7 @@ class _Asked:
 
 
 class SpeechServicer:
-    """The service. It uses the same calls as HTTP.
+    """Implements the service with the same calls as the HTTP endpoints.
 
     If an error occurs before the first event, it becomes the gRPC status of the call. A later error
     is sent as the last event.
@@ -90,8 +91,8 @@ class SpeechServicer:
         self._config = config
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Register the methods at a server. Requests arrive as bytes, as described at
-        `read_message`.
+        """Register the methods with a server. Requests are passed on as bytes, because
+        `read_message` parses them.
         """
         handlers = {
             "GetServerInfo": grpc.unary_unary_rpc_method_handler(
@@ -114,7 +115,7 @@ class SpeechServicer:
     async def GetServerInfo(
         self, _: speech_pb2.GetServerInfoRequest, context: Context
     ) -> speech_pb2.GetServerInfoResponse:
-        """Return what is currently served. No model is included until a stage has reported one."""
+        """Return what is currently served. There is no model until a stage has reported one."""
         try:
             await self._key_of(context)
         except (Unauthenticated, InvalidArgument) as error:
@@ -122,7 +123,7 @@ class SpeechServicer:
         return server_info(self._calls.fleet)
 
     async def Generate(self, data: bytes, context: Context) -> None:
-        """Answer one request. Cancelling this call frees all stages."""
+        """Answer a request. Cancelling this releases all stages."""
         _take_traceparent(context)
         refused: AntiphonError | None = None
 
@@ -139,14 +140,14 @@ class SpeechServicer:
                 await self._answer(data, context, entry)
             if entry.error is None:
                 entry.status = grpc.StatusCode.OK.name
-        # The request is over at this point, because sending a status may have to wait for data that
-        # the client does not read.
+        # The request ends here, because sending the status may have to wait for a client that does
+        # not read.
         if refused is not None:
             await abort(context, refused)
 
     async def Converse(self, request_iterator: object, context: Context) -> None:
-        """Serve a conversation. Its messages arrive as bytes as well, and are read from the
-        context.
+        """Serve a conversation. Its messages are read from the context, and arrive as bytes as
+        well.
         """
         _take_traceparent(context)
         try:
@@ -155,13 +156,13 @@ class SpeechServicer:
             with self._identities.conversation(identity, forced_end.end):
                 await self._converse(context, identity.key, forced_end)
         except AntiphonError as error:
-            # At this point, the key can use its conversation again, no matter how long the client
-            # takes to read the status.
+            # From here on, the key can open another conversation, even if the client takes long to
+            # read the status.
             await abort(context, error)
 
     async def _key_of(self, context: Context) -> KeyUse:
-        """Return the key in the call's metadata. Raises `Unauthenticated`, or `InvalidArgument` if
-        there are several keys.
+        """Return the API key in the call's metadata. Raises `Unauthenticated` if the key is not
+        valid, and `InvalidArgument` if there are several.
         """
         return (await self._identities.identify(self._credentials_of(context))).key
 
@@ -186,7 +187,7 @@ class SpeechServicer:
             )
 
     async def _read(self, data: bytes, context: Context, entry: RequestLog) -> _Asked:
-        """Return what a message requests. The message itself is not kept."""
+        """Parse a message. The message itself is not kept."""
         left_s = context.time_remaining()
         with self._calls.memory.lease(Holder.UPLOADS) as lease:
             lease.keep()
@@ -217,19 +218,19 @@ class SpeechServicer:
 
 
 def _metadata_values(context: Context, name: str) -> list[str]:
-    """Return all texts in the metadata of the call that have this name, which is in lower case."""
+    """Return all metadata values with the given name, which must be in lower case."""
     metadata = context.invocation_metadata() or ()
     return [value for each, value in metadata if each == name and isinstance(value, str)]
 
 
 def _take_traceparent(context: Context) -> None:
-    """Use the client's trace for the task of the call and for all tasks that it creates."""
+    """Continue the client's trace in this task and in all tasks that it creates."""
     given = dict(context.invocation_metadata() or ()).get("traceparent", "")
     given_traceparent.set(given if isinstance(given, str) else "")
 
 
 def server_info(fleet: Fleet) -> speech_pb2.GetServerInfoResponse:
-    """Return what the stages that are up can do together."""
+    """Return the combined capabilities of the running stages."""
     info = speech_pb2.GetServerInfoResponse(version=VERSION, features=FEATURES)
     try:
         served = served_model(fleet)

@@ -52,9 +52,9 @@ MAX_MODALITIES = 16
 def read_generate(
     request: speech_pb2.GenerateRequest, timeout_s: float, *, max_parts: int
 ) -> Order:
-    """Return the order in a request. Raises `InvalidArgument` with the field that is invalid.
+    """Convert a request to an order. Raises `InvalidArgument` with the invalid field.
 
-    Repeated elements are counted before any of them is read.
+    Repeated elements are counted before any of them is parsed.
     """
     _check_counts(request, max_parts)
     outputs = frozenset(request.modalities)
@@ -90,8 +90,8 @@ def read_generate(
 
 
 def read_delivered(request: speech_pb2.GenerateRequest) -> HeldPart | None:
-    """Return the part of the answer that the client already has, or None if it requests the answer
-    for the first time.
+    """Return the part of the answer that the client already has, or None if this is a new
+    request.
     """
     if not request.HasField("delivered"):
         return None
@@ -108,8 +108,8 @@ def read_delivered(request: speech_pb2.GenerateRequest) -> HeldPart | None:
 
 
 def _seed_of(request: speech_pb2.GenerateRequest) -> int:
-    """Return the seed for stages that have none of their own. It is the seed of the answer that is
-    requested again.
+    """Return the seed for stages that have none of their own. If an answer is continued, this is
+    the seed of that answer.
     """
     if not request.HasField("delivered"):
         return draw_seed()
@@ -144,7 +144,7 @@ def _check_counts(request: speech_pb2.GenerateRequest, max_parts: int) -> None:
             raise InvalidArgument(f"{name}: more than {most} of them", field=name)
     parts = 0
     for index, message in enumerate(request.messages):
-        # A message without parts is refused later. Until then, it counts as one part.
+        # A message without parts counts as one part here. It is refused later.
         parts += max(1, len(message.parts) + len(message.calls))
         if parts > max_parts:
             field = f"messages[{index}]"
@@ -167,7 +167,7 @@ def _read_option(name: str, option: options_pb2.OptionInput) -> OptionInput:
 
 
 def write_event(event: Event, *, include_ids: bool) -> speech_pb2.GenerateResponse:
-    """Return the message that contains an event."""
+    """Convert an event to a message."""
     match event:
         case SegmentStarted():
             started = speech_pb2.GenerateStarted(
@@ -246,7 +246,9 @@ def _write_finished(event: SegmentFinished) -> speech_pb2.GenerateFinished:
 def _read_messages(
     request: speech_pb2.GenerateRequest,
 ) -> tuple[tuple[ConversationMessage, ...], Attachments]:
-    """Return the messages, and the attachments to which their parts refer by index."""
+    """Return the messages and their attachments. The parts of messages refer to attachments by
+    index.
+    """
     if not request.messages:
         raise InvalidArgument("messages: is empty", field="messages")
     attachments = Attachments()
@@ -272,7 +274,7 @@ def _read_messages(
 
 
 def _read_calls(message: speech_pb2.Message, path: str) -> tuple[ToolCall, ...]:
-    """Return the calls in a message of the assistant. Raises `InvalidArgument` if any other message
+    """Return the calls in an assistant message. Raises `InvalidArgument` if any other message
     contains calls.
     """
     if message.calls and message.role != "assistant":

@@ -1,1 +1,1 @@
-"""The HTTP server, which comprises connections, bodies, errors and routes."""
+"""The HTTP server: connections, request bodies, errors and routes."""

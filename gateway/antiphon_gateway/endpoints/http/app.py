@@ -1,6 +1,4 @@
-"""The HTTP application, with the steps that every request goes through regardless of its
-endpoint.
-"""
+"""The HTTP application, including the steps that are common to all requests."""
 
 from __future__ import annotations
 
@@ -31,10 +29,10 @@ from antiphon_gateway.keys.identities import Identities
 from antiphon_gateway.metrics import CONTENT_TYPE, Metrics, Refused
 
 QUIET_PATHS = frozenset({"/health", "/metrics"})
-"""Paths that machines request every few seconds. They are neither logged nor counted."""
+"""Paths that are polled every few seconds. Requests to them are neither logged nor counted."""
 KEYED_PATHS = "/v1/"
-"""The prefix of paths that require a key if keys are configured. Pages and documents are available
-without one.
+"""The prefix of the paths that require an API key, if keys are configured. Web pages and the API
+documentation don't require one.
 """
 
 
@@ -42,7 +40,9 @@ _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class EveryRequest:
-    """Gives each request an ID and an entry in the access log, and converts errors to responses."""
+    """Middleware that gives each request an ID and an entry in the access log, and that converts
+    errors to responses.
+    """
 
     def __init__(self, app: ASGIApp, access_log: AccessLog, identities: Identities) -> None:
         self._app = app
@@ -50,7 +50,7 @@ class EveryRequest:
         self._identities = identities
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Process one request and pass it on."""
+        """Handle one request."""
         if scope["type"] in ("http", "websocket"):
             given = dict(scope["headers"]).get(b"traceparent", b"")
             given_traceparent.set(given.decode("latin-1"))
@@ -59,7 +59,7 @@ class EveryRequest:
             return
 
         async def refuse(entry: RequestLog, error: AntiphonError) -> None:
-            """Send an error if no response has been started. Otherwise the connection is closed."""
+            """Send an error response, or close the connection if a response has already started."""
             if not entry.status:
                 await error_response(error)(scope, receive, send)
 
@@ -94,7 +94,9 @@ def http_app(
 
 
 def metrics_app(metrics: Metrics) -> ASGIApp:
-    """Return an application that only serves metrics, for use on a separate address."""
+    """Return an application that only serves metrics. It is used if metrics have a separate
+    address.
+    """
     app = Starlette(
         routes=[metrics_route(metrics)],
         middleware=[Middleware(PlainPaths)],
@@ -114,15 +116,15 @@ def metrics_route(metrics: Metrics) -> Route:
 
 
 def _given_id(scope: Scope) -> str:
-    """Return the ID that the client has given its request, or an empty string if the ID must not
-    appear in a log.
+    """Return the request ID that was chosen by the client, or an empty string if the ID is not safe
+    to log.
     """
     given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
     return given if _CLIENT_ID.fullmatch(given) else ""
 
 
 async def _routing_error(asked: Request, error: Exception) -> Response:
-    """Return 404 and 405 errors in the format of OpenAI."""
+    """Return a 404 or 405 response in OpenAI's format."""
     assert isinstance(error, HTTPException)
     headers = error.headers or {}
     allowed = headers.get("Allow", "")

@@ -10,8 +10,8 @@ from antiphon_gateway.keys.credentials import Credentials, peer_address
 
 REALTIME_PROTOCOL = "realtime"
 KEY_PROTOCOL = "openai-insecure-api-key."
-"""The prefix of a key among the protocols that a page offers. Browsers cannot set headers for a
-WebSocket, so OpenAI passes the key in this way.
+"""The prefix of the WebSocket subprotocol that contains an API key. Browsers cannot set headers for
+a WebSocket, so OpenAI's API passes the key this way.
 """
 
 
@@ -22,8 +22,8 @@ def header_values(scope: Scope, name: str) -> list[str]:
 
 
 def authorization_of(scope: Scope) -> str | None:
-    """Return the header `authorization`, or an equivalent value from the protocols. The result is
-    None if there is neither.
+    """Return the `authorization` header, or an equivalent value from the offered subprotocols.
+    Returns None if there is neither.
     """
     if headers := header_values(scope, "authorization"):
         return headers[-1]
@@ -42,13 +42,13 @@ def credentials_of(scope: Scope) -> Credentials:
 
 
 def offered_keys(scope: Scope) -> list[str]:
-    """Return the API keys among the protocols that a WebSocket handshake offers."""
+    """Return the API keys among the subprotocols that a WebSocket handshake offers."""
     offered = scope.get("subprotocols") or ()
     return [each.removeprefix(KEY_PROTOCOL) for each in offered if each.startswith(KEY_PROTOCOL)]
 
 
 def protocol_of(scope: Scope) -> str | None:
-    """Return the protocol to agree on. Browsers require that it is one of the protocols that they
-    have offered.
+    """Return the subprotocol to accept. Browsers require it to be one of those that they have
+    offered.
     """
     return REALTIME_PROTOCOL if REALTIME_PROTOCOL in (scope.get("subprotocols") or ()) else None

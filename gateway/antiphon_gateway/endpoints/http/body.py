@@ -1,4 +1,4 @@
-"""Reads the body of a request, and detects that its client has disconnected."""
+"""Reads request bodies, and detects when a client has disconnected."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from antiphon_gateway.endpoints.http.errors import BodyTooLarge, BodyTooSlow, En
 from antiphon_gateway.endpoints.http.response_send import ResponseSend
 
 FREE_BYTES = 64 << 10
-"""The part of a body that does not count towards the memory limit. With it, small requests succeed
-even if a client uses up the limit with large ones.
+"""The number of bytes of each body that do not count towards the memory limit. This way, small
+requests succeed even if a client uses up the limit with large ones.
 
-The total size of these parts is limited by the number of connections.
+Their total is limited by the number of connections.
 """
 
 
 class TakesBody(Protocol):
-    """An object into which a body is read piece by piece."""
+    """An object that receives a body piece by piece."""
 
     def add(self, piece: bytes) -> None:
-        """Add the next piece. Raises `AntiphonError` if it is not acceptable."""
+        """Add the next piece. Raises `AntiphonError` if it is rejected."""
         ...
 
 
@@ -110,12 +110,12 @@ async def while_connected(
         for each in over:
             each.result()
     finally:
-        # The task refers to its error. The traceback of the error refers to this frame and
-        # therefore to the request.
+        # The task refers to its error, whose traceback refers to this frame, and thereby to the
+        # request.
         del working, over, each
 
 
 async def _wait_disconnected(receive: Receive) -> None:
-    """Return when the client has closed its connection or has received its whole response."""
+    """Wait until the client has disconnected or has received its whole response."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""The timeout that an HTTP client declares."""
+"""The timeout that an HTTP client announces."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from starlette.types import Scope
 from antiphon_gateway.orders.order import Order
 
 READ_TIMEOUT_HEADER = b"x-stainless-read-timeout"
-"""The header in which OpenAI's clients send the number of seconds without any data after which they
-give up.
-"""
+"""The header in which OpenAI's clients announce their read timeout in seconds."""
 
 
 def with_client_deadline(order: Order, scope: Scope, *, streamed: bool) -> Order:

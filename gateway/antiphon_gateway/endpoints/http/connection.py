@@ -1,9 +1,9 @@
-"""An HTTP connection with limits. It adds the limits that uvicorn's protocol does not have.
+"""An HTTP connection with limits that uvicorn's protocol lacks.
 
-uvicorn accepts any number of connections for any length of time, reads heads of any size, and waits
-forever for a client that reads nothing of an answer. In addition, it stops reading if a second
-request arrives before the first one has been answered, so it does not notice when the client
-disconnects. In this module,
+uvicorn accepts any number of connections for any length of time, reads request heads of any size,
+and waits forever for a client that does not read its response. If a second request arrives before
+the first one has been answered, it stops reading, and does not notice when the client disconnects.
+This module changes the following:
 
 - a connection that has no request in progress is *idle*, and must send a head within a time limit,
 - a TLS handshake counts as an idle connection,
@@ -42,20 +42,20 @@ from antiphon_gateway.endpoints.http.websocket import BoundedWebSocket
 from antiphon_gateway.metrics import Refused
 
 _OFFER = frozenset((b"upgrade", b"http2-settings"))
-"""The headers, and tokens of `Connection`, that form an offer to upgrade."""
+"""The headers that form an offer to upgrade. They are also tokens of the `Connection` header."""
 MOST_FIELD_BYTES = 8 << 10
-"""The maximum length of a header field in a WebSocket handshake. The library never answers if a
-line is longer.
+"""The maximum length of a header field in a WebSocket handshake. The WebSocket library never
+responds if a line is longer.
 """
 LINGER_S = 2.0
-"""The time in seconds for which a refused client may continue to send before its connection is cut,
-so that it can read the reason.
+"""How long a refused client may continue to send, in seconds, before its connection is cut. This
+gives it time to read the reason.
 """
 
 
 class ConnectionLimiter:
-    """The state that the connections of a gateway share. `count` is called for each limit that is
-    reached.
+    """The state that is shared by all connections of a gateway. `count` is called whenever a limit
+    is hit.
     """
 
     def __init__(self, config: GatewayConfig, count: Callable[[Refused], None]) -> None:
@@ -63,10 +63,10 @@ class ConnectionLimiter:
         self.count = count
         self.all: set[BoundedConnection] = set()
         self.idle: OrderedDict[BoundedConnection, None] = OrderedDict()
-        # TLS handshakes that have not ended. The oldest one is first.
+        # TLS handshakes that are in progress, oldest first.
         self.handshakes: OrderedDict[BoundedConnection, asyncio.Task[None]] = OrderedDict()
         self.websockets: set[BoundedWebSocket] = set()
-        # From then on, no connection accepts a second request.
+        # Set once connections no longer accept a second request.
         self.leaving = False
 
     def __call__(
@@ -82,7 +82,7 @@ class ConnectionLimiter:
     def websocket(
         self, config: Config, server_state: ServerState, app_state: dict[str, Any]
     ) -> BoundedWebSocket:
-        """Return the protocol that replaces a connection when it is upgraded."""
+        """Create the protocol that takes over a connection when it is upgraded to a WebSocket."""
         closing_s = self.config.connections.send_timeout_s
         return BoundedWebSocket(self.websockets, closing_s, config, server_state, app_state)
 
@@ -95,7 +95,7 @@ class ConnectionLimiter:
             connection.send_elsewhere()
 
     def end_handshakes(self) -> None:
-        """Cut the connections that have not completed their TLS handshake."""
+        """Close the connections that have not completed their TLS handshake."""
         for task in list(self.handshakes.values()):
             task.cancel()
 
@@ -117,7 +117,7 @@ class ConnectionLimiter:
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """A connection with the limits that the docstring of the module describes. It is available as
+    """A connection with the limits described in the module docstring. It is available as
     `scope["state"]["transport"]`.
     """
 
@@ -133,16 +133,18 @@ class BoundedConnection(HttpToolsProtocol):
         self._connection_limiter = connection_limiter
         self._bounds = connection_limiter.config
         self._timer: asyncio.TimerHandle | None = None
-        # The number of bytes that have arrived since the parser last found a head, a piece of a
-        # body, or the end of a request.
+        # The number of bytes received since the parser last found a head, a piece of a body, or the
+        # end of a request.
         self._pending_bytes = 0
         self._heard_at = self.idle_since = self.loop.time()
-        # From then on, all data that arrives is ignored.
+        # Set once all further data is ignored.
         self._deaf = False
         self._deaf_bytes = 0
 
     def count_handshake(self, handshake: asyncio.Task[None]) -> None:
-        """Count as a connection during a TLS handshake. `connection_made` is called at its end."""
+        """Count the connection during its TLS handshake, after which `connection_made` is
+        called.
+        """
         handshakes = self._connection_limiter.handshakes
         handshakes[self] = handshake
         handshake.add_done_callback(lambda _: handshakes.pop(self, None))
@@ -154,7 +156,7 @@ class BoundedConnection(HttpToolsProtocol):
             handshake.cancel()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make space for the connection or refuse it."""
+        """Make room for the connection, or refuse it."""
         super().connection_made(transport)
         self._connection_limiter.handshakes.pop(self, None)
         self._connection_limiter.all.add(self)
@@ -174,14 +176,14 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection over to a different protocol."""
+        """Hand the connection over to the WebSocket protocol."""
         self._set_timer(None)
         self._connection_limiter.all.discard(self)
         self._connection_limiter.idle.pop(self, None)
         super().handle_websocket_upgrade()
 
     def evict(self) -> None:
-        """Close this connection to make space for another one."""
+        """Close this connection to make room for another one."""
         self._connection_limiter.count(Refused.IDLE_CONNECTION)
         if (handshake := self._connection_limiter.handshakes.pop(self, None)) is not None:
             handshake.cancel()
@@ -191,8 +193,8 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def send_elsewhere(self) -> None:
-        """Close the connection after its request has been answered. A request that has just arrived
-        is answered first.
+        """Close the connection once its current request has been answered, including one that has
+        only just arrived.
         """
         if self.cycle is not None:
             self.shutdown()
@@ -213,7 +215,9 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse_head()
 
     def on_message_begin(self) -> None:
-        """Start a request. A request that arrives too early is not accepted."""
+        """Start a request. A request that arrives before the previous one was answered is not
+        accepted.
+        """
         if self._answering():
             self._connection_limiter.count(Refused.PIPELINED)
             self._deaf = True
@@ -223,17 +227,17 @@ class BoundedConnection(HttpToolsProtocol):
             self.scope["state"]["transport"] = self.transport
 
     def on_url(self, url: bytes) -> None:
-        """Add a piece of the target."""
+        """Add a piece of the request target."""
         if not self._deaf:
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header or a trailer. Trailers are not read."""
+        """Count a header or a trailer. Trailers are discarded."""
         if not self._deaf and not self._answering():
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Start to process the request, because its head is complete."""
+        """Begin to process the request, because its head is complete."""
         if self._deaf or self._ignores_offer():
             return
         self._pending_bytes = 0
@@ -263,8 +267,8 @@ class BoundedConnection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Record the end of a request. If the request offers an upgrade, its body has not been read
-        yet.
+        """Record the end of a request. If the request offers an upgrade, its body is still to be
+        read.
         """
         if self._deaf or self._ignores_offer():
             return
@@ -272,7 +276,9 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Start the timer for the client to read the answer, which has been written."""
+        """Start the timer for the client to read the response, which has been written
+        completely.
+        """
         super().on_response_complete()
         if self.transport.is_closing():
             self._set_timer(self._bounds.connections.send_timeout_s, self._closing_is_late)
@@ -280,15 +286,15 @@ class BoundedConnection(HttpToolsProtocol):
             self._become_idle()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, and make sure that it ends."""
+        """Close an idle connection, and make sure that this completes."""
         super().timeout_keep_alive_handler()
         self._set_timer(self._bounds.connections.send_timeout_s, self._closing_is_late)
 
     def send_400_response(self, msg: str) -> None:
-        """Respond to data that is not valid HTTP. An answer in progress is not affected.
+        """Respond to data that is not valid HTTP. A response in progress is not affected.
 
-        If a body is incomplete, there is no answer yet. In this case, its request ends as if the
-        client had disconnected, and the client receives the reason.
+        If the body of a request is incomplete, there is no response yet. The request then ends as
+        if the client had disconnected, and the client receives the reason.
         """
         if self._deaf:
             return
@@ -302,9 +308,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(400, InvalidArgument("the body's chunks or trailers are no HTTP"))
 
     def _parse(self, data: bytes) -> None:
-        """Pass data to the parser. A new parser is used after each offer to upgrade that is
-        ignored.
-        """
+        """Pass data to the parser. After an ignored offer to upgrade, a new parser is used."""
         self._unset_keepalive_if_required()
         while data:
             try:
@@ -324,7 +328,9 @@ class BoundedConnection(HttpToolsProtocol):
                 return
 
     def _become_websocket(self) -> None:
-        """Hand the connection over, unless the handshake would never be answered."""
+        """Hand the connection over, unless the WebSocket library would never answer the
+        handshake.
+        """
         if any(len(name) + len(value) > MOST_FIELD_BYTES for name, value in self.headers):
             self._connection_limiter.count(Refused.HEAD_BYTES)
             what = f"a header field of the handshake has more than {MOST_FIELD_BYTES} bytes"
@@ -333,12 +339,14 @@ class BoundedConnection(HttpToolsProtocol):
         self.handle_websocket_upgrade()
 
     def _should_upgrade(self) -> bool:
-        """Return whether the request becomes a WebSocket. With HTTP/1.0, this is never the case."""
+        """Return whether to upgrade the request to a WebSocket. HTTP/1.0 requests are never
+        upgraded.
+        """
         plain_get = self.parser.get_method() == b"GET" and self.parser.get_http_version() == "1.1"
         return plain_get and super()._should_upgrade()
 
     def _ignores_offer(self) -> bool:
-        """Return whether this head contains an offer to upgrade that is ignored."""
+        """Return whether this head contains an offer to upgrade that should be ignored."""
         return (
             self.parser.should_upgrade()
             and self.parser.get_method() != b"CONNECT"
@@ -369,14 +377,13 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def waits_for_body_since(self) -> float:
-        """The time when the last bytes of an incomplete body arrived. It is infinite if no bytes
-        are missing.
+        """The time at which the last bytes of an incomplete body arrived. It is infinite if the
+        body is complete.
         """
         return self._heard_at if self._answering() and self.cycle.more_body else math.inf
 
     def _make_room(self) -> bool:
-        """Close the connection that has been idle, or has not continued its body, for the longest
-        time.
+        """Close the connection that has been idle, or whose body has stalled, for the longest time.
 
         Returns False if there is no such connection.
         """
@@ -423,7 +430,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _refuse(self, status: int, error: AntiphonError, linger_s: float = LINGER_S) -> None:
-        """Respond without the application, and stop reading."""
+        """Send a response without involving the application, and stop reading."""
         self._deaf = True
         self._connection_limiter.idle.pop(self, None)
         body = error_json(error)
@@ -433,8 +440,8 @@ class BoundedConnection(HttpToolsProtocol):
             "connection: close\r\n\r\n"
         )
         self.transport.write(STATUS_LINE[status] + head.encode() + body)
-        # If the connection were closed while it contains unread data, the client would not receive
-        # the answer.
+        # If the connection were closed while it has unread data, the client might not receive the
+        # response.
         if linger_s:
             self.transport.write_eof()
         else:
@@ -442,7 +449,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._set_timer(linger_s or LINGER_S, self.transport.abort)
 
     def _set_timer(self, after_s: float | None, then: Callable[[], None] | None = None) -> None:
-        """Set the timer. This replaces what was scheduled before."""
+        """Set the timer, replacing an earlier one."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None

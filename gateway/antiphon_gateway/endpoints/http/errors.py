@@ -1,4 +1,4 @@
-"""Errors in the form that OpenAI's clients expect, with status, headers and body."""
+"""Converts errors to the status, headers and body that OpenAI's clients expect."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def status_of(error: AntiphonError) -> int:
 
 
 def api_code(error: AntiphonError) -> str:
-    """Return the code of an error. For an invalid key and for the limits of a key, it is OpenAI's
-    code. For all other errors, it is antiphon's code.
+    """Return the code of an error. Errors about API keys and their limits have OpenAI's codes, and
+    all others have antiphon's.
     """
     if isinstance(error, KeyLimitReached):
         return f"key_{error.limit}"
@@ -84,7 +84,7 @@ def api_code(error: AntiphonError) -> str:
 
 
 def error_json(error: AntiphonError) -> bytes:
-    """Return the body `{"error": {...}}`. It is also used for an error in the middle of a
+    """Return the body `{"error": {...}}`, which is also used for an error in the middle of a
     stream.
     """
     status = status_of(error)
@@ -96,7 +96,9 @@ def error_json(error: AntiphonError) -> bytes:
 
 
 def error_response(error: AntiphonError, status: int = 0) -> Response:
-    """Return the complete response. If `status` is set, it replaces the status of the error."""
+    """Return the response for an error. `status` overrides the status of the error, if it is
+    set.
+    """
     headers = {"x-should-retry": "true" if error.retryable else "false"}
     if error.retryable:
         seconds = error.retry_after_s or DEFAULT_RETRY_AFTER_S

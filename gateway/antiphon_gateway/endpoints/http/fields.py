@@ -1,15 +1,16 @@
-"""Determines which fields of a request are used, by one rule for all endpoints.
+"""Determines how the fields of a request body are treated. The rules are the same for all
+endpoints.
 
-- A field counts as not given if it is `null`, or if it has an empty value that the field does not
+- A field is treated as missing if it is `null`, or if it has an empty value that the field does not
   accept.
-- If a field is defined by OpenAI or vLLM but not supported, the request is refused with a remedy,
+- If OpenAI or vLLM defines a field that is not supported, the request is rejected with a hint,
   unless the value has no effect (`Unsupported`).
 - All other fields are ignored and reported in the header `x-antiphon-ignored`, in the log and in a
-  metric (`IgnoredFields`). With `gateway.unknown_fields: reject`, the request is refused.
+  metric (`IgnoredFields`). With `gateway.unknown_fields: reject`, the request is rejected instead.
 
-Most bodies only contain the fields of their struct. They are decoded once and are not processed
-here. All other bodies are reduced to these fields, level by level, as JSON text. The values are not
-decoded, so the client's numbers and raw values remain exact.
+Most bodies only contain fields of their struct. These are simply decoded. All other bodies are
+first reduced to these fields, level by level, as JSON text. The values are not decoded in the
+process, so numbers and raw values remain exact.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ UnknownFields = Literal["ignore", "reject"]
 Body = TypeVar("Body")
 
 Json = bytes | msgspec.Raw
-"""A value as text. A `Raw` is a view of the body, so the body is not copied."""
+"""A JSON value as text. A `Raw` is a view of the body, which avoids copying."""
 
 _EMPTY = (b"null", b'""', b"[]", b"{}")
 _LONGEST_EMPTY = 32
-"""The maximum length of an empty value with the white space around it."""
+"""The maximum length of an empty value, including the surrounding white space."""
 _NAME = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 MOST_REPORTED = 32
-"""The maximum number of ignored fields that are reported for one request."""
+"""The maximum number of ignored fields that are reported per request."""
 
 _object_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
@@ -45,10 +46,10 @@ _list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A field that is known but not supported.
+    """A known field that is not supported.
 
-    `no_ops` are values that have no effect, in addition to null and empty values. If `any_value` is
-    true, no value has an effect.
+    `no_ops` contains the values that are accepted because they have no effect, in addition to null
+    and empty values. If `any_value` is true, all values are accepted.
     """
 
     no_ops: tuple[Any, ...] = ()
@@ -56,7 +57,7 @@ class Unsupported:
     any_value: bool = False
 
     def check(self, name: str, value: object) -> None:
-        """Raise `NotImplementedYet` with the field unless the value has no effect."""
+        """Raise `NotImplementedYet` with the field, unless the value has no effect."""
         if self.any_value or value in (None, "", [], {}, ()):
             return
         if not any(_same(value, each) for each in self.no_ops):
@@ -80,12 +81,12 @@ class IgnoredFields(Collection[str]):
         return len(self._names)
 
     def add(self, name: str, field: str) -> None:
-        """Ignore a field. `field` is its path with indices. Raises `InvalidArgument` if unknown
-        fields are to be refused.
+        """Record an ignored field. `field` is its path with indices. Raises `InvalidArgument` if
+        the deployment rejects unknown fields.
         """
         if self._reject:
             raise InvalidArgument(f"{field}: Object contains unknown field `{name}`", field=field)
-        # The name comes from the client and is written to a header and a log.
+        # The name is chosen by the client, and ends up in a header and in the log.
         shown = name if _NAME.fullmatch(name) else "(unprintable)"
         if len(self._names) < MOST_REPORTED:
             self._names[shown] = None
@@ -97,7 +98,7 @@ def decode_fields(
     unsupported: Mapping[str, Unsupported],
     ignored: IgnoredFields,
 ) -> Body:
-    """Decode the body according to the rule above. `unsupported` contains fields by their paths
+    """Decode the body according to the rules above. The keys of `unsupported` are field paths
     without indices.
 
     Raises `InvalidArgument` or `NotImplementedYet` with the field.
@@ -122,10 +123,10 @@ class _Cut:
         self._ignored = ignored
 
     def value(self, raw: Json, kind: Any, path: str, field: str) -> Json:
-        """Return the JSON value without the fields that are not used. If all fields are used, the
-        same object is returned.
+        """Return the JSON value without unused fields. If there are none, the same object is
+        returned.
 
-        `path` contains no indices, while `field` does.
+        `field` contains indices, whereas `path` does not.
         """
         first = bytes(memoryview(raw)[:_LONGEST_EMPTY]).lstrip()[:1]
         structs, items = _shape(kind)
@@ -135,7 +136,7 @@ class _Cut:
             if first == b"[" and items:
                 return self._list(raw, items[0], path, field)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # The decoder reports what is wrong with it.
+            # The decoder will report what is wrong.
             pass
         return raw
 
@@ -178,7 +179,7 @@ class _Cut:
         return b"[" + b",".join(cut) + b"]"
 
     def _leave_out(self, where: str, at: str, raw: Json) -> None:
-        """Process a field that the struct does not have."""
+        """Handle a field that the struct does not have."""
         if where in self._unsupported:
             self._unsupported[where].check(where, _plain(raw))
         elif not _is_empty(raw):
@@ -186,12 +187,12 @@ class _Cut:
 
 
 def or_unset(value: int | None) -> int | None:
-    """Return None for -1. vLLM's clients send -1 for a value that is not set."""
+    """Return None for -1, which vLLM's clients send for a value that is not set."""
     return None if value == -1 else value
 
 
 def or_all(top_k: int | None) -> int | None:
-    """Return 0 for -1. Both values mean all IDs. The latter is used in vLLM."""
+    """Return 0 for -1, which is how vLLM's clients select all IDs."""
     return 0 if top_k == -1 else top_k
 
 
@@ -199,14 +200,12 @@ def _plain(raw: Json) -> object:
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
-        # None of the values without effect is equal to it.
+        # It does not equal any value without effect.
         return raw
 
 
 def _same(value: object, other: object) -> bool:
-    """Return whether two values are equal. In contrast to Python's comparison, true and 1 are
-    different.
-    """
+    """Return whether two values are equal. Unlike in Python, true does not equal 1."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
@@ -220,8 +219,8 @@ def _is_empty(raw: Json) -> bool:
 
 
 def _is_not_given(raw: Json, field: msgspec.structs.FieldInfo) -> bool:
-    """Return whether a value counts as not given. This is the case if it is null or empty and the
-    optional field does not accept such values.
+    """Return whether to treat a value as missing. This applies to null and empty values of an
+    optional field that does not accept them.
     """
     if field.required or not _is_empty(raw):
         return False
@@ -239,8 +238,8 @@ def _fields(struct: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldI
 
 @lru_cache(maxsize=1024)
 def _shape(kind: Any) -> tuple[tuple[type[msgspec.Struct], ...], tuple[Any, ...]]:
-    """Return the structs that an object of this type may be, and the types of the elements of a
-    list of this type.
+    """Return the structs that this type allows for an object, and the element types that it allows
+    for a list.
     """
     described = inspect.type_info(kind)
     while isinstance(described, inspect.Metadata):
@@ -262,7 +261,7 @@ def _item_types(kind: Any) -> tuple[Any, ...]:
 def _chosen(
     structs: tuple[type[msgspec.Struct], ...], members: Mapping[str, msgspec.Raw]
 ) -> type[msgspec.Struct] | None:
-    """Return the struct that an object represents. If there are several, the tag determines it."""
+    """Return the struct for an object. If there are several, its tag determines which."""
     if len(structs) == 1:
         return structs[0]
     for struct in structs:

@@ -1,8 +1,7 @@
-"""Reads a multipart form as it arrives. It consists of text fields and of files, which are kept
-unchanged.
+"""Parses a multipart form as it arrives. Files are kept unchanged.
 
-python-multipart finds the parts. It processes each boundary in Python, which blocks the event loop.
-Therefore the number of boundaries is validated first.
+The parts are found by python-multipart. It processes each boundary in Python, which blocks the
+event loop, so the number of boundaries is checked first.
 """
 
 from __future__ import annotations
@@ -21,24 +20,26 @@ from antiphon_gateway.endpoints.http.errors import BodyTooLarge, TooManyValues
 from antiphon_gateway.endpoints.http.fields import IgnoredFields, Unsupported
 from antiphon_gateway.endpoints.http.json_body import field_error, invalid
 
-# In addition to raising an error, python-multipart logs invalid data in the client's own words.
+# Besides raising an error, python-multipart logs invalid data verbatim.
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 FORM = "multipart/form-data"
 LIST_SUFFIX = "[]"
-"""The suffix of the name of a field that may occur several times."""
+"""The suffix of field names that may occur several times."""
 
 FormFile = Annotated[bytes, msgspec.Meta(extra_json_schema={"format": "binary"})]
 """The type of a file in the struct of a form."""
 
 FormValue = bytes | list[str]
-"""The value of a file, or the values of all fields that have the same name."""
+"""The content of a file, or the values of all text fields with the same name."""
 
 Form = TypeVar("Form", bound=msgspec.Struct)
 
 
 class FormBody:
-    """A form. Raises `InvalidArgument` if the content type is not that of a form."""
+    """A form that is being received. Raises `InvalidArgument` if the content type is not that of a
+    form.
+    """
 
     def __init__(self, content_type: bytes, config: GatewayConfig) -> None:
         kind, options = parse_options_header(content_type)
@@ -80,10 +81,10 @@ class FormBody:
 
     def add(self, piece: bytes) -> None:
         """Add the next piece. Raises `TooManyValues`, `BodyTooLarge` or `InvalidArgument` if it is
-        not acceptable.
+        rejected.
         """
         self._boundaries += piece.count(self._boundary)
-        # The last boundary ends the form.
+        # The form ends with the last boundary.
         self._check_parts(self._boundaries - 1)
         try:
             self._parser.write(piece)
@@ -91,8 +92,8 @@ class FormBody:
             raise _no_form(error) from error
 
     def values(self) -> dict[str, FormValue]:
-        """Return all fields and files. This can be called once. Raises `InvalidArgument` if the
-        form is incomplete.
+        """Return all fields and files. This can only be called once. Raises `InvalidArgument` if
+        the form is incomplete.
         """
         if not self._ended:
             raise InvalidArgument("the body is no multipart form: it ends within a part")
@@ -169,10 +170,10 @@ def decode_form(
     unsupported: Mapping[str, Unsupported],
     ignored: IgnoredFields,
 ) -> Form:
-    """Convert the form to a struct according to the rule in `fields.py`.
+    """Convert the form to a struct, according to the rules in `fields.py`.
 
-    Texts are converted to numbers and booleans where these are required. The name of a list may be
-    given with or without brackets. Raises `InvalidArgument` or `NotImplementedYet` with the field.
+    Text is converted to numbers and booleans where necessary. The names of lists may be written
+    with or without brackets. Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
     known = {each.encode_name: each for each in msgspec.structs.fields(kind)}
     given: dict[str, str | bytes | list[str]] = {}
@@ -190,7 +191,7 @@ def decode_form(
         elif len(value) > 1:
             raise invalid(name, "comes twice")
         elif known[field].type == FormFile:
-            # Otherwise a text would be interpreted as base64.
+            # Otherwise, text would be decoded as base64.
             raise invalid(name, "is a text; send a part with a filename")
         elif texts or known[field].required:
             given[field] = value[0]
@@ -206,7 +207,7 @@ def _leave_out(
     unsupported: Mapping[str, Unsupported],
     ignored: IgnoredFields,
 ) -> None:
-    """Process a field that the struct of the form does not have."""
+    """Handle a field that the form's struct does not have."""
     if (known := unsupported.get(name.removesuffix(LIST_SUFFIX))) is None:
         if value and (isinstance(value, bytes) or any(value)):
             ignored.add(name, name)

@@ -1,4 +1,4 @@
-"""Converts a JSON body to a struct. Errors name the fields as the client has written them."""
+"""Decodes JSON bodies. Errors contain the field names that the client used."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _PATH = re.compile(r" - at `(?:key` in `)?\$\.?(?P<path>.*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>.*)`$")
 
-# A JSON value follows one of these characters, or it is the whole body. The values are counted
-# before anything is decoded, because a value of two bytes takes a hundred bytes in memory and
-# nothing else runs while values are being created.
+# Every JSON value follows one of these characters, or is the whole body. The values are counted
+# before anything is decoded, because a value of two bytes can take up a hundred bytes of memory,
+# and because decoding blocks the event loop.
 _BEFORE_VALUES = (b",", b"[", b"{")
 
-# An escape sequence for one half of a surrogate pair without the other half.
+# An escape sequence for half of a surrogate pair, without the other half.
 _HALF = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -44,9 +44,7 @@ def check_values(values: int, most: int, what: str) -> None:
 
 
 class WholeBody:
-    """A body that is kept until it is complete. The number of values that it may contain is
-    limited.
-    """
+    """A body that is collected until it is complete. The number of values in it is limited."""
 
     def __init__(self, most_values: int) -> None:
         self._most_values = most_values
@@ -60,15 +58,15 @@ class WholeBody:
         self._parts.append(piece)
 
     def whole(self) -> bytes:
-        """Return the whole body. This can be called once."""
+        """Return the complete body. This can only be called once."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
 
 def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
-    """Decode the body. A byte order mark at its beginning is skipped.
+    """Decode the body, skipping a byte order mark at the beginning.
 
-    Raises `InvalidArgument` with the field that is invalid.
+    Raises `InvalidArgument` with the invalid field.
     """
     try:
         return decoder.decode(body.removeprefix(_BYTE_ORDER_MARK))
@@ -87,7 +85,7 @@ def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
 
 
 def field_error(error: msgspec.ValidationError) -> InvalidArgument:
-    """Return the error for a body of a type that its endpoint does not accept."""
+    """Convert a validation error of msgspec."""
     text = str(error)
     found = _PATH.search(text)
     path = found["path"] if found else ""
@@ -98,5 +96,5 @@ def field_error(error: msgspec.ValidationError) -> InvalidArgument:
 
 
 def invalid(field: str, why: str) -> InvalidArgument:
-    """Return the error for a field of a request that is invalid."""
+    """Return the error for an invalid request field."""
     return InvalidArgument(f"{field}: {why}", field=field)

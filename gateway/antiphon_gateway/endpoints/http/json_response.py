@@ -1,4 +1,4 @@
-"""A response that consists of a single message."""
+"""Responses that consist of a single JSON message."""
 
 from __future__ import annotations
 

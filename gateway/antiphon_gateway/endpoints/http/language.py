@@ -1,4 +1,4 @@
-"""The names of languages in requests."""
+"""Language names in requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 Language = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_ -]*$")]
-"""A code such as `en`, or a name. The model interprets it."""
+"""A language code such as `en`, or a language name. It is interpreted by the model."""
 
 _NAMES = {
     "ar": "arabic",
@@ -27,8 +27,7 @@ _NAMES = {
 
 
 def language_choice(given: str, choices: Collection[str]) -> str:
-    """Return the name of the language among the choices of a model. If there is none, the given
-    text is returned.
+    """Return the model's name for a language, or the given text if the model has none.
 
     The client may use a code, such as `en` or `en-US`.
     """

@@ -1,4 +1,6 @@
-"""The options in a JSON body. Each of them is a text, a number, or a recording in base64."""
+"""Parses the model options in a JSON body. An option is a text, a number, or a recording in
+base64.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ _decoder: msgspec.json.Decoder[str | float | RecordingOption] = msgspec.json.Dec
 def options_from_json(
     given: Mapping[str, msgspec.Raw], where: str = "options"
 ) -> dict[str, OptionInput]:
-    """Return the options in the field `where`. Raises `InvalidArgument` with `<where>.<name>` if
-    one is invalid.
+    """Return the options in the field `where`. Raises `InvalidArgument` with the field
+    `<where>.<name>` if one is invalid.
     """
     if len(given) > MAX_OPTIONS:
         raise invalid(where, f"more than {MAX_OPTIONS} of them")
@@ -61,9 +63,7 @@ def _option(field: str, json: msgspec.Raw) -> OptionInput:
 
 
 def options_outside(options: Collection[Option]) -> dict[str, Unsupported]:
-    """Return fields for all option names that are not in `options`. Each of them is refused with a
-    remedy.
-    """
+    """Return unsupported fields for all option names that are not in `options`."""
     return {
         each.name: Unsupported(remedy=f"send options.{each.name}, an option of this model")
         for each in options
@@ -74,7 +74,7 @@ def check_recording_format(given: str | None, field: str) -> None:
     """Raise `InvalidArgument` if the format with this name cannot be read.
 
     The name may be missing, in upper case, or a media type. The actual format is determined from
-    the beginning of the file.
+    the content of the file.
     """
     name = (given or "").strip().lower().removeprefix("audio/").removeprefix("x-")
     if name and _OTHER_NAMES.get(name, name) not in FORMATS_IN:

@@ -1,4 +1,4 @@
-"""Determines which pages may call this gateway. The same rule applies to CORS and to WebSocket
+"""Determines which web pages may call this gateway. The same rule applies to CORS and WebSocket
 handshakes.
 """
 
@@ -29,7 +29,7 @@ class AllowedOrigins:
         return self._any or (not self._none and self._allowed.fullmatch(origin) is not None)
 
     def middleware(self) -> list[Middleware]:
-        """Return the middleware for CORS with the allowed origins. It is empty if there are
+        """Return the CORS middleware for the allowed origins, or an empty list if there are
         none.
         """
         if self._none:

@@ -1,5 +1,5 @@
-"""The page at `/`, on which users can talk to the model in a browser. It consists of static files
-and loads nothing from other servers.
+"""The web page at `/`, which lets users talk to the model in a browser. It consists of static
+files, and loads nothing from other servers.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ HEADERS = {
     "permissions-policy": "microphone=(self), camera=(), geolocation=()",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
-    # Files of a newer gateway must not be combined with older files in a browser's cache.
+    # Prevents a browser from combining files of a new version with older ones from its cache.
     "cache-control": "no-cache",
 }
 
 
 class PageFiles(StaticFiles):
-    """The files of the page, with headers that specify what a browser may do with them."""
+    """Serves the files of the page, with headers that restrict what the page may do."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Return a file, or 304 if the browser already has it. The access log contains it at level
-        DEBUG.
+        """Return a file, or 304 if the browser already has it. The request is logged at the DEBUG
+        level.
         """
         response = await super().get_response(path, scope)
         entry: RequestLog = scope["state"]["entry"]

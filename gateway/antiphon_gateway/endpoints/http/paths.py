@@ -1,7 +1,7 @@
-"""The paths of requests: those with additional slashes, and those that do not exist.
+"""Handles request paths that contain extra slashes or do not exist.
 
-Additional slashes are removed without a redirect. With a redirect, some clients would lose the body
-of POST requests. If there is a proxy that terminates TLS, the redirect would also contain an
+Extra slashes are removed without a redirect, because some clients drop the body of a POST request
+when they are redirected. Also, behind a proxy that terminates TLS, the redirect would contain an
 http:// address.
 """
 
@@ -14,25 +14,25 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 LONGEST_COMPARED = 100
-"""The maximum length of a path for which a similar one is searched, in characters."""
+"""The maximum length in characters of a path for which a similar one is suggested."""
 
 
 class PlainPaths:
-    """Removes slashes from the end of a path, and additional slashes from its beginning."""
+    """Middleware that removes trailing slashes from a path, and extra slashes at its beginning."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Process one request or handshake and pass it on."""
+        """Handle one request or handshake."""
         if scope["type"] in ("http", "websocket"):
             scope = {**scope, "path": "/" + scope["path"].strip("/")}
         await self._app(scope, receive, send)
 
 
 def wrong_request(method: str, path: str, routes: Iterable[BaseRoute], allowed: str) -> str:
-    """Return the text of the error, which includes a remedy. `allowed` contains the methods of a
-    path that exists.
+    """Return an error message with a hint. `allowed` lists the methods of the path, if it
+    exists.
     """
     refused = f"there is no {method} {path}"
     if allowed:
@@ -47,8 +47,8 @@ def wrong_request(method: str, path: str, routes: Iterable[BaseRoute], allowed: 
 
 
 def _similar(path: str, known: Iterable[str]) -> str:
-    """Return the path that was probably intended, which differs by its prefix or by a typo. The
-    result is empty if there is none.
+    """Return the path that was probably intended, which has a different prefix or corrects a typo,
+    or an empty string.
     """
     if not 1 < len(path) <= LONGEST_COMPARED:
         return ""

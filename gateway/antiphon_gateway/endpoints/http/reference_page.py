@@ -1,5 +1,5 @@
-"""The OpenAPI document as a single human-readable page. It contains no script and loads nothing
-from other servers.
+"""Renders the OpenAPI document as a web page. It contains no scripts, and loads nothing from other
+servers.
 """
 
 from __future__ import annotations

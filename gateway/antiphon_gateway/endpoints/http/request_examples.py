@@ -1,4 +1,4 @@
-"""An example request for each endpoint of the reference page, as a command line for curl."""
+"""Example requests for the reference page, as curl commands."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ JSON_EXAMPLES: Mapping[str, str] = {
 }""",
     "/v1/images/generations": """{"model": "MODEL", "prompt": "A grey cat."}""",
 }
-"""Bodies by path. `MODEL` stands for the name of the served model."""
+"""Maps paths to example bodies. `MODEL` stands for the name of the served model."""
 
 FORM_EXAMPLES: Mapping[str, Mapping[str, str]] = {
     "/v1/audio/transcriptions": {"model": "MODEL", "file": "@recording.wav"},
     "/v1/audio/translations": {"model": "MODEL", "file": "@recording.wav"},
 }
-"""Form fields by path. A value that starts with `@` is the name of a file."""
+"""Maps paths to example form fields. A value that starts with `@` is a file name."""
 
 
 def curl_example(method: str, path: str) -> str:
-    """Return the command for a server on this machine, which has no API keys."""
+    """Return the command for a local server without API keys."""
     url = f"http://localhost:8000{path.replace('{name}', 'MODEL')}"
     if path in JSON_EXAMPLES:
         return (

@@ -1,9 +1,9 @@
-"""Rejects request heads that are not meant for this gateway or that are ambiguous.
+"""Rejects request heads that are ambiguous or not meant for this gateway.
 
-A web page whose host name resolves to the address of this gateway (DNS rebinding) may send requests
-that the browser treats as same-origin. The `Host` of such a request is the name of the page. If no
-API key is required, only addresses, localhost and configured names are accepted as `Host`, for both
-HTTP and WebSocket.
+A web page whose host name resolves to this gateway's address (DNS rebinding) can send requests that
+the browser treats as same-origin. The `Host` header of these requests contains the name of the
+page. If no API key is required, only IP addresses, localhost and configured names are therefore
+accepted as `Host`, for both HTTP and WebSocket.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ _PORTS = {b"http": "80", b"https": "443"}
 
 
 class MisdirectedRequest(InvalidArgument):
-    """The request is for a host that is not this gateway."""
+    """The request is for a different host than this gateway."""
 
 
 class CheckedHeads:
-    """Passes on requests that have a single `Host` that is accepted, and at most one API key."""
+    """Middleware that only passes on requests with a single, acceptable `Host` and at most one API
+    key.
+    """
 
     def __init__(
         self, app: ASGIApp, config: GatewayConfig, refused: Callable[[Refused], None]
@@ -46,7 +48,7 @@ class CheckedHeads:
         self._domains = (f".{LOCALHOST}", *sorted(domains))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request or a handshake on, or respond with 400 or 421."""
+        """Pass on a request or handshake, or respond with 400 or 421."""
         if scope["type"] in ("http", "websocket"):
             try:
                 self._check(scope)
@@ -64,8 +66,8 @@ class CheckedHeads:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        """Raise `InvalidArgument` if a head is ambiguous, and `MisdirectedRequest` if it is for
-        another host.
+        """Raise `InvalidArgument` if the head is ambiguous, and `MisdirectedRequest` if it is for a
+        different host.
         """
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         keys = sum(name == b"authorization" for name, _ in scope["headers"])
@@ -74,7 +76,7 @@ class CheckedHeads:
                 "authorization: more than one API key was sent", field="authorization"
             )
         if not hosts and scope.get("http_version") == "1.0":
-            # Browsers do not use this version of HTTP, and it does not require a host.
+            # Browsers do not use HTTP/1.0, which does not require a host.
             return
         if len(hosts) != 1:
             raise InvalidArgument(
@@ -102,10 +104,10 @@ def origin_form(target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return the path and the query of a target that may also contain a host (RFC 9112, section
     3.2.2).
 
-    Raises `InvalidArgument` if the target contains a different host than `Host`. A server must use
-    the target, but proxies and caches may use the field. When names are compared, case and a
-    trailing dot are ignored, and a missing port stands for the default port of the scheme.
-    `CheckedHeads` rejects requests that have no `Host` field or two of them.
+    Raises `InvalidArgument` if the host in the target differs from the `Host` header. A server must
+    use the former, but proxies and caches may use the latter. Case and a trailing dot are ignored
+    in the comparison, and a missing port stands for the scheme's default port. `CheckedHeads`
+    rejects requests with no `Host` header or more than one.
     """
     scheme, separator, rest = target.partition(b"://")
     if target.startswith(b"/") or not separator:
@@ -126,7 +128,7 @@ def origin_form(target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def _host_and_port(authority: bytes, default_port: str) -> tuple[str, str]:
-    """Return the host in a target or a `Host` field in a form that can be compared."""
+    """Normalize the host in a target or a `Host` header, so that it can be compared."""
     text = authority.decode("latin-1")
     host = _without_port(text)
     port = text[len(host) + 1 :] or default_port
@@ -134,6 +136,8 @@ def _host_and_port(authority: bytes, default_port: str) -> tuple[str, str]:
 
 
 def _without_port(host: str) -> str:
-    """Return the name or the address in a `Host` field. An IPv6 address includes its brackets."""
+    """Return the name or the address in a `Host` header. The brackets of an IPv6 address are
+    kept.
+    """
     name, colon, port = host.rpartition(":")
     return name if colon and (port.isdigit() or not port) and not host.endswith("]") else host

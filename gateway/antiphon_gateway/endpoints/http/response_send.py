@@ -1,6 +1,4 @@
-"""The steps that every response goes through on its way to the client, regardless of its
-endpoint.
-"""
+"""The steps that are common to all responses."""
 
 from __future__ import annotations
 
@@ -13,19 +11,18 @@ from antiphon_gateway.endpoints.access_log import RequestLog
 from antiphon_gateway.endpoints.sending import ClientStalled, send_in_time
 
 PIECE_BYTES = 64 << 10
-"""The maximum number of bytes that are passed to a connection at once. With it, the timer notices
-that a client reads slowly but steadily.
+"""The maximum number of bytes that are passed to a connection at once. It is small enough for the
+timer to notice that a slow client is still reading.
 """
 
 
 class ResponseSend:
-    """The ASGI `send` of one request or WebSocket. Its endpoint can access it as
+    """The ASGI `send` function of one request or WebSocket. Endpoints can access it as
     `scope["state"]["send"]`.
 
-    Sending has a time limit. If a client reads nothing for `timeout_s` seconds, its connection is
-    cut, unsent data is dropped, and the endpoint receives `ClientStalled`. If the request has an
-    `entry` in the access log, the headers of the response include the ID of the request and its
-    ignored fields.
+    If a client reads nothing for `timeout_s` seconds, its connection is cut, unsent data is
+    discarded, and `ClientStalled` is raised. If the request has an `entry` in the access log, its
+    ID and its ignored fields are added to the response headers.
     """
 
     def __init__(
@@ -37,14 +34,14 @@ class ResponseSend:
     ) -> None:
         self.entry: RequestLog | None = None
         self.complete = False
-        """Whether the last message completes a response."""
+        """Whether the response is complete."""
         self._send = send
         self._transport = transport
         self._timeout_s = timeout_s
         self._stalled = stalled
 
     async def __call__(self, message: Message) -> None:
-        """Send a message. A large body is divided into pieces. Raises `ClientStalled` if the client
+        """Send a message. Large bodies are split into pieces. Raises `ClientStalled` if the client
         does not read.
         """
         kind = message["type"]
@@ -62,7 +59,7 @@ class ResponseSend:
 
 
 class BoundedSending:
-    """Gives each request a `ResponseSend`. The connection is available as
+    """Middleware that gives each request a `ResponseSend`. The connection is available as
     `scope["state"]["transport"]`.
     """
 
@@ -72,7 +69,7 @@ class BoundedSending:
         self._stalled = stalled
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Process one request and pass it on."""
+        """Handle one request."""
         state = scope["state"]
         own = ResponseSend(send, state["transport"], self._timeout_s, self._stalled)
         state["send"] = own
@@ -80,7 +77,7 @@ class BoundedSending:
 
 
 def pieces(message: Message) -> Iterator[Message]:
-    """Yield the message. A large body is divided into pieces."""
+    """Yield the message, with a large body split into pieces."""
     body = message.get("body", b"")
     if len(body) <= PIECE_BYTES:
         yield message
@@ -92,7 +89,7 @@ def pieces(message: Message) -> Iterator[Message]:
 
 
 def _marked(message: Message, entry: RequestLog) -> Message:
-    """Record the start of a response in the request's entry, and return it with additional
+    """Record the start of a response in its log entry, and return the message with additional
     headers.
     """
     entry.status = str(message["status"])

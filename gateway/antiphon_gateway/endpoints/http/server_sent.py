@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 COMMENT = b": keepalive\n\n"
-"""A comment, which clients ignore. Proxies regard it as a sign that the connection is alive."""
+"""A comment, which clients ignore. It keeps proxies from closing an idle connection."""
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
 
 
@@ -13,5 +13,5 @@ def server_sent(data: bytes) -> bytes:
 
 
 def is_server_sent(content_type: str) -> bool:
-    """Return whether this is the content type of server-sent events."""
+    """Return whether the content type is that of server-sent events."""
     return content_type == CONTENT_TYPE

@@ -1,5 +1,5 @@
-"""The fields of a JSON body that have the names of stages. They contain the sampling settings of
-each stage that has its own.
+"""Fields of a JSON body that are named after stages, and contain the sampling settings of these
+stages.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class StageSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The sampling settings of one stage. For stages that do not read the input, these are an
-    addition to OpenAI's fields.
+    """The sampling settings of one stage. For stages that do not read the input, they extend
+    OpenAI's API.
     """
 
     temperature: float | None = None
@@ -32,8 +32,8 @@ class StageSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=16)
 def body_type(kind: type[Body], stages: tuple[str, ...]) -> type[Body]:
-    """Return a type of body that has a field for the sampling settings of each stage, unless there
-    already is a field with that name.
+    """Return a body type with an additional field for each stage's sampling settings, unless it
+    already has a field with that name.
     """
     taken = set(kind.__struct_encode_fields__)
     names = {_attribute(at): stage for at, stage in enumerate(stages) if stage not in taken}
@@ -51,19 +51,19 @@ def body_type(kind: type[Body], stages: tuple[str, ...]) -> type[Body]:
 
 @lru_cache(maxsize=16)
 def body_decoder(kind: type[Body], stages: tuple[str, ...]) -> msgspec.json.Decoder[Body]:
-    """Return a decoder for a body of this type."""
+    """Return a decoder for the type that `body_type` returns."""
     return msgspec.json.Decoder(body_type(kind, stages))
 
 
 def without_sampling(stages: Sequence[str]) -> dict[str, Unsupported]:
-    """Return how to process the fields of these stages, for a body that does not have them."""
+    """Return the stage fields as unsupported fields, for a body that does not have them."""
     remedy = "this stage takes no sampling of its own; GET /v1/models lists those that do"
     return {stage: Unsupported(remedy=remedy) for stage in stages}
 
 
 def sampling_request(given: StageSampling) -> SamplingRequest:
-    """Return the sampling settings in these fields. Raises `InvalidArgument` with the field that is
-    invalid.
+    """Return the sampling settings in these fields. Raises `InvalidArgument` with the invalid
+    field.
     """
     return SamplingRequest(
         temperature=given.temperature,
@@ -76,8 +76,8 @@ def sampling_request(given: StageSampling) -> SamplingRequest:
 
 
 def stage_sampling(body: msgspec.Struct, stages: Sequence[str]) -> dict[str, SamplingRequest]:
-    """Return the sampling settings of the stages. Raises `InvalidArgument` with the field that is
-    invalid.
+    """Return the sampling settings of the stages. Raises `InvalidArgument` with the invalid
+    field.
     """
     found = {}
     for at, stage in enumerate(stages):

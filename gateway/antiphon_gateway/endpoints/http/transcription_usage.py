@@ -34,7 +34,7 @@ class DurationUsage(msgspec.Struct, frozen=True, tag_field="type", tag=_kind):
 
 
 def transcription_usage(usage: Usage) -> TokensUsage:
-    """Return the number of tokens that were read and written."""
+    """Return the numbers of input and output tokens."""
     read, heard = usage.prompt_tokens, usage.prompt_audio_tokens
     return TokensUsage(
         input_tokens=read,

@@ -6,7 +6,7 @@ import msgspec
 
 
 class VoiceId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A voice, given by its ID."""
+    """A voice, identified by its ID."""
 
     id: str
 

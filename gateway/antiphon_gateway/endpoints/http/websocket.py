@@ -1,11 +1,10 @@
-"""A connection that was upgraded to a WebSocket. It adds limits that uvicorn's protocol does not
-have.
+"""A WebSocket connection with limits that uvicorn's protocol lacks.
 
-uvicorn answers the pings of a client that reads nothing, accepts any number of empty fragments, and
-waits forever for a client to read unsent data when it closes a connection. If a text is not UTF-8,
-it logs a traceback. In this module, the pings of a client that does not read are not answered and
-its connection is cut, the number of fragments is limited, and closing a connection has a time
-limit. Text that is not UTF-8 closes the connection, and nothing is logged.
+uvicorn answers the pings of a client that does not read, accepts any number of empty fragments, and
+waits forever for a client to read the remaining data when it closes a connection. If a text message
+is not valid UTF-8, it logs a traceback. This module cuts the connection of a client that sends
+pings but does not read, limits the number of fragments, and limits the time to close a connection.
+If a text message is not valid UTF-8, it closes the connection without logging anything.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
 
 MOST_FRAGMENTS = 1024
-"""The maximum number of fragments in a message. The number of bytes is limited as well, but
-fragments may be empty.
+"""The maximum number of fragments in a message. The size limit alone is not enough, because
+fragments can be empty.
 """
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """A WebSocket with limits. It is contained in `every` while it is open, and is available as
+    """A WebSocket with limits. While it is open, it is a member of `every`. It is available as
     `scope["state"]["transport"]`.
 
-    A connection that is closing is cut after `closing_s` seconds.
+    If closing the connection takes more than `closing_s` seconds, it is cut.
     """
 
     def __init__(
@@ -47,23 +46,23 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._cut: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Add the connection to those that are open."""
+        """Add the connection to the open ones."""
         self._every.add(self)
         self.app_state = {**self.app_state, "transport": transport}
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the connection from those that are open."""
+        """Remove the connection from the open ones."""
         self._every.discard(self)
         if self._cut is not None:
             self._cut.cancel()
         super().connection_lost(exc)
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Send a message of the application.
+        """Send a message from the application.
 
-        If a handshake was refused with a response, uvicorn treats it as one without a response and
-        logs an error.
+        If the application refuses a handshake with a response, uvicorn wrongly treats this as a
+        missing response and logs an error.
         """
         await super().send(message)
         self.handshake_complete = self.handshake_complete or self.close_sent
@@ -76,7 +75,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.transport.abort()
 
     def handle_cont(self, event: Frame) -> None:
-        """Add a further fragment to a message."""
+        """Add another fragment to the current message."""
         if len(self.frames) < MOST_FRAGMENTS:
             super().handle_cont(event)
             return
@@ -84,8 +83,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.handle_parser_exception()
 
     def send_receive_event_to_app(self) -> None:
-        """Pass a complete message to the application. For a text that is not UTF-8, uvicorn would
-        log a traceback.
+        """Pass a complete message to the application. If it is not valid UTF-8, uvicorn would log a
+        traceback.
         """
         if self.curr_msg_data_type == "bytes" or _is_utf8(self.frames):
             super().send_receive_event_to_app()
@@ -94,12 +93,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.handle_parser_exception()
 
     def handle_close(self, event: Frame) -> None:
-        """Process a close frame from the client."""
+        """Handle a close frame from the client."""
         super().handle_close(event)
         self._end_in_time()
 
     def handle_parser_exception(self) -> None:
-        """Close the connection, because the data is not valid or is too large."""
+        """Close the connection, because the data is invalid or too large."""
         super().handle_parser_exception()
         self._end_in_time()
 
@@ -109,7 +108,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._end_in_time()
 
     def eof_received(self) -> None:
-        """Process the end of the data from the client."""
+        """Handle the end of the data from the client."""
         super().eof_received()
         self._end_in_time()
 
@@ -124,8 +123,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
 
 def _is_utf8(frames: Sequence[bytes]) -> bool:
-    """Return whether the fragments together are UTF-8. ASCII, such as audio in base64, is
-    recognized quickly.
+    """Return whether the fragments form valid UTF-8. There is a fast path for ASCII, such as audio
+    in base64.
     """
     if all(map(bytes.isascii, frames)):
         return True

@@ -1,4 +1,6 @@
-"""The audio in an HTTP answer. Samples in events are replaced by bytes in the requested format."""
+"""Encodes the audio in an HTTP answer. Samples in events are replaced by bytes in the requested
+format.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from antiphon_gateway.sessions.events import AudioProduced, Event, SegmentFinish
 
 @dataclass(frozen=True, slots=True)
 class AudioEncoded:
-    """A piece of the audio file in the answer."""
+    """The next piece of the answer's audio file."""
 
     data: bytes
 
@@ -20,8 +22,8 @@ AnswerEvent = Event | AudioEncoded
 
 
 class AnswerAudio:
-    """Encodes the audio of an answer, separately for each choice. If there is no `encoding`, audio
-    is left out.
+    """Encodes the audio of an answer, separately for each choice. If `encoding` is None, audio is
+    left out.
     """
 
     def __init__(self, encoding: AudioEncoding | None, threads: EncoderThreads) -> None:

@@ -9,7 +9,7 @@ from antiphon.wire.convert import checked_policy
 
 
 class ChunkPolicyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The number of codec frames per audio chunk. This is an addition to OpenAI's fields."""
+    """The number of codec frames per audio chunk. This extends OpenAI's API."""
 
     first: int
     ramp: tuple[int, ...]
@@ -17,7 +17,7 @@ class ChunkPolicyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 def read_chunk_policy(given: ChunkPolicyOptions | None) -> ChunkPolicy | None:
-    """Return the policy, or None if none is given. Raises `InvalidArgument` if a size is out of
+    """Return the policy, or None if it is not set. Raises `InvalidArgument` if a size is out of
     range.
     """
     if given is None:

@@ -1,5 +1,5 @@
-"""Defines an HTTP endpoint. It consists of a path and the functions that convert a body to an order
-and events to an answer.
+"""Defines what an HTTP endpoint is: a path, and the functions that convert a body to an order and
+events to an answer.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ JSON, EVENTS = "application/json", "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class EndpointMessages:
-    """The messages of an endpoint, which are used for its description.
+    """The messages of an endpoint, from which its documentation is generated.
 
-    They are the type and the media type of the body, and the answers by media type. An answer
+    They consist of the type and media type of the body, and of the answers by media type. An answer
     without a schema is None.
     """
 
@@ -42,13 +42,13 @@ class EndpointMessages:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """The context of a request for an endpoint. It contains everything except for the body.
+    """The context of a request, which contains everything except for the body.
 
-    `answer_id` is unique. `delivery` is the deployment's delivery, by edge. `sampling_stages` are
-    those of the `stages` that have separate sampling settings, except for the stage that reads the
-    messages. `voices` and `options` are those of the model. `spoken` contains the texts of earlier
-    answers. `max_choices` limits the number of answers to one order, and `transcribe_instruction`
-    is the instruction that requests a transcript of a recording. `ignored` collects unknown fields.
+    `answer_id` is unique. `delivery` is the deployment's delivery, by edge. `sampling_stages`
+    contains the `stages` with sampling settings of their own, except for the stage that reads the
+    messages. `voices` and `options` are the model's. `spoken` contains the texts of earlier
+    answers. `max_choices` limits the number of answers to an order. `transcribe_instruction` is the
+    instruction that asks the model for a transcript. `ignored` collects unknown fields.
     """
 
     answer_id: str
@@ -64,12 +64,12 @@ class RequestContext:
 
 
 class Answer(Protocol):
-    """Writes the events of one segment, beginning with `Started` and ending with `Finished`. If an
-    order has several choices, it writes the events of each of them.
+    """Converts the events of a segment to response data, from `SegmentStarted` to
+    `SegmentFinished`. If an order has several choices, it receives the events of all of them.
 
-    Audio is passed in its `encoding`. If there is no encoding, audio is left out. A `streamed`
-    answer begins with the first event, and the output for each event is sent immediately. All other
-    answers are sent when they are complete.
+    Audio is passed in its `encoding`, or left out if that is None. A `streamed` answer begins with
+    the first event, and the data for each event is sent immediately. All other answers are sent
+    once they are complete.
     """
 
     @property
@@ -88,14 +88,14 @@ class Answer(Protocol):
         ...
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """Return what to send for an event, or b"" if there is nothing to send yet."""
+        """Return the data to send for an event, or b"" if there is nothing to send yet."""
         ...
 
     def fail(self, error: AntiphonError) -> bytes | None:
         """Return the end of a streamed answer that fails after it has begun.
 
-        The result is None if the format cannot represent an error. In this case, the connection is
-        cut, so that the client notices that the answer is incomplete.
+        Returns None if the format cannot represent an error. The connection is then cut, so that
+        the client notices that the answer is incomplete.
         """
         ...
 
@@ -104,15 +104,13 @@ class Receiving(TakesBody, Protocol):
     """The body of a request while it is being received."""
 
     def read(self, visit: RequestContext) -> tuple[Order, Answer]:
-        """Return what the complete body requests. Raises `AntiphonError` if it is not
-        acceptable.
-        """
+        """Parse the complete body. Raises `AntiphonError` if it is rejected."""
         ...
 
 
 class HttpEndpoint(Protocol):
-    """One row of the list of endpoints, which accepts POST requests for `path`. `messages` are used
-    for the OpenAPI document.
+    """An endpoint, which accepts POST requests to `path`. `messages` describe it in the OpenAPI
+    document.
     """
 
     @property
@@ -126,7 +124,7 @@ class HttpEndpoint(Protocol):
         ...
 
     def receive(self, content_type: bytes, config: GatewayConfig) -> Receiving:
-        """Start to receive a request. Raises `InvalidArgument` if the content type is not
+        """Begin to receive a request. Raises `InvalidArgument` if the content type is not
         accepted.
         """
         ...
@@ -141,7 +139,7 @@ class JsonEndpoint:
     messages: EndpointMessages | None = None
 
     def receive(self, content_type: bytes, config: GatewayConfig) -> Receiving:
-        """Start to receive a request."""
+        """Begin to receive a request."""
         return _ReceivingWhole(self, config)
 
 
@@ -150,8 +148,8 @@ Form = TypeVar("Form", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class FormEndpoint(Generic[Form]):
-    """An endpoint whose body is a multipart form that is converted to `kind`. `unsupported`
-    contains fields that are known but not part of `kind`.
+    """An endpoint whose body is a multipart form, which is converted to `kind`. `unsupported`
+    contains known fields that are not part of `kind`.
     """
 
     path: str
@@ -161,7 +159,7 @@ class FormEndpoint(Generic[Form]):
     unsupported: Mapping[str, Unsupported] = field(default_factory=dict)
 
     def receive(self, content_type: bytes, config: GatewayConfig) -> Receiving:
-        """Start to receive a request. Raises `InvalidArgument` if it does not contain a form."""
+        """Begin to receive a request. Raises `InvalidArgument` if it does not contain a form."""
         return _ReceivingForm(self, content_type, config)
 
 

@@ -1,5 +1,5 @@
-"""Answers requests to an HTTP endpoint. The size of the body is limited, the client is monitored,
-and sending has a time limit.
+"""Answers requests to an HTTP endpoint. It limits the size of the body and the time for sending,
+and detects when the client disconnects.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def _wait() -> None:
 
 
 class SharedByEndpoints:
-    """The state that all HTTP endpoints share: the gateway's memory budget, the encoder threads,
-    spoken answers, and ignored fields.
+    """The state that is shared by all HTTP endpoints: the gateway's memory budget, the encoder
+    threads, the spoken answers, and the ignored fields.
 
-    Close it when no endpoint uses it any longer.
+    Call `close` once no endpoint uses it any more.
     """
 
     def __init__(self, config: GatewayConfig, metrics: Metrics, memory: ByteBudget) -> None:
@@ -89,7 +89,7 @@ class EndpointApp:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. Its entry in the access log is `scope["state"]["entry"]`."""
+        """Answer a request. Its entry in the access log is `scope["state"]["entry"]`."""
         self._calls.check_open()
         entry: RequestLog = scope["state"]["entry"]
         transport: asyncio.Transport = scope["state"]["transport"]
@@ -118,10 +118,10 @@ class EndpointApp:
         upload: ExitStack,
         on_queued: Callable[[], None] = _wait,
     ) -> AsyncIterator[FailoverSegment | Choices]:
-        """Return the segments that answer a request after it has been prepared. See
+        """Prepare a request, and return the segments that answer it, as described in
         `Calls.choices`.
 
-        From then on, the remaining memory of the body counts towards the request.
+        From then on, the remaining memory of the body is part of the request's.
         """
         upload.close()
         async with self._calls.choices(await preparing, lambda _: on_queued()) as segments:
@@ -130,8 +130,8 @@ class EndpointApp:
     async def _begin(
         self, scope: Scope, receive: Receive, entry: RequestLog, upload: ExitStack
     ) -> tuple[Preparing, Answer]:
-        """Read the body. Returns the object that prepares the request, which is the only one that
-        keeps the body, and the answer.
+        """Read the body. Returns the answer, and the object that prepares the request, which holds
+        the only reference to the body.
         """
         body = await self._receive(scope, receive, upload)
         order, answer = self._read(body, entry)
@@ -139,9 +139,7 @@ class EndpointApp:
         return self._calls.prepare(order), answer
 
     def _read(self, body: Receiving, entry: RequestLog) -> tuple[Order, Answer]:
-        """Return what the body requests. Fields that are ignored are reported even if the body is
-        not acceptable.
-        """
+        """Parse the body. Ignored fields are reported even if the body is rejected."""
         entry.ignored_fields = ignored = IgnoredFields(self._config.unknown_fields)
         try:
             return body.read(self._visit(entry, ignored))
@@ -165,7 +163,7 @@ class EndpointApp:
         )
 
     async def _receive(self, scope: Scope, receive: Receive, upload: ExitStack) -> Receiving:
-        """Return the body. Its memory is accounted for until `upload` is closed."""
+        """Receive the body. Its memory is leased until `upload` is closed."""
         loop, config = asyncio.get_running_loop(), self._config
         clock = asyncio.timeout(config.limits.body_timeout_s)
 
@@ -200,8 +198,8 @@ class EndpointApp:
     async def _send_whole(
         self, answer: Answer, body: bytes, transport: asyncio.Transport, send: Send
     ) -> None:
-        """Send an answer on which no stage is working any longer. If the client does not read it,
-        its connection may have to be closed for others.
+        """Send a complete answer. If the client does not read it, its connection may be closed to
+        make room for others.
         """
         headers = [_content_type(answer), (b"content-length", str(len(body)).encode())]
         with self._shared.memory.lease(Holder.UNREAD, transport.abort) as holding:

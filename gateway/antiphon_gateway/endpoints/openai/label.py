@@ -7,4 +7,4 @@ from typing import Annotated
 from msgspec import Meta
 
 Label = Annotated[str, Meta(max_length=512)]
-"""The limit is at least as high as OpenAI's."""
+"""A text of limited length. The limit is at least as high as OpenAI's."""

@@ -1,4 +1,4 @@
-"""GET requests that list what is served: models, voices and the version."""
+"""GET requests that list the models, the voices and the version."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class OptionCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """OpenAI's model object, with additional information about what requests may use.
+    """OpenAI's model object, extended by what requests may contain.
 
-    `root` is the name of the model that is served. It differs from `id` only for aliases.
-    `voice_aliases` contains additional names for voices. `created` is a Unix time in seconds and
-    refers to the start of the gateway. `max_model_len` has the same value as `context_limit`, under
-    the name that vLLM's clients use.
+    `root` is the name of the served model, which differs from `id` only for aliases.
+    `voice_aliases` maps additional names to voices. `created` is the Unix time in seconds at which
+    the gateway started. `max_model_len` is the same as `context_limit`, under the name that vLLM's
+    clients use.
     """
 
     id: str
@@ -123,8 +123,8 @@ def listing_routes(calls: Calls) -> list[BaseRoute]:
 
 
 def model_list(fleet: Fleet, created: int) -> ModelList:
-    """Return the model as it is currently served. Raises `Unavailable` until a stage has reported
-    it.
+    """Return the served model under all of its names. Raises `Unavailable` if no stage has reported
+    it yet.
     """
     card = model_card(fleet, created)
     aliases = served_model(fleet).aliases
@@ -132,8 +132,8 @@ def model_list(fleet: Fleet, created: int) -> ModelList:
 
 
 def model_card(fleet: Fleet, created: int, name: str = "") -> ModelCard:
-    """Return the model under the given name. If the name is empty, its own name is used. Raises the
-    same errors as `model_list`.
+    """Return the served model under the given name, or under its own name if that is empty. Raises
+    the same errors as `model_list`.
     """
     served = served_model(fleet)
     return ModelCard(
@@ -155,8 +155,8 @@ def model_card(fleet: Fleet, created: int, name: str = "") -> ModelCard:
 
 
 def voice_list(fleet: Fleet) -> VoiceList:
-    """Return the voices that requests may currently use. Raises `Unavailable` until a stage has
-    reported them.
+    """Return the voices that requests may currently use. Raises `Unavailable` if no stage has
+    reported them yet.
     """
     return VoiceList(voices=tuple(VoiceCard(each, each) for each in served_model(fleet).voices))
 

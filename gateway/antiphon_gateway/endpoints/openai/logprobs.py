@@ -7,5 +7,5 @@ LEAST_LOGPROB = -9999.0
 
 
 def finite(logprob: float) -> float:
-    """Return the log probability, but at least `LEAST_LOGPROB`."""
+    """Return the log probability, clamped to a minimum of `LEAST_LOGPROB`."""
     return max(logprob, LEAST_LOGPROB)

@@ -1,5 +1,5 @@
-"""The OpenAPI document of the HTTP endpoints. It is generated from the messages that they read and
-write.
+"""The OpenAPI document of the HTTP endpoints, which is generated from the messages that they read
+and write.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class _Listing:
     path: str
     summary: str
     answers: Mapping[str, type[msgspec.Struct] | None]
-    # The parameters in the query, which are all optional, and the allowed values of each. If there
-    # are none, any value is allowed.
+    # The query parameters, which are all optional, and their allowed values. If none are listed,
+    # any value is allowed.
     query: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     in_path: tuple[str, ...] = ()
 
@@ -61,7 +61,7 @@ _UNKNOWN: Mapping[UnknownFields, str] = {
 
 
 class OpenApi:
-    """The OpenAPI document for these endpoints. It is generated when it is requested."""
+    """The OpenAPI document for a list of endpoints. It is generated on request."""
 
     def __init__(self, endpoints: Iterable[HttpEndpoint], unknown_fields: UnknownFields) -> None:
         self._endpoints = {
@@ -142,7 +142,7 @@ def _document(
 
 
 def _body(endpoint: EndpointMessages, sampling_stages: tuple[str, ...]) -> type[msgspec.Struct]:
-    """Return the type of the body. In contrast to JSON, a form has no fields for stages."""
+    """Return the type of the body. Unlike JSON bodies, forms have no fields for stages."""
     return (
         body_type(endpoint.body, sampling_stages) if endpoint.body_type == JSON else endpoint.body
     )

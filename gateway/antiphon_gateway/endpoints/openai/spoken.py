@@ -1,4 +1,4 @@
-"""The texts of spoken answers, for later turns that refer to them by ID (OpenAI's `audio:
+"""Stores the texts of spoken answers, so that later turns can refer to them by ID (OpenAI's `audio:
 {id}`).
 """
 
@@ -9,15 +9,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 OVERHEAD_BYTES = 256
-"""The size that an entry accounts for in addition to its transcript."""
+"""The size in bytes that an entry counts for, in addition to its transcript."""
 
 
 class SpokenAnswers:
-    """The transcripts of spoken answers by the ID of their audio.
+    """The transcripts of spoken answers, by audio ID.
 
-    If there is no space for an answer, it is not stored at all, and no other answer is removed
-    before the time that `keep` has returned for it. The transcripts belong to this process and end
-    with it.
+    If there is no room for an answer, it is not stored, so no other answer expires before the time
+    that `keep` has returned for it. The transcripts are kept in memory, and are lost when the
+    process ends.
     """
 
     def __init__(
@@ -27,12 +27,12 @@ class SpokenAnswers:
         self._limit_bytes = limit_bytes
         self._clock = clock
         self._held_bytes = 0
-        # All transcripts are kept for the same time, so the first one expires first.
+        # All transcripts are kept for the same time, so they expire in order.
         self._kept: OrderedDict[str, tuple[int, str]] = OrderedDict()
 
     def keep(self, audio_id: str, transcript: str) -> int:
-        """Store the transcript of an answer. Returns the Unix time in seconds until which it is
-        kept. If it is not kept, this is the current time.
+        """Store the transcript of an answer, and return the Unix time in seconds at which it
+        expires. If it is not stored, this is the current time.
         """
         now = int(self._clock())
         self._forget_expired(now)

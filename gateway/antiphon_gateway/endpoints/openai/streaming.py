@@ -1,10 +1,10 @@
-"""Sends a streamed answer: its headers, its events as they arrive, and comments if there are no
+"""Sends a streamed answer: its headers, its events as they arrive, and comments while there are no
 events.
 
-Server-sent events can contain comments, and errors after the headers. Therefore their response
-begins as soon as the request is queued, because proxies close a connection that delivers no data
-for a minute. Audio can contain neither, so its response begins with the first piece of audio. If
-the request fails before that, the response has an error status.
+Proxies close a connection that delivers no data for a minute. Server-sent events can contain
+comments, and can report errors after the headers, so a response with events begins as soon as the
+request is queued. Audio can contain neither, so its response begins with the first piece of audio,
+and can still have an error status before that.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 class StreamedResponse:
     """The response for a streamed answer.
 
-    If the response consists of server-sent events, a comment is sent when nothing has been sent for
-    `keepalive_s` seconds.
+    If the response consists of server-sent events, a comment is sent after each `keepalive_s`
+    seconds without data.
     """
 
     def __init__(
@@ -59,9 +59,7 @@ class StreamedResponse:
         return is_server_sent(self._answer.content_type)
 
     def queued(self) -> None:
-        """Start the response if it consists of server-sent events, because the request has
-        to wait.
-        """
+        """Begin a response that consists of server-sent events, because the request has to wait."""
         self._queued.set()
 
     async def respond(
@@ -88,8 +86,8 @@ class StreamedResponse:
             await self._end()
 
     async def keep_alive(self) -> None:
-        """Begin the response when the request is queued or nothing has been sent for some time.
-        After that, send a comment whenever nothing has been sent for some time.
+        """Begin the response when the request is queued or after some time without data. After
+        that, send a comment whenever no data has been sent for some time.
 
         Returns when the response is complete. Raises `ClientStalled` if the client does not read.
         """
@@ -147,5 +145,5 @@ def _body(data: bytes, *, more: bool = True) -> Message:
 
 
 def of_choice(told: Event | OfChoice) -> tuple[int, Event]:
-    """Return an event and the number of its choice. The number is 0 if there is only one choice."""
+    """Return an event and the number of its choice, which is 0 if there is only one."""
     return (told.choice, told.event) if isinstance(told, OfChoice) else (0, told)

@@ -1,1 +1,1 @@
-"""`/v1/realtime`: OpenAI's realtime API (GA) over a WebSocket."""
+"""The endpoint `/v1/realtime`, which implements OpenAI's realtime API (GA) over a WebSocket."""

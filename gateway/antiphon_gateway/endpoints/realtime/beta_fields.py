@@ -1,7 +1,7 @@
-"""Converts the flat fields of the beta API to the fields of the current API.
+"""Converts the flat fields of the realtime API's beta version to the current fields.
 
 They are still sent by Twilio's samples, older releases of Pipecat and LiveKit, and other clients.
-If both are present, the current field takes precedence over the one that it replaced.
+If both are present, the current field takes precedence.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/
 
 
 def session_of_today(asked: SessionSettings) -> SessionSettings:
-    """Return the settings of the session without the fields of the beta. Raises `InvalidArgument`
-    if they are invalid.
-    """
+    """Convert the beta fields in session settings. Raises `InvalidArgument` if they are invalid."""
     changed = replace(
         asked,
         output_modalities=asked.output_modalities or _modalities(asked.modalities, "session"),
@@ -45,8 +43,8 @@ def session_of_today(asked: SessionSettings) -> SessionSettings:
 
 
 def response_of_today(asked: ResponseSettings) -> ResponseSettings:
-    """Return the settings of a response without the fields of the beta. Raises `InvalidArgument` if
-    they are invalid.
+    """Convert the beta fields in response settings. Raises `InvalidArgument` if they are
+    invalid.
     """
     return replace(
         asked,
@@ -57,9 +55,7 @@ def response_of_today(asked: ResponseSettings) -> ResponseSettings:
 
 
 def _audio(beta: BetaFields, today: AudioSettings | None, where: str) -> AudioSettings:
-    """Return the current audio settings. Values that are missing are taken from the beta's
-    fields.
-    """
+    """Return the audio settings, with missing values taken from the beta fields."""
     audio = today or AudioSettings()
     given, made = audio.input or InputSettings(), audio.output or OutputSettings()
     if given.format is None:
@@ -82,8 +78,8 @@ def _format(name: str | None, way: str, where: str) -> SampleFormat | None:
 
 
 def _modalities(asked: Sequence[str] | None, where: str) -> tuple[str, ...] | None:
-    """Convert modalities. Text and audio in the beta correspond to audio in the current API, which
-    includes a transcript.
+    """Convert modalities. The beta's combination of text and audio corresponds to audio in the
+    current API, which includes a transcript.
     """
     if asked is None:
         return None

@@ -1,5 +1,5 @@
-"""A realtime connection. It converts client events to commands, and conversation events to server
-events.
+"""A realtime connection, which converts client events to commands, and conversation events to
+server events.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ log = logging.getLogger("gateway.realtime")
 _THREADS = SizedThreads("events")
 
 LARGE_CHARS = 256 << 10
-"""An event that is larger than this is parsed on a thread."""
+"""Events with more characters than this are parsed on a separate thread."""
 
 SendJson = Callable[[Json], Awaitable[None]]
-"""Sends an event to the client within the time limit. Raises `Cancelled` if the client has
-disconnected.
+"""A function that sends an event to the client within the time limit. It raises `Cancelled` if the
+client has disconnected.
 """
 
 
@@ -69,7 +69,7 @@ class RealtimeCall:
         )
 
     async def run(self, incoming: AsyncIterator[str]) -> None:
-        """Serve the connection until the client disconnects, and then cancel everything that is
+        """Serve the connection until the client disconnects, and then cancel all responses that are
         still running.
 
         Raises the errors of `until_stopped` after they have been sent to the client.
@@ -80,8 +80,8 @@ class RealtimeCall:
                     async for data in incoming:
                         async with self._conversation.command():
                             await self._take(data)
-                        # Thousands of events may have arrived at once, and processing an event need
-                        # not wait for anything.
+                        # Thousands of events may arrive at once, and processing an event does not
+                        # necessarily yield to the event loop.
                         await asyncio.sleep(0)
             except Cancelled:
                 raise
@@ -90,7 +90,7 @@ class RealtimeCall:
                 raise
 
     async def _take(self, data: str) -> None:
-        """Process one event. An error is sent to the client, and the call continues."""
+        """Handle one event. An error is sent to the client, and the call continues."""
         large = len(data) > LARGE_CHARS
         ignored = IgnoredFields(self._unknown_fields)
         try:
@@ -126,7 +126,7 @@ class RealtimeCall:
             if size > LARGE_CHARS
             else read_command(event, settings, self._appended)
         )
-        # Audio comes in many small messages, which such a context would slow down.
+        # Audio arrives in many small messages, for which this context would be too slow.
         naming = named_within(SESSION) if isinstance(command, ChangeSettings) else nullcontext()
         if command is not None:
             with naming:

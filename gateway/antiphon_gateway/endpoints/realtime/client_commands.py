@@ -31,9 +31,11 @@ from antiphon_gateway.media.live_audio import AppendedFiles, LiveFormat
 
 
 class AppendedBytes:
-    """Converts appended audio to complete samples. An incomplete sample waits for the next piece.
+    """Converts appended audio to complete samples. An incomplete sample is kept until the next
+    piece arrives.
 
-    Clients divide their audio at arbitrary positions. Files in a container format are rejected.
+    This is needed because clients may split their audio at arbitrary positions. Files in a
+    container format are rejected.
     """
 
     def __init__(self) -> None:
@@ -44,8 +46,8 @@ class AppendedBytes:
     def take(self, audio: str, sent: LiveFormat) -> bytes:
         """Return 16-bit samples.
 
-        Raises `InvalidArgument` if the audio is not base64 or is a piece of a file in a container
-        format. In this case, nothing has changed.
+        Raises `InvalidArgument` if the audio is not base64 or is part of a file in a container
+        format, in which case nothing has changed.
         """
         data = self._files.bare(decoded_base64(audio, "audio"), sent, "audio")
         self._files.begin(data)
@@ -56,7 +58,7 @@ class AppendedBytes:
         return sent.pcm16(data[:whole])
 
     def forget(self) -> None:
-        """Reset the state, because the buffer is empty again."""
+        """Reset the state, because the buffer was emptied."""
         self._rest = b""
         self._files.forget()
 
@@ -64,8 +66,7 @@ class AppendedBytes:
 def read_command(
     event: ClientEvent, settings: ConversationSettings, appended: AppendedBytes
 ) -> Command | None:
-    """Return the command for the event, given the current settings, or None if the event has no
-    effect.
+    """Return the command for an event, or None if the event has no effect.
 
     Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
@@ -143,10 +144,10 @@ def _create_response(
 
 
 class CommandRow(NamedTuple):
-    """The command for an event, and the function that reads it.
+    """The command for an event, and the function that parses it.
 
-    The arguments of the function are the event, the current settings and the audio so far. It
-    returns None if a piece of audio does not contain a complete sample.
+    The function is called with the event, the current settings, and the audio so far. It returns
+    None if a piece of audio does not complete a sample.
     """
 
     command: type[Command]
@@ -167,9 +168,9 @@ COMMANDS: Mapping[type[ClientEvent], CommandRow] = {
         CancelResponse, lambda event, *_: CancelResponse(event.response_id or "")
     ),
 }
-"""The command for each client event."""
+"""Maps client events to commands."""
 
 WITHOUT_EFFECT: Mapping[type[ClientEvent], str] = {
     client.OutputClear: "over a WebSocket the client has the audio, and the gateway no buffer of it"
 }
-"""Client events that are not commands, and the reason."""
+"""Client events that have no effect, and the reason."""

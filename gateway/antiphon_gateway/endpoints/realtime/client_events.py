@@ -1,5 +1,5 @@
-"""The events of a realtime client that this gateway reads. Other fields are listed in
-`no_effect.py`.
+"""The client events of the realtime API that this gateway reads. Fields that have no effect are
+listed in `no_effect.py`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TurnSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TranscriptionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the user's speech is transcribed. The model that is served is always used, regardless of
+    """How the user's speech is transcribed. The served model is always used, regardless of
     `model`.
     """
 
@@ -79,10 +79,10 @@ class ToolNamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OwnResponseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings that only antiphon has.
+    """Settings that only exist in antiphon.
 
-    These are options of the model, where null removes an option, and sampling settings by stage. ""
-    stands for the stage that reads the messages.
+    They are the model's options, which can be removed by setting them to null, and the sampling
+    settings by stage. "" stands for the stage that reads the messages.
     """
 
     options: dict[str, msgspec.Raw] = {}
@@ -90,11 +90,11 @@ class OwnResponseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class OwnSettings(OwnResponseSettings, frozen=True, forbid_unknown_fields=True):
-    """Settings of the session that only antiphon has.
+    """Session settings that only exist in antiphon.
 
-    They include whether to send `antiphon.response.timeline` and `antiphon.stopping`. Strict
-    clients of OpenAI's API do not know these events, so each must be requested. They also include
-    timed answers, which null disables.
+    They determine whether to send `antiphon.response.timeline` and `antiphon.stopping`. Strict
+    clients of OpenAI's API would reject these events, so they have to be requested. They also
+    configure timed answers, which are disabled by null.
     """
 
     timeline: bool | None = None
@@ -103,7 +103,9 @@ class OwnSettings(OwnResponseSettings, frozen=True, forbid_unknown_fields=True):
 
 
 class BetaFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The fields of the beta API. See `antiphon_gateway.endpoints.realtime.beta_fields`."""
+    """The fields of the beta API, which are converted by
+    `antiphon_gateway.endpoints.realtime.beta_fields`.
+    """
 
     modalities: tuple[str, ...] | None = None
     voice: str | VoiceId | None = None
@@ -113,7 +115,7 @@ class BetaFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class SessionSettings(BetaFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The field `session` in `session.update`. Settings that are missing remain unchanged."""
+    """The field `session` in `session.update`. Missing settings remain unchanged."""
 
     type: str = "realtime"
     turn_detection: TurnSettings | UnsetType | None = UNSET
@@ -151,8 +153,8 @@ class ItemGiven(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResponseSettings(BetaFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The field `response` in `response.create`. For settings that are missing, those of the
-    session apply.
+    """The field `response` in `response.create`. Missing settings default to those of the
+    session.
     """
 
     conversation: str | None = None
@@ -193,13 +195,13 @@ class AudioAppend(
 class AudioCommit(
     _ClientEvent, frozen=True, forbid_unknown_fields=True, tag="input_audio_buffer.commit"
 ):
-    """Turns the audio so far into an item."""
+    """Turns the buffered audio into an item."""
 
 
 class AudioClear(
     _ClientEvent, frozen=True, forbid_unknown_fields=True, tag="input_audio_buffer.clear"
 ):
-    """Drops the audio so far."""
+    """Discards the buffered audio."""
 
 
 class ItemCreate(
@@ -268,7 +270,7 @@ class ResponseCancel(_ClientEvent, frozen=True, forbid_unknown_fields=True, tag=
 class OutputClear(
     _ClientEvent, frozen=True, forbid_unknown_fields=True, tag="output_audio_buffer.clear"
 ):
-    """An event for WebRTC. It has no effect over a WebSocket."""
+    """An event for WebRTC, which has no effect over a WebSocket."""
 
 
 ClientEvent = (
@@ -296,8 +298,8 @@ _ID = msgspec.json.Decoder(_OfAnyKind)
 
 
 def read_event(data: str, ignored: IgnoredFields) -> ClientEvent:
-    """Decode an event. Unknown fields are added to `ignored`. Raises `InvalidArgument` with the
-    reason if the event is invalid.
+    """Decode an event, and add unknown fields to `ignored`. Raises `InvalidArgument` if the event
+    is invalid.
     """
     try:
         return decode_fields(_EVENTS, data, NO_EFFECT, ignored)
@@ -308,9 +310,7 @@ def read_event(data: str, ignored: IgnoredFields) -> ClientEvent:
 
 
 def event_id_of(data: str) -> str | None:
-    """Return the ID that the client has given an event that cannot be read, or None if there is
-    none.
-    """
+    """Return the client's ID for an event that cannot be decoded, or None if it has none."""
     try:
         event_id = _ID.decode(data).event_id
     except (msgspec.MsgspecError, RecursionError):

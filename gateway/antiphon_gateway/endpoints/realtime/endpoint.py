@@ -1,5 +1,5 @@
-"""The WebSocket at `/v1/realtime`. This module determines who may connect, and sends events to the
-client.
+"""The WebSocket endpoint at `/v1/realtime`. This module decides who may connect, and sends events
+to the client.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from antiphon_gateway.keys.key_use import KeyUse
 
 PATH = "/v1/realtime"
 POLICY_VIOLATED = 1008
-"""The WebSocket close code that is used if the client's data is the reason. Here, it is used if the
-client's conversation has to end.
+"""The WebSocket close code for errors that the client has caused. It is used if the client's
+conversation has to end.
 """
 
 MOST_REASON_BYTES = 123
 SERVICE_RESTARTS = 1012
-"""The WebSocket close code after which the client may immediately connect again, to another
+"""The WebSocket close code that asks the client to reconnect immediately, which takes it to another
 gateway.
 """
 TRY_AGAIN_LATER = 1013
-"""The WebSocket close code that is used if the connection has to end for the benefit of others."""
+"""The WebSocket close code for connections that have to make room for others."""
 _CLOSE_CODES: dict[type[AntiphonError], int] = {
     Unavailable: SERVICE_RESTARTS,
     Unauthenticated: POLICY_VIOLATED,
@@ -62,7 +62,7 @@ _CLOSE_CODES: dict[type[AntiphonError], int] = {
 
 
 class RealtimeEndpoint:
-    """Serves connections, each of which has a conversation."""
+    """Serves WebSocket connections. Each connection has one conversation."""
 
     def __init__(
         self, endpoint: ConversationEndpoint, identities: Identities, origins: AllowedOrigins
@@ -73,11 +73,11 @@ class RealtimeEndpoint:
         self._ignored = IgnoredFieldReport(endpoint.metrics)
 
     def route(self) -> BaseRoute:
-        """Return the route of the WebSocket."""
+        """Return the WebSocket route."""
         return WebSocketRoute(PATH, self.serve)
 
     async def serve(self, websocket: WebSocket) -> None:
-        """Serve a connection from the handshake until its end."""
+        """Serve a connection, from the handshake to its end."""
         with ExitStack() as admitted:
             try:
                 self._check_origin(websocket)
@@ -92,7 +92,7 @@ class RealtimeEndpoint:
                 resumable = flag("resumable", websocket.query_params.get("resumable"))
                 resumed = flag("resumed", websocket.query_params.get("resumed"))
             except AntiphonError as error:
-                # An error because of the origin has no field.
+                # Errors about the origin have no field.
                 status = 403 if isinstance(error, InvalidArgument) and not error.field else 0
                 await websocket.send_denial_response(error_response(error, status))
                 return
@@ -105,14 +105,14 @@ class RealtimeEndpoint:
                 with suppress(WebSocketDisconnect, RuntimeError):
                     await websocket.close(_CLOSE_CODES[type(ended)], ended.message)
             except (WebSocketDisconnect, Cancelled):
-                # The client has disconnected or its connection was cut. Neither is an error of the
-                # gateway.
+                # The client has disconnected, or its connection was cut. The gateway has done
+                # nothing wrong.
                 return
 
     def _check_origin(self, websocket: WebSocket) -> None:
-        """Raise `InvalidArgument` if pages of this origin are not allowed.
+        """Raise `InvalidArgument` if pages from this origin are not allowed.
 
-        Browsers do not ask in advance whether a page may open a WebSocket.
+        This check is necessary because browsers do not send a preflight request for a WebSocket.
         """
         origin, host = websocket.headers.get("origin"), websocket.headers.get("host", "")
         own = origin in (f"http://{host}", f"https://{host}")
@@ -137,8 +137,8 @@ class RealtimeEndpoint:
             try:
                 await websocket.send_text(msgspec.json.encode(event).decode())
             except (WebSocketDisconnect, RuntimeError, ClientStalled):
-                # The second error occurs if the server has closed the connection because a ping was
-                # not answered.
+                # The second error occurs if the server has closed the connection after an
+                # unanswered ping.
                 raise Cancelled("the client has left") from None
 
         async def incoming() -> AsyncIterator[str]:
@@ -173,7 +173,7 @@ class RealtimeEndpoint:
     async def _resumed(
         self, came: AsyncIterator[str], key: KeyUse, first: ConversationSettings
     ) -> SavedConversation:
-        """Return the conversation that the first event requests.
+        """Return the conversation that the first event asks to resume.
 
         Raises the errors of `resumed_of`, and `DeadlineExceeded` if no event arrives in time.
         """

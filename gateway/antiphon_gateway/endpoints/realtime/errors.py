@@ -20,17 +20,17 @@ _API_CODES: dict[type[AntiphonError], str] = {
     ResponseUnderWay: "conversation_already_has_active_response",
 }
 
-# Clients retry after a `server_error`.
+# Clients only retry after a `server_error`.
 _CLIENTS_OWN = InvalidArgument | FailedPrecondition | NotFound | NotImplementedYet
 
 
 def error_json(error: AntiphonError, event_id: str | None) -> dict[str, Any]:
-    """Return the event `error`. `event_id` is the ID of the client event that caused it."""
+    """Return an `error` event. `event_id` is the ID of the client event that caused it."""
     return {"type": "error", "error": {**error_details(error), "event_id": event_id}}
 
 
 def error_details(error: AntiphonError) -> dict[str, Any]:
-    """Return the details of an error. They are the same in every event."""
+    """Return the details of an error, which are the same in every type of event."""
     return {
         "type": "invalid_request_error" if isinstance(error, _CLIENTS_OWN) else "server_error",
         "code": _code(error),

@@ -1,4 +1,4 @@
-"""Items in the format of the realtime API."""
+"""Converts items from and to the format of the realtime API."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "ass
 
 
 def read_item(given: ItemGiven, settings: ConversationSettings) -> Item:
-    """Return an item that a client has sent while these settings apply. Its ID is empty if the
-    client has not sent one.
+    """Parse an item from a client, using the current settings. Its ID is empty if the client has
+    not sent one.
 
     Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
@@ -72,7 +72,7 @@ def _check_id(given: ItemGiven) -> None:
 
 
 def _read_call(given: ItemGiven) -> Item:
-    """Return a function call from an earlier answer, or the result of a call."""
+    """Parse a function call from an earlier answer, or the result of a call."""
     _check_id(given)
     if given.call_id is None or not 1 <= len(given.call_id) <= MOST_ID_CHARS:
         raise InvalidArgument(
@@ -109,10 +109,10 @@ def _content(part: ContentPart, role: Role, settings: ConversationSettings, fiel
 
 
 def pcm16_from_base64(audio: str, sent: LiveFormat, field: str) -> bytes:
-    """Convert audio in this format to 16-bit samples. An incomplete sample at the end is dropped,
-    as it is for audio that is appended.
+    """Convert audio in the format `sent` to 16-bit samples. An incomplete sample at the end is
+    dropped, as it is for appended audio.
 
-    Raises `InvalidArgument` if it is not base64 or is a file in a container format.
+    Raises `InvalidArgument` if the audio is not base64 or is a file in a container format.
     """
     data = bare_samples(decoded_base64(audio, field), sent, field)
     return sent.pcm16(data[: len(data) - len(data) % sent.sample_bytes])

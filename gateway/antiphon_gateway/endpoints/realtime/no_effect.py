@@ -1,8 +1,8 @@
-"""OpenAI's fields that have no effect here, from the current API and from the beta, by their paths
+"""OpenAI's fields that have no effect here, from both the current API and the beta, by their paths
 in events.
 
-They are accepted, because an `error` would end the event loop of some clients. In
-`session.updated`, they are null or have the value that applies. All other fields that are not in
+They are accepted, because an `error` event would end the event loop of some clients. In
+`session.updated`, they are null or contain the value that applies. All other fields that are not in
 `client_events.py` are ignored and reported.
 """
 

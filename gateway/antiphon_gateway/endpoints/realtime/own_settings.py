@@ -1,5 +1,5 @@
-"""The fields `session.antiphon` and `response.antiphon`, which contain options of the model and
-sampling settings by stage.
+"""The fields `session.antiphon` and `response.antiphon`, which contain model options and sampling
+settings by stage.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from antiphon_gateway.media.data_url import decoded_base64
 
 SESSION = "session.antiphon"
 OWN_SETTINGS = frozenset({"answer_every_s", "options", "sampling"})
-"""Settings that OpenAI's API does not have, by the names that a conversation has for them."""
+"""The names of the conversation settings that do not exist in OpenAI's API."""
 
 
 def with_own(
     holds: ConversationSettings, asked: OwnResponseSettings, where: str
 ) -> ConversationSettings:
-    """Return settings with the options and the sampling settings that a client requests.
+    """Return the settings with a client's options and sampling settings applied.
 
-    Raises `InvalidArgument` with the field that is invalid. Its path begins with `where`.
+    Raises `InvalidArgument` with the invalid field. Its path begins with `where`.
     """
     sampling = {}
     for stage, given in asked.sampling.items():
@@ -47,13 +47,13 @@ def with_own(
 
 @contextmanager
 def named_within(where: str) -> Iterator[None]:
-    """Errors of antiphon's own settings that leave the block name the field below `where`."""
+    """Prefix the field in errors about antiphon's own settings with `where`."""
     try:
         yield
     except AntiphonError as error:
         setting = error.field.partition(".")[0]
         if setting in OWN_SETTINGS:
-            # As a name, and not as a word of the sentence.
+            # Replace the name of the field, but not the same word in the rest of the sentence.
             message = re.sub(rf"(?<![\w.]){setting}(?=\.\w|:)", f"{where}.{setting}", error.message)
             error.message, error.args = message, (message,)
             error.field = f"{where}.{error.field}"
@@ -61,8 +61,8 @@ def named_within(where: str) -> Iterator[None]:
 
 
 def _options(given: Mapping[str, msgspec.Raw], where: str) -> dict[str, str | float | bytes | None]:
-    """Return the options by name. A recording without data, as in `session.updated`, does not
-    change anything.
+    """Return the options by name. A recording without data, as in `session.updated`, leaves the
+    option unchanged.
     """
     removed: dict[str, None] = {name: None for name, raw in given.items() if bytes(raw) == b"null"}
     rest = {name: raw for name, raw in given.items() if name not in removed}
@@ -77,7 +77,7 @@ def _options(given: Mapping[str, msgspec.Raw], where: str) -> dict[str, str | fl
 
 
 def own_json(holds: ConversationSettings) -> dict[str, Any]:
-    """Return those of antiphon's settings that the client has set."""
+    """Return the antiphon-specific settings that the client has set."""
     every_s = holds.answer_every_s
     sampling = {stage: each.given() for stage, each in holds.sampling.items()}
     options = {

@@ -37,7 +37,7 @@ def response_json(response: Response, conversation_id: str) -> dict[str, Any]:
 
 
 def _details(response: Response) -> dict[str, Any] | None:
-    """Return the reason why the response is incomplete."""
+    """Return the reason why the response is incomplete, or None."""
     if response.error is not None:
         return {"type": response.status, "error": _error(response.error)}
     if response.reason:
@@ -54,9 +54,7 @@ def _error(error: AntiphonError) -> dict[str, Any]:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Return the tokens in the way in which the API counts them. A codec frame counts as an audio
-    token.
-    """
+    """Return the usage as the realtime API counts it. A codec frame counts as one audio token."""
     output = usage.completion_tokens + usage.completion_audio_frames
     return {
         "total_tokens": usage.prompt_tokens + output,

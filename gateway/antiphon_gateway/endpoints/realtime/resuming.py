@@ -1,5 +1,5 @@
-"""Continues a conversation over another connection. The client's first event requests this.
-OpenAI's API does not have this event.
+"""Resumes a conversation on another connection. The client requests this with its first event,
+which is not part of OpenAI's API.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _THREADS = SizedThreads("resuming")
 
 
 class HeardItem(msgspec.Struct, frozen=True):
-    """The part of an item that a client has received while the answer was in progress."""
+    """How much of an item a client received while the answer was in progress."""
 
     item_id: str
     text: str = ""
@@ -30,8 +30,8 @@ class HeardItem(msgspec.Struct, frozen=True):
 
 
 class ConversationResume(msgspec.Struct, frozen=True):
-    """The event `antiphon.conversation.resume`, which contains the latest token and the parts of
-    answers that the client received after it.
+    """The event `antiphon.conversation.resume`, which contains the latest token and what the client
+    has received since.
     """
 
     type: Literal["antiphon.conversation.resume"]
@@ -40,8 +40,8 @@ class ConversationResume(msgspec.Struct, frozen=True):
 
 
 def flag(name: str, value: str | None) -> bool:
-    """Return a boolean parameter of the address. Raises `InvalidArgument` if its value is neither
-    true nor false.
+    """Parse a boolean query parameter. Raises `InvalidArgument` if its value is neither true nor
+    false.
     """
     if value not in (None, "true", "false"):
         raise InvalidArgument(f"{name}: must be true or false", field=name)
@@ -51,12 +51,12 @@ def flag(name: str, value: str | None) -> bool:
 async def resumed_of(
     data: str, conversations: Conversations, owner: str, first: ConversationSettings
 ) -> SavedConversation:
-    """Return the conversation that a client's first event requests, up to the point that the client
-    has received.
+    """Return the conversation that a client's first event asks to resume, up to the point that the
+    client has received.
 
-    Raises `InvalidArgument` if this is a different event, or if the token is forged, too large or
-    was created for someone else. Raises `FailedPrecondition` if the token has expired or belongs to
-    a different model.
+    Raises `InvalidArgument` if the event has a different type, or if the token is forged, is too
+    large or belongs to a different API key. Raises `FailedPrecondition` if the token has expired or
+    belongs to a different model.
     """
     asked, token = await _THREADS.run(len(data), _read, data)
     try:

@@ -1,6 +1,6 @@
 """Converts the events of a conversation to the format of the realtime API.
 
-There is a table for simple events, and there are functions for the events of items and responses.
+Simple events are converted by a table, and the events of items and responses by functions.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _THREADS = SizedThreads("items")
 _ARGUMENTS = "response.function_call_arguments"
 _TRANSCRIPTION = "conversation.item.input_audio_transcription"
 _WHOLE = frozenset({"completed", "incomplete"})
-"""The statuses of a response whose audio is complete. After a cancellation, no further audio may be
-sent.
+"""The statuses of a response whose audio is sent completely. After a cancellation, no further audio
+may be sent.
 """
 
 _ITEM = {"item_id": "item_id"}
@@ -100,7 +100,7 @@ _PLAIN: Mapping[type[Any], tuple[str, Mapping[str, str]]] = {
         {"token": "token", "commands": "commands", "audio_commands": "audio_commands"},
     ),
 }
-"""Events for which only the type and the names of the fields differ."""
+"""Events that only differ in their type and field names."""
 
 
 def _usage(usage: Usage) -> Json:
@@ -120,14 +120,13 @@ _FORMS: Mapping[str, Callable[[Any], Any]] = {
     "error": error_details,
     "token": lambda token: pybase64.b64encode(token).decode() or None,
 }
-"""Fields whose values are written in a different form."""
+"""Fields whose values have to be converted."""
 
 
 class ServerEvents:
-    """Converts events. It knows the IDs of the session and the conversation, and encodes audio.
+    """Converts events, and encodes their audio.
 
-    If the recordings of an item that is retrieved are larger than `max_retrieved_bytes`, the item
-    is sent without them.
+    If the recordings of a retrieved item exceed `max_retrieved_bytes`, they are left out.
     """
 
     def __init__(self, settings: ConversationSettings, max_retrieved_bytes: int) -> None:
@@ -135,12 +134,12 @@ class ServerEvents:
         self._conversation_id = f"conv_{uuid.uuid4().hex}"
         self._max_retrieved_bytes = max_retrieved_bytes
         self._holds = settings
-        # The encoders for the items that are being spoken.
+        # The audio encoders of the items that are being spoken.
         self._encoders: dict[str, LiveEncoder] = {}
 
     async def of(self, event: ConversationEvent) -> list[Json]:
-        """Return the events of the API for an event of the conversation. Recordings are encoded on
-        a thread.
+        """Return the API's events for an event of the conversation. Recordings are encoded on a
+        separate thread.
         """
         if (row := _PLAIN.get(type(event))) is not None:
             kind, named = row
@@ -220,7 +219,7 @@ def _audio(at_part: Json, data: bytes) -> list[Json]:
 
 
 def _begun(event: ItemStarted) -> list[Json]:
-    """Return the events that report an item and its only part."""
+    """Return the events for the start of an item and its only part."""
     calls = isinstance(event.item.parts[0], FunctionCall)
     nothing: Json = {"arguments": ""} if calls else {"content": []}
     empty = item_json(event.item, status="in_progress") | nothing
@@ -237,7 +236,7 @@ def _begun(event: ItemStarted) -> list[Json]:
 
 
 def _ended(event: ItemDone) -> list[Json]:
-    """Return the events that end the part and the item."""
+    """Return the events for the end of a part and its item."""
     item = event.item
     at_output = _at_output(event)
     events = [] if isinstance(item.parts[0], FunctionCall) else _part_ended(event)
@@ -249,7 +248,7 @@ def _ended(event: ItemDone) -> list[Json]:
 
 
 def _part_ended(event: ItemDone) -> list[Json]:
-    """Return the events that end the part of a message."""
+    """Return the events for the end of a message's part."""
     part = part_json(event.item)
     at_output = _at_output(event)
     at_part = {**at_output, "item_id": event.item.id, "content_index": 0}

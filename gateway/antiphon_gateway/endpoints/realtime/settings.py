@@ -1,6 +1,4 @@
-"""Settings in the format of the realtime API: the changes that a client requests, and the current
-settings.
-"""
+"""Converts settings from and to the format of the realtime API."""
 
 from __future__ import annotations
 
@@ -31,8 +29,8 @@ from antiphon_gateway.media.live_audio import LIVE_FORMATS, LiveFormat
 
 
 def updated(holds: ConversationSettings, asked: SessionSettings) -> ConversationSettings:
-    """Return the settings with the changes that a client requests. Raises `InvalidArgument` if they
-    are invalid.
+    """Return the settings with a client's changes applied. Raises `InvalidArgument` if they are
+    invalid.
     """
     if asked.type != "realtime":
         raise InvalidArgument(
@@ -66,8 +64,8 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
 
 
 def for_response(holds: ConversationSettings, asked: ResponseSettings) -> ConversationSettings:
-    """Return the settings with the changes for one response. Raises `InvalidArgument` if they are
-    invalid.
+    """Return the settings with the changes for one response applied. Raises `InvalidArgument` if
+    they are invalid.
     """
     asked = response_of_today(asked)
     changed = _with(holds, asked.output_modalities, asked.max_output_tokens, "response")
@@ -110,7 +108,7 @@ def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]
         "max_output_tokens": max_tokens_json(holds),
         **{path.removeprefix("session."): None for path in NULL_IN_SESSION},
         "truncation": "disabled",
-        # Strict clients of OpenAI's API do not request these settings.
+        # Leave this out unless it is used, because strict clients of OpenAI's API would reject it.
         **({"antiphon": own} if own else {}),
     }
 
@@ -121,7 +119,7 @@ def modalities_json(holds: ConversationSettings) -> list[str]:
 
 
 def max_tokens_json(holds: ConversationSettings) -> int | str:
-    """Return the limit in the format of the API."""
+    """Return the output token limit in the format of the API."""
     return "inf" if holds.max_output_tokens is None else holds.max_output_tokens
 
 
@@ -167,13 +165,13 @@ def _with_audio(
 
 
 def format_json(holds: LiveFormat) -> dict[str, Any]:
-    """Return an audio format. Formats for telephony have a single rate, which is left out."""
+    """Return an audio format. Telephony formats have a fixed sample rate, which is left out."""
     rate = {"rate": holds.rate_hz} if holds.companding is None else {}
     return {"type": holds.name, **rate}
 
 
 def _transcription_json(holds: ConversationSettings) -> dict[str, Any] | None:
-    """Return the current transcription settings. They are those of the model that is served."""
+    """Return the current transcription settings, which name the served model."""
     wish = holds.transcripts
     if wish is None:
         return None

@@ -1,5 +1,5 @@
-"""The times at which each stage worked on a response. This is an event that only antiphon has, for
-clients that request it.
+"""Reports the times at which each stage worked on a response. This event only exists in antiphon,
+and is sent to clients that request it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from antiphon_gateway.conversations.events import Response
 
 
 def timeline_json(response: Response) -> list[dict[str, Any]]:
-    """Return the event for a response that is over. The list is empty if the conversation does not
-    request it or the response has not reached the stages.
+    """Return the event for a response that has ended. The list is empty if the client has not
+    requested this event, or if the response has not reached the stages.
 
-    Times are in seconds since a stage received the turn. A time is 0 if the event did not occur.
+    Times are in seconds since a stage received the turn. A time of 0 means that the event did not
+    occur.
     """
     if not response.settings.timeline or not response.reports:
         return []

@@ -1,4 +1,4 @@
-"""Functions in the format of the realtime API: those that a client offers, and the current ones."""
+"""Converts functions from and to the format of the realtime API."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CHOICES = ("none", "auto", "required")
 def with_tools(
     holds: ConversationSettings, asked: SessionSettings | ResponseSettings, where: str
 ) -> ConversationSettings:
-    """Return settings with the functions that a client offers. Raises `InvalidArgument` if a
-    function is invalid.
+    """Return the settings with a client's functions applied. Raises `InvalidArgument` if a function
+    is invalid.
 
-    If the function that must be called does not exist, this is reported when an answer is
+    If the function that must be called does not exist, this is only reported when an answer is
     requested, because clients may change one setting before the other.
     """
     changed = holds

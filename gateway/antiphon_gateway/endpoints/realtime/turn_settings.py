@@ -1,4 +1,4 @@
-"""The field `turn_detection`, as a client writes it and as it is reported."""
+"""Converts the field `turn_detection` from and to the format of the realtime API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST_IDLE_MS, MOST_IDLE_MS = 100.0, 120_000.0
 
 
 def read_turns(asked: TurnSettings | None) -> VoiceTurns | None:
-    """Return the settings to apply. Raises `InvalidArgument` with the field that is invalid."""
+    """Return the settings to apply. Raises `InvalidArgument` with the invalid field."""
     if asked is None:
         return None
     creates = asked.create_response is not False
@@ -58,8 +58,8 @@ def read_turns(asked: TurnSettings | None) -> VoiceTurns | None:
 
 
 def turns_json(holds: VoiceTurns | None) -> dict[str, Any] | None:
-    """Return the current settings. For `semantic_vad`, they include the duration of silence that
-    results from them.
+    """Return the current settings. For `semantic_vad`, they include the resulting duration of
+    silence.
     """
     if holds is None:
         return None

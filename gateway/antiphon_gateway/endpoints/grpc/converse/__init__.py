@@ -1,1 +1,1 @@
-"""`SpeechService.Converse`: conversations over gRPC."""
+"""Conversations over gRPC (`SpeechService.Converse`)."""

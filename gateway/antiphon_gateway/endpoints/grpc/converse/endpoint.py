@@ -1,10 +1,9 @@
-"""The `Converse` method. It admits a call, reads commands, sends events and ends the call.
+"""The `Converse` method, which admits a call, reads commands, sends events, and ends the call.
 
-Every wait has a limit. It is `body_timeout_s` for the first message, `send_timeout_s` for sending
-each event, and `max_conversation_s` for the whole conversation. gRPC's keepalive pings detect a
-client that has disconnected. gRPC's flow control slows down a client that sends commands faster
-than they are processed. If a client closes its sending side, it still receives the events of all
-work that it has requested.
+Every wait has a time limit: `body_timeout_s` for the first message, `send_timeout_s` for each event
+that is sent, and `max_conversation_s` for the whole conversation. gRPC's keepalive pings detect
+clients that have disconnected, and its flow control slows down clients that send commands too fast.
+A client that closes its sending side still receives the events of everything that it has requested.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ log = logging.getLogger("gateway.converse")
 _THREADS = SizedThreads("commands")
 
 LARGE_BYTES = 256 << 10
-"""A message that is larger than this is read on a thread."""
+"""Messages larger than this many bytes are parsed on a separate thread."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -64,10 +63,10 @@ class ConverseEndpoint:
         self._endpoint = endpoint
 
     async def serve(self, context: Context, key: KeyUse, forced_end: ForcedEnd) -> None:
-        """Serve one call for the API key. Raises the error that becomes the call's status.
+        """Serve a call. Raises the error that becomes the status of the call.
 
-        The caller sends the status after this method has returned. Sending a status may have to
-        wait for the client, and the resources of the conversation must be free by then.
+        The caller sends the status after this method has returned, because that may have to wait
+        for the client. By then, the resources of the conversation have been released.
         """
         first = await self._first(context)
         with self._endpoint.conversations.admit(first.open.model, key.name, forced_end) as admitted:
@@ -76,7 +75,7 @@ class ConverseEndpoint:
                 resumed = self._resumed(first.open.resumed, key, admitted.settings)
                 settings = resumed.settings
             else:
-                # A client that wants turns to be detected requests this explicitly.
+                # Turns are only detected if the client asks for it.
                 manual = replace(admitted.settings, turns=None)
                 settings = with_settings(manual, first.open.settings)
             resumable = first.open.resumable
@@ -94,7 +93,9 @@ class ConverseEndpoint:
         key: KeyUse,
         first: ConversationSettings,
     ) -> SavedConversation:
-        """Return the conversation in a token, up to the point that the client has received."""
+        """Return the conversation that a token contains, up to the point that the client has
+        received.
+        """
         delivered = read_delivered(asked.delivered)
         try:
             saved = self._endpoint.conversations.resume(asked.token, key.name, first)
@@ -103,8 +104,8 @@ class ConverseEndpoint:
         return with_delivered(saved, delivered)
 
     async def _first(self, context: Context) -> converse_pb2.ConverseRequest:
-        """Return the first message. Raises `InvalidArgument` if it is invalid, and
-        `DeadlineExceeded` if it does not arrive in time.
+        """Read the first message. Raises `InvalidArgument` if it is invalid, and `DeadlineExceeded`
+        if it does not arrive in time.
         """
         most_s = self._endpoint.config.limits.body_timeout_s
         try:
@@ -146,9 +147,9 @@ class _Served:
     async def run(self) -> None:
         """Serve the call until the client sends no more commands and has received all events.
 
-        Raises `Cancelled` if the client has disconnected, `ClientStalled` if it does not read,
-        `DeadlineExceeded` if the conversation has reached its maximum duration, and the errors of
-        `until_stopped`.
+        Raises `Cancelled` if the client has disconnected, `ClientStalled` if it has stopped
+        reading, `DeadlineExceeded` if the conversation has reached its maximum duration, and the
+        errors of `until_stopped`.
         """
         self._task = asyncio.current_task()
         try:
@@ -170,7 +171,9 @@ class _Served:
             ) from None
 
     async def _take(self, data: bytes) -> None:
-        """Process one command. An error is sent as an event, and the conversation continues."""
+        """Execute one command. An error is sent to the client as an event, and the conversation
+        continues.
+        """
         reference = ""
         try:
             asked = await _read(data, self._config)
@@ -208,7 +211,7 @@ class _Served:
                     self._limit.reschedule(asyncio.get_running_loop().time())
                 raise Cancelled("the client takes nothing") from None
             except grpc.aio.BaseError:
-                # gRPC raises this error if the call is over.
+                # gRPC raises this error if the call has ended.
                 raise Cancelled("the client has left") from None
 
 

@@ -1,4 +1,4 @@
-"""Reads the items that a client sends over gRPC. This module performs no I/O."""
+"""Parses the items that clients send over gRPC. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from antiphon_gateway.media.pcm_recording import PcmRecording
 from antiphon_gateway.orders.tools import read_arguments
 
 MOST_NAME_BYTES = 128
-"""The maximum length of an item's ID, and of the name that the client gives a command."""
+"""The maximum length in bytes of an item's ID, and of the reference that the client gives a
+command.
+"""
 MOST_CONTENTS = 256
 """The maximum number of parts in an item."""
 USUAL_RATE_HZ = 24_000
@@ -25,7 +27,7 @@ LEAST_RATE_HZ, MOST_RATE_HZ = 8_000, 48_000
 def read_item(
     item: converse_pb2.ConversationItem, settings: ConversationSettings, field: str
 ) -> Item:
-    """Return an item that a client has sent while these settings apply. Its ID may be empty.
+    """Parse an item from a client, using the current settings. Its ID may be empty.
 
     Raises `InvalidArgument` if the item is invalid.
     """
@@ -52,7 +54,7 @@ def read_item(
 
 
 def checked_name(name: str, field: str) -> str:
-    """Return the name. Raises `InvalidArgument` if it is too long."""
+    """Return the name unchanged. Raises `InvalidArgument` if it is too long."""
     if len(name.encode()) > MOST_NAME_BYTES:
         raise InvalidArgument(
             f"{field}: must have at most {MOST_NAME_BYTES} bytes of UTF-8", field=field
@@ -61,7 +63,7 @@ def checked_name(name: str, field: str) -> str:
 
 
 def read_samples(pcm16: bytes, rate_hz: int, field: str) -> PcmRecording:
-    """Return samples with their rate. Raises `InvalidArgument` if they are invalid."""
+    """Return the samples along with their rate. Raises `InvalidArgument` if they are invalid."""
     rate_hz = rate_hz or USUAL_RATE_HZ
     if not LEAST_RATE_HZ <= rate_hz <= MOST_RATE_HZ:
         raise InvalidArgument(
@@ -77,9 +79,10 @@ def read_samples(pcm16: bytes, rate_hz: int, field: str) -> PcmRecording:
 
 
 def read_whole(data: bytes, rate_hz: int, field: str) -> PcmRecording:
-    """Return the samples of a complete recording. It is either raw or a WAV file with this rate.
+    """Return the samples of a complete recording, which is either raw audio or a WAV file with the
+    given sample rate.
 
-    Raises `InvalidArgument` if it is invalid or a file in a different container format.
+    Raises `InvalidArgument` if the recording is invalid, or is a file in another container format.
     """
     sent = LiveFormat(PCM16.name, rate_hz or USUAL_RATE_HZ)
     return read_samples(bare_samples(data, sent, f"{field}.pcm16"), rate_hz, field)

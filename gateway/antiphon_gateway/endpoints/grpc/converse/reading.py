@@ -1,5 +1,5 @@
-"""Converts a `ConverseRequest` to a command for the conversation. `COMMANDS` has a row for each of
-them. This module performs no I/O.
+"""Converts a `ConverseRequest` to a command for the conversation. `COMMANDS` has a row for each
+command. This module performs no I/O.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ MOST_KEY_BYTES, MOST_VALUE_BYTES = 64, 512
 
 
 class AppendedSamples:
-    """Reads audio that is appended. Files in a container format are rejected."""
+    """Parses appended audio. Files in a container format are rejected."""
 
     def __init__(self) -> None:
         self._files = AppendedFiles("clear_audio")
 
     def take(self, more: converse_pb2.AppendAudio) -> PcmRecording:
-        """Return the next samples. Raises `InvalidArgument` if they are invalid. In this case,
+        """Return the next samples. Raises `InvalidArgument` if they are invalid, in which case
         nothing has changed.
         """
         sent = LiveFormat(PCM16.name, more.rate_hz or USUAL_RATE_HZ)
@@ -57,15 +57,15 @@ class AppendedSamples:
         return recorded
 
     def forget(self) -> None:
-        """Reset the state, because the buffer is empty again."""
+        """Reset the state, because the buffer was emptied."""
         self._files.forget()
 
 
 def read_command(
     request: converse_pb2.ConverseRequest, holds: ConversationSettings, appended: AppendedSamples
 ) -> Command:
-    """Return the command that a message contains, given the current settings. Raises
-    `InvalidArgument` if it is invalid.
+    """Parse the command in a message, using the current settings. Raises `InvalidArgument` if it is
+    invalid.
     """
     field = request.WhichOneof("command")
     if field == "open":
@@ -157,10 +157,10 @@ def _checked_metadata(metadata: dict[str, str]) -> dict[str, str]:
 
 
 class CommandField(NamedTuple):
-    """The command for a field of `ConverseRequest`, and the function that reads it.
+    """The command for a field of `ConverseRequest`, and the function that parses it.
 
-    The arguments of the function are the message in the field, the current settings and the audio
-    so far.
+    The function is called with the message in the field, the current settings, and the audio so
+    far.
     """
 
     command: type[Command]
@@ -183,14 +183,16 @@ COMMANDS: Mapping[str, CommandField] = {
         CancelResponse, lambda asked, *_: CancelResponse(asked.response_id)
     ),
 }
-"""Maps fields of `ConverseRequest` to commands. `open` is only allowed in the first message."""
+"""Maps the fields of `ConverseRequest` to commands. `open` is not included, because it is only
+allowed in the first message.
+"""
 
 
 def read_delivered(
     items: Sequence[converse_pb2.DeliveredItem],
 ) -> dict[str, tuple[str, float]]:
-    """Return, by item, the text and the seconds of audio that a client has received of answers that
-    were in progress.
+    """Return how much a client has received of each item that was in progress, as text and as
+    seconds of audio.
     """
     field = "open.resumed.delivered"
     if len(items) > MOST_DELIVERED:

@@ -1,5 +1,5 @@
-"""Settings that a client requests over gRPC, and the functions that are currently offered. This
-module performs no I/O.
+"""Parses the settings that clients request over gRPC, and writes the functions that are currently
+offered. This module performs no I/O.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _RANGES = {
 def with_settings(
     holds: ConversationSettings, asked: converse_pb2.ConversationSettings
 ) -> ConversationSettings:
-    """Return the current settings with the changes that a client requests. Raises `InvalidArgument`
-    with the field that is invalid.
+    """Return the settings with a client's changes applied. Raises `InvalidArgument` with the
+    invalid field.
     """
     if len(asked.sampling) > MOST_STAGES:
         raise InvalidArgument(
@@ -95,7 +95,7 @@ def _with_functions(
 def write_functions(
     holds: ConversationSettings, settings: converse_pb2.ConversationSettings
 ) -> None:
-    """Add the functions that are offered to a settings message."""
+    """Write the offered functions to a settings message."""
     if not holds.tools:
         return
     named = holds.tool_choice.startswith(FUNCTION)
@@ -111,7 +111,7 @@ def _read_turns(asked: converse_pb2.VoiceTurns) -> VoiceTurns:
     given = {field.name: value for field, value in asked.ListFields()}
     for name, value in given.items():
         least, most = _RANGES.get(name, (0.0, 1.0))
-        # The condition is written in this way so that NaN is refused.
+        # The condition is phrased so that NaN is rejected.
         if not least <= value <= most:
             field = f"settings.voice_turns.{name}"
             raise InvalidArgument(

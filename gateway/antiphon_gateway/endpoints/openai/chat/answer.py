@@ -1,4 +1,4 @@
-"""Converts the events of an order's segments to OpenAI's chat response, which is either complete or
+"""Converts the events of an order's segments to OpenAI's chat response, either complete or
 streamed.
 """
 
@@ -25,7 +25,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ChatAnswer:
-    """All choices of an answer. The answer ends when the last of them has finished."""
+    """An answer with all of its choices. It ends when the last choice has finished."""
 
     def __init__(self, head: AnswerHead, *, streamed: bool) -> None:
         self.streamed = streamed
@@ -39,7 +39,7 @@ class ChatAnswer:
         self._usage: SegmentUsage | None = None
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """Return what to send for an event, or b"" if there is nothing to send yet."""
+        """Return the data to send for an event, or b"" if there is nothing to send yet."""
         written = self._choices[choice].add(event)
         match event:
             case SegmentStarted():
@@ -53,8 +53,8 @@ class ChatAnswer:
         return written
 
     def fail(self, error: AntiphonError) -> bytes:
-        """Return the last event of a stream that fails. An answer that is not streamed is only sent
-        when it is complete.
+        """Return the last event of a stream that fails. An answer that is not streamed contains no
+        errors, because it is only sent once it is complete.
         """
         return server_sent(error_json(error))
 

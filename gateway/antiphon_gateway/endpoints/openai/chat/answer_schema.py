@@ -1,6 +1,4 @@
-"""The parts of OpenAI's chat completions, and of the chunks of a stream, that this gateway
-writes.
-"""
+"""The parts of OpenAI's chat completions and stream chunks that this gateway writes."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ class DataUrl(msgspec.Struct, frozen=True):
 
 
 class ImageAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An image, in the form that is commonly used by extensions of OpenAI's chat API."""
+    """An image, in the form that extensions of OpenAI's chat API commonly use."""
 
     type: str = "image_url"
     image_url: DataUrl
@@ -56,7 +54,7 @@ class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a function call. `index` is the number of the call within the answer.
+    """A piece of a function call. `index` is the position of the call in the answer.
 
     The first piece contains the ID, the type and the name. The call is only valid if the stream
     ends without an error.
@@ -69,7 +67,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The message of the assistant."""
+    """The assistant's message."""
 
     role: str = "assistant"
     content: str | None
@@ -90,7 +88,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A token that was a possible alternative. `bytes` is null if it has none."""
+    """An alternative token. `bytes` is null if it has no bytes."""
 
     token: str
     logprob: float
@@ -98,13 +96,13 @@ class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContentLogprob(TopLogprob, frozen=True, kw_only=True):
-    """A token in the answer's text, and the most likely tokens at its position."""
+    """A token of the answer's text, and the most likely tokens at its position."""
 
     top_logprobs: tuple[TopLogprob, ...]
 
 
 class Logprobs(msgspec.Struct, frozen=True):
-    """The log probabilities of the tokens in the text that is part of the same message."""
+    """The log probabilities of the tokens in the same message's text."""
 
     content: Sequence[ContentLogprob | msgspec.Raw]
     refusal: None = None
@@ -159,7 +157,7 @@ class StepsAnswer(msgspec.Struct, frozen=True):
 
 
 class ChunkExtension(msgspec.Struct, frozen=True):
-    """Fields of a chunk that are not part of OpenAI's API."""
+    """Fields of a chunk that extend OpenAI's API."""
 
     progress: StepsAnswer
 

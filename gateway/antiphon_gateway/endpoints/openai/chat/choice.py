@@ -53,8 +53,8 @@ _REASONS = {
 
 
 def _reason(finished: SegmentFinished, *, called: bool) -> str:
-    """Return the finish reason. An answer that ended normally and calls functions ends with a
-    reason that asks for their results.
+    """Return the finish reason. If an answer ended normally and calls functions, the reason asks
+    the client for their results.
     """
     called = called and finished.finish_reason is FinishReason.STOP
     return "tool_calls" if called else _REASONS[finished.finish_reason]
@@ -62,10 +62,10 @@ def _reason(finished: SegmentFinished, *, called: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """The data that all parts of an answer share. `created` is a Unix time in seconds.
+    """The data that is shared by all parts of an answer. `created` is a Unix time in seconds.
 
-    `audio_id` is empty if no audio is requested. Each choice has a separate ID. The transcript is
-    stored in `spoken`, which determines when it expires.
+    `audio_id` is empty if no audio was requested. Each choice has an ID of its own. Its transcript
+    is stored in `spoken`, which determines when it expires.
     """
 
     id: str
@@ -78,7 +78,7 @@ class AnswerHead:
     choices: int = 1
 
     def audio_id_of(self, choice: int) -> str:
-        """Return the ID of the audio of a choice."""
+        """Return the audio ID of a choice."""
         return f"{self.audio_id}_{choice}" if self.audio_id and choice else self.audio_id
 
     def chunk(
@@ -115,11 +115,11 @@ class WholeChoice:
         self.choice = Choice(index=index)
 
     def add(self, event: AnswerEvent) -> bytes:
-        """Add an event. Nothing is sent yet."""
+        """Add an event, without sending anything yet."""
         match event:
             case TextProduced():
                 self._text.append(event.text)
-                # Each log probability is written immediately, because writing all of them at once
+                # Encode log probabilities as they arrive, because encoding all of them at the end
                 # would block the event loop.
                 for each in map(_content_logprob, event.logprobs):
                     self._logprobs.append(msgspec.Raw(msgspec.json.encode(each)))
@@ -167,7 +167,7 @@ class StreamedChoice:
         self._called = False
 
     def add(self, event: AnswerEvent) -> bytes:
-        """Return what to send for an event, or b"" if there is nothing to send yet."""
+        """Return the data to send for an event, or b"" if there is nothing to send yet."""
         match event:
             case SegmentStarted():
                 self._model = event.model
@@ -184,7 +184,7 @@ class StreamedChoice:
                 return self._delta(Delta(tool_calls=pieces)) if pieces else b""
             case StepsAdvanced(stage, done, due):
                 # The delta is empty, because clients expect every chunk to contain a choice and may
-                # read it.
+                # access it.
                 steps = ChunkExtension(StepsAnswer(stage, done, due))
                 empty = Choice(index=self._index, delta=Delta())
                 return self._head.chunk(self._model, (empty,), antiphon=steps)
@@ -199,8 +199,8 @@ class StreamedChoice:
         return self._delta(Delta(role="assistant", audio=audio))
 
     def _text(self, event: TextProduced) -> bytes:
-        """Return the text. It includes log probabilities if tokens begin in it, because these are
-        never sent alone.
+        """Return the text. It includes the log probabilities of tokens that begin in it, because
+        these are never sent on their own.
         """
         if not event.text:
             return b""
@@ -216,7 +216,7 @@ class StreamedChoice:
         return self._delta(Delta(audio=AudioAnswer(data=data))) if data else b""
 
     def _closing(self, finished: SegmentFinished) -> bytes:
-        """Return the remaining audio, the finish reason, and the time when the audio expires."""
+        """Return the remaining audio, the finish reason, and the expiry time of the audio."""
         parts = [self._audio(self._base64.flush())]
         parts.append(self._delta(Delta(), _reason(finished, called=self._called)))
         if self._audio_id:

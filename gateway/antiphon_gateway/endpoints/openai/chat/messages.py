@@ -40,7 +40,8 @@ _PART_NAMES: Mapping[type, str] = {
 def read_messages(
     chat_messages: tuple[ChatMessage, ...], spoken: SpokenAnswers
 ) -> tuple[tuple[ConversationMessage, ...], Attachments]:
-    """Return the messages, and the attachments to which their parts refer by index.
+    """Return the messages and their attachments. The parts of messages refer to attachments by
+    index.
 
     Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
@@ -56,7 +57,7 @@ def read_messages(
         if not parts and message.audio is not None:
             parts = (TextPart(_said(message.audio, path, spoken)),)
         if not parts and not calls and role != "tool":
-            # A turn without any content, such as an answer that was interrupted immediately.
+            # A turn without content, such as an answer that was interrupted immediately.
             parts = (TextPart(""),)
         answered = message.tool_call_id or ""
         messages.append(
@@ -66,7 +67,7 @@ def read_messages(
 
 
 def _check_message(message: ChatMessage, path: str) -> None:
-    """Raise an error if a message contains more than a role and its content."""
+    """Raise an error if a message has fields that its role does not allow."""
     if message.role not in _ROLES:
         raise NotImplementedYet(
             f"{path}.role: {message.role!r} is not supported yet", field=f"{path}.role"
@@ -88,7 +89,7 @@ def _check_message(message: ChatMessage, path: str) -> None:
 
 
 def _calls(message: ChatMessage, path: str) -> tuple[ToolCall, ...]:
-    """Return the calls in a message of the assistant."""
+    """Return the calls in an assistant message."""
     calls = []
     for index, call in enumerate(message.tool_calls or ()):
         function, at = call.function, f"{path}.tool_calls[{index}].function"
@@ -100,8 +101,8 @@ def _calls(message: ChatMessage, path: str) -> tuple[ToolCall, ...]:
 
 
 def _said(audio: schema.AssistantAudio, path: str, spoken: SpokenAnswers) -> str:
-    """Return the transcript of the audio in a message. It is the one that the client has sent, or
-    the one that is stored under the ID.
+    """Return the transcript of the audio in a message. The client has either sent it, or it is
+    stored under the audio's ID.
     """
     said = audio.transcript or (spoken.transcript(audio.id) if audio.id else "")
     if not said and audio.transcript is None:
@@ -113,9 +114,7 @@ def _said(audio: schema.AssistantAudio, path: str, spoken: SpokenAnswers) -> str
 
 
 def _parts(message: ChatMessage, path: str, attachments: Attachments) -> tuple[Part, ...]:
-    """Return the content as parts. The media to which they refer are appended to the
-    attachments.
-    """
+    """Return the content as parts. The media that they refer to are appended to `attachments`."""
     content = message.content
     if isinstance(content, str):
         return (TextPart(content),) if content else ()
@@ -154,7 +153,7 @@ def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> 
 
 
 def _check_user(role: str, path: str, what: str) -> None:
-    """Raise an error unless the message is from the user. Other roles must not add media to a
+    """Raise an error unless the message is a user message. Other roles must not add media to a
     prompt.
     """
     if role != "user":

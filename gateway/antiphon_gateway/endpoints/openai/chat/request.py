@@ -1,4 +1,4 @@
-"""Converts an OpenAI chat request to an order. All checks that do not need a stage are made
+"""Converts an OpenAI chat request to an order. All checks that do not require a stage take place
 here.
 """
 
@@ -58,10 +58,10 @@ from antiphon_gateway.orders.tools import choose_tools, read_functions
 from antiphon_gateway.outputs import AUDIO, KNOWN, OUTPUTS, TEXT
 
 FLEX = "flex"
-"""OpenAI's name for a service tier whose requests may be served last."""
+"""OpenAI's name for the service tier with the lowest priority."""
 _SOUND = "leave it out; the sound of a video is heard as a recording of its own (input_audio)"
 _SCHEMA = "use response_format"
-# OpenAI's fields come first, followed by those of vLLM.
+# OpenAI's fields, followed by vLLM's.
 UNSUPPORTED: Mapping[str, Unsupported] = {
     "frequency_penalty": Unsupported((0,)),
     "presence_penalty": Unsupported((0,)),
@@ -115,16 +115,14 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "request_id": Unsupported(any_value=True),
     "cache_salt": Unsupported(any_value=True),
 }
-"""Fields that are known but not supported."""
+"""Known fields that are not supported."""
 ANY_OBJECT = '{"type": "object"}'
 _FORMATS = {"pcm16": "pcm", **{name: name for name in FORMATS if name != "pcm"}}
 """OpenAI's names for formats in this endpoint."""
 
 
 def read_chat(body: bytes, visit: RequestContext) -> tuple[Order, ChatAnswer]:
-    """Read the body of a request. Raises `InvalidArgument` or `NotImplementedYet` with the
-    field.
-    """
+    """Parse a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
     decoder = body_decoder(ChatRequest, visit.sampling_stages)
     unsupported = {
         **options_outside(visit.options),
@@ -208,7 +206,7 @@ def _voice(chat: ChatRequest, voices: tuple[str, ...]) -> str:
     if chat.audio is None:
         return ""
     voice = voice_name(chat.audio.voice)
-    # A recording, which is the only type of option that is an object, also counts as a voice.
+    # An option that is an object is a recording, and also counts as a voice.
     recorded = any(bytes(each).lstrip().startswith(b"{") for each in chat.options.values())
     if voices and not voice and not recorded:
         raise invalid("audio.voice", f"is missing or empty; there are: {', '.join(voices)}")
@@ -259,7 +257,7 @@ def _json_schema(form: ResponseForm | None) -> str | None:
 
 
 def _max_tokens(chat: ChatRequest) -> tuple[str, int | None]:
-    """Return the limit and the name of the field that sets it."""
+    """Return the limit, and the name of the field that sets it."""
     old, new = or_unset(chat.max_tokens), or_unset(chat.max_completion_tokens)
     if old is not None and new is not None and old != new:
         raise invalid("max_tokens", "differs from max_completion_tokens; give one of them")

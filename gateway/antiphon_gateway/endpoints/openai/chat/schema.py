@@ -1,9 +1,9 @@
-"""The parts of OpenAI's request for a chat completion that this gateway reads.
+"""The parts of OpenAI's chat completion request that this gateway reads.
 
-A request may contain all fields that OpenAI or vLLM defines. request.py determines which values are
-supported, and fields.py determines how all other fields are processed. `options`, `delivery`,
-`chunk_policy` and a field for each further stage that samples, which has the name of its role, are
-additions.
+A request may contain any field that OpenAI or vLLM defines. request.py determines which values are
+supported, and fields.py determines how other fields are treated. Extensions are `options`,
+`delivery`, `chunk_policy`, and a field for each further sampling stage, which is named after the
+stage's role.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from antiphon_gateway.endpoints.http.voice import VoiceId
 from antiphon_gateway.endpoints.openai.chunk_policy import ChunkPolicyOptions
 from antiphon_gateway.endpoints.openai.label import Label
 
-# For fields that are accepted without effect. The limit is at least as high as OpenAI's.
+# The type of fields that are accepted but have no effect. A text of limited length. The limit is at
+# least as high as OpenAI's.
 MetadataKey = Annotated[str, Meta(max_length=64)]
 Metadata = Annotated[dict[MetadataKey, Label], Meta(max_length=16)]
 
 
 class ChatTextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
-    """A text, which may be empty."""
+    """A piece of text, which may be empty."""
 
     text: str | None
 
 
 class InputAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A recording in base64, as a data URL, or as an address. If `format` is missing, the format is
-    determined from the content.
+    """A recording, given in base64, as a data URL, or as a URL. If `format` is missing, the format
+    is determined from the content.
     """
 
     data: str
@@ -66,7 +67,7 @@ class VideoUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChatVideoPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="video_url"):
-    """A video. This is an addition to OpenAI's parts that other servers support as well."""
+    """A video. This extension of OpenAI's API is supported by other servers as well."""
 
     video_url: VideoUrl
 
@@ -78,17 +79,17 @@ class AudioUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChatAudioUrlPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="audio_url"):
-    """A recording. This is an addition to OpenAI's parts that other servers support as well."""
+    """A recording. This extension of OpenAI's API is supported by other servers as well."""
 
     audio_url: AudioUrl
 
 
 class FilePart(msgspec.Struct, frozen=True, tag="file"):
-    """This part is known but not supported yet."""
+    """A known part that is not supported yet."""
 
 
 class RefusalPart(msgspec.Struct, frozen=True, tag="refusal"):
-    """This part is known but not supported yet."""
+    """A known part that is not supported yet."""
 
 
 Part = (
@@ -112,8 +113,8 @@ class AssistantAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AssistantImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A generated image that the client sends back. It has no effect, because the model does not
-    receive it again.
+    """A generated image that the client sends back. It has no effect, because it is not passed to
+    the model.
     """
 
     image_url: ImageUrl
@@ -160,7 +161,7 @@ class ChatTool(msgspec.Struct, frozen=True):
 
 
 class NamedFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A function, given by its name."""
+    """A function, identified by its name."""
 
     name: str
 
@@ -187,7 +188,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PromptCacheOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """These options have no effect, because the stage decides which prefixes are kept."""
+    """These options have no effect, because each stage decides which prefixes to cache."""
 
     mode: Label | None = None
     ttl: Label | None = None
@@ -240,7 +241,7 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     logprobs: bool | None = None
     top_logprobs: int | None = None
     response_format: ResponseForm | None = None
-    # These fields are additions. The first three are those of vLLM.
+    # These fields extend OpenAI's API. The first three are vLLM's.
     top_k: int | None = None
     repetition_penalty: float | None = None
     chat_template_kwargs: dict[str, TemplateValue] | None = None
@@ -250,7 +251,7 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     tools: tuple[ChatTool, ...] | None = None
     tool_choice: str | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    # Only values that have no effect are accepted. See request.UNSUPPORTED.
+    # Only values without effect are accepted (see request.UNSUPPORTED).
     frequency_penalty: Any = None
     presence_penalty: Any = None
     logit_bias: Any = None

@@ -1,1 +1,1 @@
-"""`/v1/images/generations`: images for a prompt."""
+"""The endpoint `/v1/images/generations`, which generates images from a prompt."""

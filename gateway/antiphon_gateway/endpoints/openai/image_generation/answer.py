@@ -1,4 +1,4 @@
-"""Converts the events of a prompt's segments to images."""
+"""Converts the events of a prompt's segments to OpenAI's response with images."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ImageAnswers:
         self._usage: SegmentUsage | None = None
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """Return the whole answer with the last event, and b"" before that.
+        """Return the complete answer after the last event, and b"" before that.
 
         Raises `UnusableOutput` if a choice has no image.
         """

@@ -1,5 +1,5 @@
-"""Converts a request to `/v1/images/generations` to an order. All checks that do not need a stage
-are made here.
+"""Converts a request to `/v1/images/generations` to an order. All checks that do not require a
+stage take place here.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
         (False,),
         "leave it out; /v1/chat/completions with modalities: ['image'] streams, and reports steps",
     ),
-    # OpenAI has a separate endpoint for editing.
+    # OpenAI has a separate endpoint for editing images.
     "image": Unsupported(remedy="images are made from the prompt alone; leave it out"),
     "mask": Unsupported(remedy="images are made from the prompt alone; leave it out"),
     # These are fields of vllm-omni and other servers.
@@ -59,14 +59,12 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "guidance_scale": Unsupported(remedy=_OPTION),
     "true_cfg_scale": Unsupported(remedy=_OPTION),
 }
-"""Fields that are known but not supported."""
+"""Known fields that are not supported."""
 _FORMAT, _FILE = "b64_json", "png"
 
 
 def read_image_request(body: bytes, visit: RequestContext) -> tuple[Order, ImageAnswers]:
-    """Read the body of a request. Raises `InvalidArgument` or `NotImplementedYet` with the
-    field.
-    """
+    """Parse a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
     decoder = body_decoder(ImagesBody, visit.sampling_stages)
     unsupported = {
         **UNSUPPORTED,

@@ -1,7 +1,7 @@
 """The parts of OpenAI's messages for `/v1/images/generations` that this gateway reads or writes.
 
-The sampling fields, those of further stages under the names of their roles, and `options` are
-additions.
+Extensions are the sampling fields, `options`, and a field for each further sampling stage, which is
+named after the stage's role.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ImagesBody(StageSampling, frozen=True, forbid_unknown_fields=True, kw_only
     response_format: str | None = None
     output_format: str | None = None
     options: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
-    # Only values that have no effect are accepted. See request.UNSUPPORTED.
+    # Only values without effect are accepted (see request.UNSUPPORTED).
     background: Any = None
     output_compression: Any = None
     partial_images: Any = None
@@ -62,7 +62,7 @@ class ImageOutputDetails(msgspec.Struct, frozen=True):
 
 
 class ImagesUsage(msgspec.Struct, frozen=True):
-    """The usage of all images. The prompt counts once."""
+    """The usage of all images. The prompt is counted once."""
 
     input_tokens: int
     output_tokens: int

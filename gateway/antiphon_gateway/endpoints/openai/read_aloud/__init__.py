@@ -1,1 +1,1 @@
-"""`/v1/audio/speech`, which speaks a text verbatim."""
+"""The endpoint `/v1/audio/speech`, which reads a text aloud verbatim."""

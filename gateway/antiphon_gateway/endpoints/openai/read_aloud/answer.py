@@ -1,6 +1,4 @@
-"""Converts the events of a segment to audio as it is generated, either as raw bytes or as
-server-sent events.
-"""
+"""Converts the events of a segment to audio, either as raw bytes or as server-sent events."""
 
 from __future__ import annotations
 
@@ -18,9 +16,10 @@ from antiphon_gateway.sessions.events import SegmentFinished, SegmentUsage
 
 
 class AudioBytes:
-    """The audio file. It is sent as it is generated, or as a whole if its `encoding` requires this.
+    """The audio as a file. It is sent as it is generated, or once it is complete if its `encoding`
+    requires this.
 
-    An error after the first byte cannot be reported. In this case, the connection is closed.
+    An error after the first byte cannot be reported, so the connection is closed instead.
     """
 
     def __init__(self, encoding: AudioEncoding) -> None:
@@ -47,7 +46,7 @@ class AudioEvents:
         self._base64 = Base64Stream()
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """Return what to send for an event, or b"" if there is nothing to send yet."""
+        """Return the data to send for an event, or b"" if there is nothing to send yet."""
         match event:
             case AudioEncoded():
                 return self._delta(self._base64.add(event.data))

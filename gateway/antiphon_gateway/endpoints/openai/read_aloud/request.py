@@ -1,5 +1,5 @@
-"""Converts a request to `/v1/audio/speech` to an order. All checks that do not need a stage are
-made here.
+"""Converts a request to `/v1/audio/speech` to an order. All checks that do not require a stage take
+place here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from antiphon_gateway.orders.order import Order
 from antiphon_gateway.outputs import AUDIO
 
 UNSUPPORTED: Mapping[str, Unsupported] = {
-    # The checkpoint determines what it can do.
+    # The checkpoint determines which tasks are available.
     "task_type": Unsupported(any_value=True),
     "max_new_tokens": Unsupported(remedy="use max_tokens"),
     "x_vector_only_mode": Unsupported((False,)),
@@ -59,9 +59,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
 
 
 def read_speech(body: bytes, visit: RequestContext) -> tuple[Order, AudioBytes | AudioEvents]:
-    """Read the body of a request. Raises `InvalidArgument` or `NotImplementedYet` with the
-    field.
-    """
+    """Parse a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
     decoder = body_decoder(SpeechBody, visit.sampling_stages)
     unsupported = {
         **options_outside(visit.options),
@@ -105,9 +103,9 @@ def _options(
     """Return the model's options, and a mapping from options to the names of fields that error
     messages use.
 
-    Options come from `options` and from fields that other servers use for them. Raises
-    `NotImplementedYet` if there is a recording of a voice but the model cannot use it, and
-    `InvalidArgument` if a field differs from its option. Other options that the model does not have
+    Options come from `options`, and from fields that other servers use for them. Raises
+    `NotImplementedYet` if a voice recording is given but the model cannot use it, and
+    `InvalidArgument` if a field contradicts its option. Other options that the model does not have
     are ignored and reported.
     """
     options = options_from_json(speech.options)

@@ -1,8 +1,8 @@
 """The parts of OpenAI's messages for `/v1/audio/speech` that this gateway reads or writes.
 
-The sampling fields, those of further stages under the names of their roles, `options`, `delivery`
-and `chunk_policy` are additions. The fields after them are additions as well and are used by other
-servers.
+Extensions are the sampling fields, `options`, `delivery`, `chunk_policy`, and a field for each
+further sampling stage, which is named after the stage's role. They are followed by fields that
+other servers use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEFAULT_FORMAT = "mp3"
 
 
 class SpeechBody(StageSampling, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A request. `input` is the text that is spoken, and `instructions` describe how."""
+    """A request. `input` is the text to speak, and `instructions` describes how to speak it."""
 
     model: str
     input: str
@@ -32,13 +32,12 @@ class SpeechBody(StageSampling, frozen=True, forbid_unknown_fields=True, kw_only
     options: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
     delivery: Literal["stream", "whole"] | None = None
     chunk_policy: ChunkPolicyOptions | None = None
-    # These are fields of vllm-omni and other servers. Each of them is an option of the model under
-    # a different name.
+    # Fields of vllm-omni and other servers. Each is a model option under a different name.
     language: str | None = None
     ref_audio: str | None = None
     ref_text: str | None = None
     non_streaming_mode: bool | None = None
-    # This field has no effect. A file is always sent as it is generated, regardless of `stream`.
+    # This field has no effect, because a file is always sent as it is generated.
     stream: bool | None = None
     user: Label | None = None
 

@@ -1,1 +1,3 @@
-"""`/v1/audio/transcriptions`, which transcribes a recording with a model that accepts audio."""
+"""The endpoint `/v1/audio/transcriptions`, which transcribes a recording with a model that accepts
+audio.
+"""

@@ -36,14 +36,14 @@ FORMATS: Mapping[str, str] = {
     "srt": _PLAIN,
     "vtt": "text/vtt; charset=utf-8",
 }
-"""The formats of a complete transcript, with their media types."""
+"""The formats of a complete transcript, and their media types."""
 _STREAMED = ("json", "text")
 UNDETERMINED = "und"
 """The ISO 639 code for an unknown language."""
 
 
 def checked_format(wanted: str, *, streamed: bool) -> str:
-    """Return the name of one of the `FORMATS`. Raises `InvalidArgument` if it is unknown or a
+    """Return the name of one of the `FORMATS`. Raises `InvalidArgument` if it is unknown, or if a
     `streamed` answer does not support it.
     """
     name = wanted.strip().lower()
@@ -56,8 +56,8 @@ def checked_format(wanted: str, *, streamed: bool) -> str:
 
 
 class WholeTranscript:
-    """The transcript in one of the `FORMATS`. `language` and `temperature` are the client's values,
-    and `task` is OpenAI's name for the task.
+    """A complete transcript in one of the `FORMATS`. `language` and `temperature` are the client's
+    values, and `task` is OpenAI's name for the task.
     """
 
     streamed = False
@@ -82,7 +82,7 @@ class WholeTranscript:
         self._logprobs: list[float] = []
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """Return what to send for an event, or b"" if there is nothing to send yet."""
+        """Return the data to send for an event, or b"" if there is nothing to send yet."""
         match event:
             case SegmentStarted():
                 self._seconds = event.input_audio_s
@@ -133,7 +133,7 @@ class TranscriptEvents:
         self._text: list[str] = []
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """Return what to send for an event, or b"" if there is nothing to send yet."""
+        """Return the data to send for an event, or b"" if there is nothing to send yet."""
         match event:
             case TextProduced() if event.text:
                 self._text.append(event.text)

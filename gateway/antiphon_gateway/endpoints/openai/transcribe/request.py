@@ -1,5 +1,5 @@
-"""Converts a form for `/v1/audio/transcriptions` to an order. All checks that do not need a stage
-are made here.
+"""Converts a form for `/v1/audio/transcriptions` to an order. All checks that do not require a
+stage take place here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DIARIZED = "diarized_json"
 _NO_SPEAKERS = "the model does not tell speakers apart"
 _GRANULARITIES = ("segment", "word")
 UNSUPPORTED: Mapping[str, Unsupported] = {
-    # These are fields of OpenAI for which no model here provides data.
+    # Fields of OpenAI's API for which no model here provides data.
     "include": Unsupported(remedy="only the text is told; leave it out"),
     "chunking_strategy": Unsupported(
         ("auto",), "a recording is always heard as a whole; leave it out"
@@ -41,7 +41,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "languages": Unsupported(remedy="name one as the language, or several in the prompt"),
     "known_speaker_names": Unsupported(remedy=f"{_NO_SPEAKERS}; leave it out"),
     "known_speaker_references": Unsupported(remedy=f"{_NO_SPEAKERS}; leave it out"),
-    # These are fields of vLLM and other servers.
+    # Fields of vLLM and other servers.
     "to_language": Unsupported(remedy="ask /v1/audio/translations, or a chat, to translate"),
     "task": Unsupported(("transcribe",), "ask /v1/audio/translations to translate"),
     "frequency_penalty": Unsupported(("0", "0.0")),
@@ -50,13 +50,13 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "stream_include_usage": Unsupported(any_value=True),
     "stream_continuous_usage_stats": Unsupported(any_value=True),
 }
-"""Fields that are known but not supported."""
+"""Known fields that are not supported."""
 
 
 def read_transcription(
     form: TranscriptionForm, visit: RequestContext
 ) -> tuple[Order, WholeTranscript | TranscriptEvents]:
-    """Read a form. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
+    """Parse a form. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
     if not form.model:
         raise invalid("model", "is empty")
     check_unsupported(form, UNSUPPORTED)
@@ -84,9 +84,7 @@ def read_transcription(
 
 
 def _check_granularities(granularities: Iterable[str]) -> None:
-    """Raise an error if timestamps are requested that are not available, or if the value is
-    invalid.
-    """
+    """Raise an error if the value is invalid, or if the requested timestamps are not available."""
     for each in granularities:
         if each == "word":
             raise NotImplementedYet(

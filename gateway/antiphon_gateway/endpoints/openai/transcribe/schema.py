@@ -15,8 +15,8 @@ from antiphon_gateway.endpoints.http.transcription_usage import DurationUsage, T
 
 
 class TranscriptForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The fields that a transcription and a translation have in common. `prompt` provides context
-    for the recording.
+    """The fields that transcriptions and translations have in common. `prompt` provides context for
+    the recording.
     """
 
     file: FormFile
@@ -33,8 +33,8 @@ class TranscriptForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_completion_tokens: int | None = None
 
     def sampling(self, wanted: str) -> SamplingRequest:
-        """Return the sampling settings for the text. An answer in the format `wanted` may need
-        additional ones.
+        """Return the sampling settings for the text, including those that the response format
+        `wanted` requires.
         """
         return SamplingRequest(
             temperature=self.temperature,
@@ -54,7 +54,7 @@ class TranscriptionForm(TranscriptForm, frozen=True, forbid_unknown_fields=True,
     timestamp_granularities: tuple[str, ...] = msgspec.field(
         default=(), name="timestamp_granularities[]"
     )
-    # These are fields of OpenAI for which no model here provides data. See request.UNSUPPORTED.
+    # Fields of OpenAI's API for which no model here provides data. See request.UNSUPPORTED.
     include: tuple[str, ...] = msgspec.field(default=(), name="include[]")
     chunking_strategy: str | None = None
     keywords: tuple[str, ...] = msgspec.field(default=(), name="keywords[]")
@@ -66,11 +66,11 @@ class TranscriptionForm(TranscriptForm, frozen=True, forbid_unknown_fields=True,
 
 
 class TranscriptionSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the transcript. Times are in seconds of the recording, and `tokens` contains the
-    model's IDs.
+    """A part of the transcript. Times are in seconds from the start of the recording, and `tokens`
+    contains the model's token IDs.
 
-    `avg_logprob` is the mean log probability of the tokens. `seek` and `no_speech_prob` exist in
-    Whisper, but the model does not report them. They are 0.
+    `avg_logprob` is the mean log probability of the tokens. `seek` and `no_speech_prob` are
+    specific to Whisper, and are always 0.
     """
 
     id: int
@@ -86,11 +86,11 @@ class TranscriptionSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transcription(msgspec.Struct, frozen=True):
-    """The text. The fields after it are included in `verbose_json`. `language` is the client's
-    value.
+    """The response. All fields except for the text are only included in `verbose_json`. `language`
+    is the client's value.
 
-    There is a single segment for the whole recording, and there are no words, because the model
-    reports no times.
+    The model reports no timestamps, so there is a single segment for the whole recording, and there
+    are no words.
     """
 
     text: str
@@ -110,7 +110,7 @@ class TranscriptionDelta(
 
 
 class TranscriptionDone(msgspec.Struct, frozen=True, tag_field="type", tag="transcript.text.done"):
-    """The end of the transcript, with the whole text."""
+    """The end of the transcript, with the complete text."""
 
     text: str
     usage: TokensUsage

@@ -1,7 +1,7 @@
-"""A transcript with times, as JSON or as subtitles. It has a single segment for the whole
+"""Transcripts with timestamps, as JSON or as subtitles. They have a single segment for the whole
 recording.
 
-The model reports no times, so only those of the recording itself are known.
+The model reports no timestamps, so only the length of the recording is known.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def whole_segment(
     logprobs: Sequence[float],
     temperature: float | None,
 ) -> tuple[TranscriptionSegment, ...]:
-    """Return the segment for a recording with this length in seconds. The result is empty if the
+    """Return the segment for a recording that is `seconds` long. The result is empty if the
     transcript is empty.
 
-    `logprobs` contains the log probabilities of its tokens. If no `temperature` is given, it is 0
-    in the segment.
+    `logprobs` contains the log probabilities of its tokens. If `temperature` is None, it is
+    reported as 0.
     """
     if not text.strip():
         return ()
@@ -48,7 +48,9 @@ def whole_segment(
 
 
 def srt(text: str, seconds: float) -> str:
-    """Return the transcript in SubRip format, with a number, the times and the text."""
+    """Return the transcript in SubRip format, which consists of a number, the times and the
+    text.
+    """
     if not (cue := _cue(text)):
         return ""
     # SubRip cannot escape its arrow.
@@ -69,9 +71,7 @@ def _cue(text: str) -> str:
 
 
 def _end_ms(seconds: float) -> int:
-    """Return the end of the cue in milliseconds, rounded up. A cue lasts for at least one
-    millisecond.
-    """
+    """Return the end of the cue in milliseconds, rounded up to at least 1."""
     return max(1, math.ceil(seconds * 1000))
 
 

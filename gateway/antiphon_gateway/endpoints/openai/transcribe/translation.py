@@ -1,4 +1,4 @@
-"""`/v1/audio/translations`, which creates a transcript in English by instructing the model."""
+"""The endpoint `/v1/audio/translations`, which asks the model for a transcript in English."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "language": Unsupported(remedy="the model detects it; to specify it, name it in the prompt"),
     "to_language": Unsupported(("en",), "only English is supported; ask a chat to translate"),
 }
-"""Fields that are known but not supported."""
+"""Known fields that are not supported."""
 
 
 class TranslationForm(TranscriptForm, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,7 +42,7 @@ class TranslationForm(TranscriptForm, frozen=True, forbid_unknown_fields=True, k
 def read_translation(
     form: TranslationForm, visit: RequestContext
 ) -> tuple[Order, WholeTranscript | TranscriptEvents]:
-    """Read a form. Raises `InvalidArgument` with the field that is invalid."""
+    """Read a form. Raises `InvalidArgument` with the invalid field."""
     if not form.model:
         raise invalid("model", "is empty")
     wanted = checked_format(form.response_format, streamed=bool(form.stream))
