@@ -1,3 +1,3 @@
-"""The runtime of a stage. It comprises sessions, the scheduling of the engine, links and the gRPC
+"""The runtime of a stage: its sessions, the scheduling of its engine, its links, and its gRPC
 server.
 """

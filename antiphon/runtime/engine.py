@@ -1,13 +1,13 @@
 """The interface between the runtime and the engine of a model.
 
-An engine is single-threaded. The runtime calls it on one dedicated thread and never on the event
-loop. It passes every chunk exactly once and in order. The engine owns the accelerator memory of its
-segments, but no sockets, clocks or sessions.
+An engine is single-threaded. The runtime calls it on one dedicated thread, and never on the event
+loop. It passes each chunk exactly once and in order. The engine owns the accelerator memory of its
+segments, but has no sockets, clocks or sessions.
 
-A segment goes through the following calls. First, `admit` registers it without allocating
-accelerator memory. Then `accept` is called any number of times, and `step` is called whenever
-`awaited_edge` is None. Finally, `release` is called exactly once, after which the key is forgotten.
-A key is never admitted again.
+The runtime makes the following calls for each segment. First, `admit` registers the segment without
+allocating accelerator memory. Then `accept` is called any number of times, and `step` whenever
+`awaited_edge` is None. Finally, `release` is called exactly once. The same key is never admitted
+again.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from antiphon.values.segment import FinishReason, SegmentKey
 
 @dataclass(frozen=True, slots=True)
 class SegmentSettings:
-    """The settings of a segment that apply to one stage.
+    """The settings of a segment for one stage.
 
     The `seed` in `sampling` is derived for this stage and this answer. `outputs` are the output
     edges of this stage that have a destination. An engine may skip the work for all other edges.
     `options` are the request's options after they have been validated against the description of
     the stage. If the segment is `live`, its input arrives while it is being recorded. `history` is
     the beginning of the output. It contains only the parts from which the stage can continue.
-    `whole_inputs` are the input edges that use whole delivery. `asked` contains those settings of
-    `sampling` that the request sets. It is meant for engines whose defaults depend on the input.
+    `whole_inputs` are the input edges that use whole delivery. `asked` contains the sampling
+    settings that the request itself sets, for engines whose defaults depend on the input.
     """
 
     voice: str
@@ -52,9 +52,9 @@ class SegmentSettings:
 class InputChunk(Struct, frozen=True):
     """A chunk on an input edge of an admitted segment. Chunks are passed in order and exactly once.
 
-    If `prime` is true, the chunk only prepares the segment's state, and the output that results
-    from it is dropped. Such chunks come first, at position 0, and only on edges that are declared
-    as `primed`.
+    If `prime` is true, the chunk only prepares the segment's state, and the resulting output is
+    dropped. Priming chunks come before all others, at position 0, and only on edges that are
+    declared as `primed`.
     """
 
     edge: str
@@ -68,11 +68,11 @@ class InputChunk(Struct, frozen=True):
 class Emitted(Struct, frozen=True):
     """Output of a segment on one edge. `position` is the position of its first element.
 
-    Each output edge in `SegmentSettings.outputs` ends with exactly one `Emitted` that has a
-    `finish_reason`. It may have no tensors. If `prime` is true, the output prepares the consumer's
-    state, for example with the frames of a reference voice. Such output comes first on its edge, at
-    position 0, and the edge must be declared as `primed`. It is not counted, needs no credit, is
-    sent immediately regardless of the delivery, and has no `finish_reason`.
+    Each output edge in `SegmentSettings.outputs` must end with exactly one `Emitted` that has a
+    `finish_reason`, which may be empty otherwise. If `prime` is true, the output prepares the
+    consumer's state, for example with the frames of a reference voice. Priming output comes before
+    all other output on its edge, at position 0, and the edge must be declared as `primed`. It is
+    not counted, needs no credit, is sent immediately for any delivery, and has no `finish_reason`.
     """
 
     key: SegmentKey
@@ -98,7 +98,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The segment has failed, while other segments are not affected. The runtime will release the
+    """The segment has failed, but other segments are not affected. The runtime will release the
     segment.
     """
 
@@ -110,9 +110,9 @@ class Failed:
 class Advanced:
     """The progress of a segment, which has completed `done` of `due` steps.
 
-    This event is optional. An engine may return one per step. The stage reports progress at most
-    once every `StageLimits.steps_s` seconds, and always when `done == due`. The segment fails
-    unless 1 <= `done` <= `due`.
+    This event is optional, and an engine may return one per step. The stage reports progress at
+    most once every `StageLimits.steps_s` seconds, and when `done == due`. The segment fails unless
+    1 <= `done` <= `due`.
     """
 
     key: SegmentKey
@@ -130,32 +130,32 @@ class Engine(Protocol):
         """Register a segment. Raises `AntiphonError` to refuse it."""
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Store input. This must be cheap. Raises `AntiphonError` if the chunk cannot be used."""
+        """Store a chunk of input. This must be cheap. Raises `AntiphonError` if the chunk is
+        invalid.
+        """
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
         """Return the input edge on which the segment is waiting, or None if it can step.
 
-        A segment can also step if work is in progress whose result a later step will return.
+        A segment can also step if work is in progress that a later step will complete.
         """
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
         """Advance every segment that can step by one step, except for the segments in `held`.
 
-        This is only called if there is such a segment. A segment is held while its output on a
-        governed edge has no credit. During this time, it must not cost anything. If a single
-        segment fails, return a `Failed` event for it. An exception means that the engine state is
-        unknown, and fails every segment.
+        This is only called if at least one segment can step. A segment is held while its output on
+        a governed edge has no credit, and must not use any engine time while it is held. If a
+        single segment fails, return a `Failed` event for it. Raising an exception means that the
+        state of the engine is unknown, and fails all segments.
         """
 
     def release(self, key: SegmentKey) -> None:
-        """Free everything that belongs to the segment. This may be called at any time after
-        `admit`.
-        """
+        """Free all resources of the segment. This may be called at any time after `admit`."""
 
 
 @runtime_checkable
 class CountingEngine(Engine, Protocol):
-    """An engine that can report the counts of a segment before the segment is complete."""
+    """An engine that can report the counts of a segment that is not complete yet."""
 
     def so_far(self, key: SegmentKey) -> Completed:
         """Return the current counts, with the finish reason `CANCELLED`."""
@@ -165,8 +165,8 @@ class CountingEngine(Engine, Protocol):
 class PreparingEngine(Engine, Protocol):
     """An engine that prepares the first step of a segment on another thread.
 
-    During the preparation, `awaited_edge` is None, and the runtime does not call `step` for this
-    segment. If there is no other work, `step` waits until a segment has been prepared.
+    During the preparation, `awaited_edge` is None, and the segment does not take part in steps. If
+    there is no other work, `step` waits until a segment has been prepared.
     """
 
     def prepares(self, key: SegmentKey) -> bool:
@@ -183,23 +183,22 @@ class PreparingEngine(Engine, Protocol):
 
 @runtime_checkable
 class DetachedEngine(Engine, Protocol):
-    """An engine whose model runs in separate processes, which may die and be restarted.
+    """An engine whose model runs in separate processes, which can crash and be restarted.
 
-    Its `step` blocks until a result arrives. While the processes are down, `admit` raises
-    `Unavailable`. All segments that the engine had at that time fail.
+    Its `step` blocks until a result arrives. When the processes go down, all segments in the engine
+    fail, and `admit` raises `Unavailable` until they are back.
     """
 
     def interrupt(self) -> None:
-        """Make the current call of `step` return if it is blocked, or otherwise the next one. This
-        may be called on any thread.
+        """Unblock the current call to `step`, or otherwise the next one. This may be called on any
+        thread.
         """
 
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
-        """Call `changed` with an error when the engine goes down, and with None when it is
-        available again.
+        """Call `changed` with an error when the engine goes down, and with None when it is back.
 
-        The function may be called on any thread. It is called immediately if the engine is down at
-        the moment.
+        The function may be called on any thread. If the engine is already down, it is called
+        immediately.
         """
 
     def close(self) -> None:
@@ -207,8 +206,8 @@ class DetachedEngine(Engine, Protocol):
 
 
 class PendingCopies(Protocol):
-    """Asynchronous copies of outputs to the host, which may still be in progress when a
-    step ends.
+    """Asynchronous copies of output to the host, which may still be in progress when a step
+    ends.
     """
 
     def seal(self) -> Callable[[], None] | None:
@@ -257,17 +256,19 @@ class StageFacts:
 
 
 def never_fatal(error: Exception) -> bool:
-    """Use this as `is_fatal` for an engine that has no device that an error could corrupt."""
+    """Return False. Use this as `is_fatal` for an engine without a device that an error could
+    corrupt.
+    """
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedStage:
-    """The result of the function `load` of a stage."""
+    """A loaded model, as returned by the `load` function of a stage."""
 
     engine: Engine
     facts: StageFacts
     # The asynchronous copies from the engine to the host, if there are any.
     copies: PendingCopies | None = None
-    # Returns whether the process must be restarted after an exception of the engine.
+    # Returns whether an exception of the engine requires the process to be restarted.
     is_fatal: Callable[[Exception], bool] = never_fatal

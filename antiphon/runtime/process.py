@@ -1,4 +1,4 @@
-"""Settings of a stage's process and of its threads."""
+"""Process and thread settings of a stage."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from antiphon.transport.heap import keep_freed_memory
 
 Result = TypeVar("Result")
 
-# The time for which a busy engine thread may hold the GIL before the event loop runs. The default
-# is 5 ms, which would be added to every message.
+# How long a busy engine thread may hold the GIL before the event loop runs. Python's default of 5
+# ms would delay every message by that much.
 SWITCH_INTERVAL_S = 100e-6
 
 
@@ -30,8 +30,8 @@ def run(main: Coroutine[Any, Any, Result], switch_interval_s: float = SWITCH_INT
 def stand_back(nice: int) -> None:
     """Increase the niceness of this thread, and of all threads and processes that it starts.
 
-    `nice` is relative to the niceness of the process. This has no effect outside Linux, because
-    niceness belongs to the process there.
+    `nice` is relative to the niceness of the process. This only works on Linux, because other
+    systems have no niceness per thread.
     """
     if nice and sys.platform == "linux":
         here = os.getpriority(os.PRIO_PROCESS, 0)

@@ -1,3 +1,1 @@
-"""Transport between stage processes. It comprises links, payload transports, TLS and listening
-sockets.
-"""
+"""Communication between stage processes: links, payload transports, TLS, and listening sockets."""

@@ -1,8 +1,8 @@
-"""Receive buffers that are reused once their last view no longer exists.
+"""Receive buffers that are reused once their last view has been deleted.
 
-The page faults of a new buffer of many MiB cost about 0.5 ms per MiB, which is more than the copy
-into the buffer. The buffer that was freed last is reused first. The amount of memory that is kept
-is limited.
+Page faults in a new, large buffer cost about 0.5 ms per MiB, which is more than copying the data
+into it. The buffer that was freed last is reused first. The amount of memory that the pool keeps is
+limited.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ class BufferPool:
         """
         room = self._suitable(size)
         start = -room.ctypes.data % ALIGNMENT
-        # This is a separate view, which is garbage collected together with the last view of the
-        # buffer.
+        # This is a separate view, which is deleted along with the last view of the buffer.
         owner = room[start : start + size]
         weakref.finalize(owner, self._give_back, room).atexit = False
         return owner.data

@@ -1,15 +1,15 @@
 """Asynchronous copies between the device and payloads in host memory.
 
-Outputs are copied to pinned memory on a separate stream, and the engine's thread continues
-immediately. The arrays must not be read before the function that `ToHost.seal` returned has
-completed. The thread that sends the arrays calls this function, so the engine does not wait. Inputs
-are copied through pinned memory as well. The engine's stream waits for these copies, but no thread
+Output is copied to pinned memory on a separate stream, while the engine thread continues
+immediately. The arrays must not be read until the function returned by `ToHost.seal` has completed.
+That function is called by the thread that sends the arrays, so the engine does not wait. Input is
+copied through pinned memory as well. The engine's stream waits for these copies, but no thread
 does.
 
-A batch is copied at once, and each session receives a slice of the same array. The staging slot
-becomes free when the last slice is deleted, which is after the last chunk that contains one has
-been sent. If no slot is free, torch copies synchronously and the engine waits. In this way, a slow
-reader slows down the engine without the risk of a deadlock.
+A batch is copied in one go, and each session receives a slice of the same array. The staging slot
+becomes free when the last slice is deleted, which happens once the last chunk that contains one has
+been sent. If no slot is free, torch copies synchronously, and the engine waits. A slow reader thus
+slows down the engine, without any risk of deadlock.
 
 On a device without streams, the same code completes each copy before it returns. If a direction is
 disabled, which is the default on CPUs, nothing is copied unnecessarily.
@@ -37,11 +37,11 @@ _cuda: Any = torch.cuda
 UNIT_BYTES = 64 << 10
 
 Wait = Callable[[], None]
-"""Blocks until the copies are complete. It does not hold the GIL."""
+"""A function that blocks until the copies are complete, without holding the GIL."""
 
 
 class Mark(Protocol):
-    """A point in the work of a stream, such as a `torch.cuda.Event`."""
+    """A point in the work of a stream, like a `torch.cuda.Event`."""
 
     def query(self) -> bool:
         """Return whether the stream has reached this point."""
@@ -140,7 +140,7 @@ class Staging:
     def __init__(self, capacity: int, *, pinned: bool) -> None:
         self._slots = SlotAllocator(capacity, UNIT_BYTES)
         self._memory = torch.empty(capacity, dtype=torch.uint8, pin_memory=pinned)
-        # A view may be garbage collected during `take`, so the slots that are returned are queued.
+        # A view may be garbage collected during `take`, so returned slots are queued.
         self._returned: deque[int] = deque()
 
     @property
@@ -172,8 +172,8 @@ class Staging:
 class ToHost:
     """Copies the outputs of an engine to the host. It is used on the engine's thread.
 
-    Without `staging`, copies are synchronous. `waited` counts the copies for which the engine had
-    to wait.
+    Without `staging`, copies are synchronous. `waited` counts the copies that the engine had to
+    wait for.
     """
 
     def __init__(self, copies: Copies, staging: Staging | None) -> None:
@@ -199,7 +199,7 @@ class ToHost:
         """Return an array with the dtype and the shape of the tensor, which is filled later. Slices
         of it are views.
 
-        Its values are valid once the function that the next call of `seal` returns has completed.
+        Its values are valid once the function returned by the next call to `seal` has completed.
         """
         size = tensor.numel() * tensor.element_size()
         if self._staging is None or not size:
@@ -285,11 +285,11 @@ def on_device(
     device: torch.device,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Return a small number of values on the device, for work that is submitted from now on. On a
-    CPU, an array is returned without being copied.
+    """Return a small number of values as a tensor on the device, for work that is submitted from
+    now on. On a CPU, an array is not copied.
 
-    The copy to a GPU uses pinned memory. With pageable memory, the caller would wait until all
-    previous device work is complete.
+    For a GPU, the values are copied through pinned memory. With pageable memory, the caller would
+    have to wait for all earlier device work.
     """
     host = torch.as_tensor(values, dtype=dtype)
     if device.type == "cuda":
@@ -298,7 +298,9 @@ def on_device(
 
 
 def together_on_device(arrays: Sequence[Array], device: torch.device) -> list[torch.Tensor]:
-    """Copy several arrays of 64-bit numbers to the device in a single copy. See `on_device`."""
+    """Copy several arrays of 64-bit numbers to the device in a single transfer, as described in
+    `on_device`.
+    """
     if device.type == "cpu":
         return [torch.from_numpy(each) for each in arrays]
     flat = [np.ascontiguousarray(each).reshape(-1).view(np.int64) for each in arrays]

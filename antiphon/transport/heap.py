@@ -1,20 +1,20 @@
 """Memory settings for the whole process.
 
-Memory that has been freed is kept in the process. By default, glibc maps every block above a
-threshold separately and unmaps it when it is freed. Each payload of several MiB that passes through
-gRPC would then cause page faults several times. They would cost about 0.5 ms per MiB, which is more
-than all copies together.
+Freed memory is kept in the process. By default, glibc maps every block above a threshold
+separately, and unmaps it when it is freed. A payload of several MiB would then cause page faults
+several times on its way through gRPC. At about 0.5 ms per MiB, they would cost more than all copies
+combined.
 
-All threads share a single arena. By default, each thread has its own arena, so memory that one
-thread has freed cannot be used by another thread. A stage is warmed up on the thread that loads it.
-Without a shared arena, the engine's thread would cause the same page faults again and the process
-would hold the memory twice. In addition, the arena of a thread consists of pieces of 64 MiB, which
-are unmapped regardless of the thresholds. In a measurement, a decoder caused 25,000 page faults for
+All threads share a single arena. By default, each thread has an arena of its own, so memory that
+one thread has freed cannot be used by another. A stage is warmed up on the thread that loads it.
+Without a shared arena, the engine thread would cause the same page faults again, and the process
+would hold the memory twice. In addition, the arena of a thread consists of 64 MiB pieces, which are
+unmapped regardless of the thresholds. In one measurement, a decoder caused 25,000 page faults for
 every load of 16 sessions.
 
-Objects that exist after startup are exempt from garbage collection. A full collection stops the
-whole process. It takes 30 to 40 ms for the modules of a gateway and 160 ms for the modules of a
-stage, which is longer than a frame of speech.
+Objects that exist after startup are exempt from garbage collection. A full collection pauses the
+whole process. For the modules of a gateway, this takes 30 to 40 ms, and for those of a stage 160
+ms, which is longer than a frame of speech.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ import gc
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
-# The size of the largest block that is allocated from the heap, and the amount of memory that may
+# The maximum size of a block that is allocated from the heap, and the amount of memory that may
 # remain free at its top.
 LARGEST_BYTES = 64 << 20
 KEPT_BYTES = 256 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Keep memory that has been freed in the process. Returns False if malloc is not the one of
-    glibc.
+    """Keep freed memory in the process. Returns False if glibc's malloc is not in use.
 
     This affects the whole process and cannot be undone. Call it before threads are started.
     """

@@ -1,9 +1,9 @@
 """Prometheus metrics of a stage's links to its consumers.
 
 Only the sending stage exports link metrics, so that a sum over all stages counts each link once.
-Each peer has its own series, which is labelled with its name. If there are more than `MAX_PEERS`
-peers, all further ones share the name `OTHERS`. The counts of a link start at zero, so its series
-restart when a lost link is replaced.
+Each peer has its own series, which is labelled with the peer's name. If there are more than
+`MAX_PEERS` peers, the rest share the name `OTHERS`. When a lost link is replaced, its counters
+restart at zero.
 """
 
 from __future__ import annotations

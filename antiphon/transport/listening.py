@@ -1,7 +1,7 @@
 """The addresses on which a process listens, for IPv4 and IPv6.
 
-`localhost` stands for both loopback addresses, and `[::]` for all addresses of both families. If
-the host does not support a family, that family is left out.
+`localhost` stands for both loopback addresses, and `[::]` for all addresses of both families. A
+family that the host does not support is left out.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def _free_port(host: str) -> int:
 
 async def wait_closed(server: grpc.aio.Server) -> None:
     """Wait until a server has stopped or failed."""
-    # The wait is shielded. If gRPC's own wait were cancelled, the server would not notice that it
-    # is stopped.
+    # Shield the wait. If gRPC's own wait were cancelled, the server would not notice that it has
+    # been stopped.
     ending = asyncio.ensure_future(server.wait_for_termination())
     try:
         await asyncio.shield(ending)

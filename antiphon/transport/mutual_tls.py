@@ -1,8 +1,8 @@
 """Mutual TLS between the services of a deployment.
 
-Every service has a certificate of the deployment's CA that contains the name of its role, such as
-`gateway.antiphon`. A client verifies that the name in the server's certificate is that of the
-intended stage. A server verifies that the name of the caller is authorized. Files are reloaded when
+Every service has a certificate from the deployment's CA, which contains the name of its role, such
+as `gateway.antiphon`. A client verifies that the name in the server's certificate is that of the
+intended stage, and a server verifies that the caller's name is authorized. Files are reloaded when
 they change. Each handshake of a server and each new channel uses the current content.
 """
 

@@ -1,4 +1,4 @@
-"""Files that are reloaded when they change, such as certificates."""
+"""Reloads files that change, such as certificates."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ log = logging.getLogger(__name__)
 
 
 class RenewedFiles(Generic[Held]):
-    """The result of `read`, which is called again when a file changes. This class is thread-safe.
+    """Holds the result of `read`, which is called again when a file changes. This class is
+    thread-safe.
 
-    If the files do not match, for example because only one of them has been written, or if they
-    cannot be read, the previous result is kept and the next call tries again. The constructor
+    If the files cannot be read or do not match, for example because only one of them has been
+    written so far, the previous result is kept, and the next call tries again. The constructor
     raises the error of `read`, which is `InvalidArgument`.
     """
 
@@ -85,7 +86,7 @@ def renewed_credentials(
 
     return grpc.dynamic_ssl_server_credentials(
         configuration_of(files.holds),
-        # The stub does not mention None, which means that nothing has changed.
+        # The type stub does not include None, which means that nothing has changed.
         cast("Callable[[], grpc.ServerCertificateConfiguration]", configuration),
         require_client_authentication=callers_show_one,
     )

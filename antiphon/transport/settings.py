@@ -27,9 +27,9 @@ class LinkSettings:
     `device` is the torch device, which determines whether NCCL or Gloo is used. `slab_bytes` is the
     amount of shared memory for payloads in flight on one link. `resume_window_s` is the time within
     which a broken link can be resumed. Set it to 0 to disable resuming. `session_bytes` and
-    `link_bytes` limit the amount of queued data, as described at `SendLog`. With `mutual_tls`, no
-    data leaves the host unencrypted. A connection is considered broken if the consumer has
-    something to confirm but sends nothing for `answer_within_s` seconds.
+    `link_bytes` limit the amount of queued data, as described in `SendLog`. With `mutual_tls`, no
+    data leaves the host unencrypted. A connection counts as broken if the consumer has something to
+    confirm but sends nothing for `answer_within_s` seconds.
     """
 
     transport: TransportName

@@ -1,9 +1,9 @@
 """A buddy allocator for offsets. This module performs no I/O.
 
-The sizes of blocks are powers of two. A block can be split, and it is merged with its buddy when
-both are free. Therefore a slab can serve requests of 20 KB as well as 40 MB, and it forms a single
-block again after all slots have been returned. The block that was freed last is reused first,
-because its pages are populated and its lines are in the cache.
+Block sizes are powers of two. A block can be split, and is merged with its buddy when both are
+free. A slab can thus serve requests of 20 KB as well as 40 MB, and becomes a single block again
+once all slots have been returned. The block that was freed last is reused first, because its pages
+are populated and its lines are in the cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads a checkpoint directory, including its fingerprint, its weights and individual modules.
+"""Reads checkpoint directories: their fingerprint, their weights, and individual modules.
 
 torch is only imported when weights are read.
 """

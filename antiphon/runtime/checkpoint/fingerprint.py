@@ -30,8 +30,8 @@ OTHER_WEIGHTS = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.onnx")
 FINGERPRINT_DIGITS = 32
 SAMPLED_BLOCKS = 64
 BLOCK_BYTES = 64 << 10
-# The maximum number of folders in a checkpoint. More folders indicate a wrong directory, such as
-# one that contains several checkpoints.
+# The maximum number of folders in a checkpoint. If there are more, the directory is probably the
+# wrong one, for example one that contains several checkpoints.
 MAX_FOLDERS = 64
 
 

@@ -15,13 +15,13 @@ BAR_STEPS = 100
 LOG_STEPS = 10
 """The maximum number of log lines during loading. A summary follows them."""
 MIN_BYTES = 1 << 30
-"""For parts that are smaller than this, only the summary is logged."""
+"""Parts smaller than this many bytes only log the summary."""
 
 log = logging.getLogger(__name__)
 
 
 class LoadingProgress:
-    """A context manager that reports how many bytes of one part of a model have been loaded.
+    """A context manager that reports how much of a part of a model has been loaded.
 
     On success, it logs a summary that contains the number of bytes, the time in seconds, and the
     rate in GB/s.

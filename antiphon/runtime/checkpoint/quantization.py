@@ -1,4 +1,4 @@
-"""Detects from the names of the tensors whether a part of a checkpoint is quantized.
+"""Detects whether a part of a checkpoint is quantized, based on the names of its tensors.
 
 `config.json` describes the quantization method for the whole model (`quantization_config`), but a
 checkpoint may quantize only some of its parts. A quantized weight is stored as several tensors that

@@ -22,7 +22,9 @@ def read_header(path: Path) -> bytes:
 
 
 def header_length(start: bytes) -> int | None:
-    """The bytes of length prefix and header of a file that starts so; None if it has none."""
+    """Return the size of the length prefix and the header of a file that starts with these bytes,
+    or None if there is no valid header.
+    """
     if len(start) < PREFIX_BYTES:
         return None
     (length,) = struct.unpack("<Q", start[:PREFIX_BYTES])

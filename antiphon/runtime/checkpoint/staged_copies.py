@@ -1,8 +1,8 @@
-"""Copies from a memory-mapped file to a GPU by means of two pinned buffers.
+"""Copies tensors from a memory-mapped file to a GPU through two pinned buffers.
 
-A copy from pageable memory passes through a small buffer of the driver and blocks the host. Here,
-the host converts the dtype and fills one pinned buffer while the device reads the other one. The
-two buffers limit the amount of host memory, regardless of the size of the weights.
+A copy from pageable memory goes through a small buffer of the driver, and blocks the host. Here,
+the host converts the dtype and fills one pinned buffer while the device reads the other. The amount
+of host memory is the size of these two buffers, however large the weights are.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Builds a single module of a model with its weights, and reads no other tensors.
 
 `from_pretrained` does not support this for every part. Released checkpoints contain one tensor per
-expert, while transformers keeps all experts in a single tensor and supports the conversion only for
-some parts. Therefore the names of the stored tensors are derived from the module itself, and any
-difference from the files is an error.
+expert, whereas transformers keeps all experts in a single tensor, and only converts between the two
+for some parts. Here, the names of the stored tensors are derived from the module itself, and any
+mismatch with the files is an error.
 """
 
 from __future__ import annotations

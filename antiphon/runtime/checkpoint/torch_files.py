@@ -1,8 +1,8 @@
 """Reads files that `torch.save` has written, without executing code.
 
-Such a file is a pickle, and a pickle can call arbitrary functions. Therefore only tensors and plain
-values are accepted. The records of the file are stored uncompressed, so they need no more memory
-than the size of the file.
+Such a file is a pickle, and unpickling can call arbitrary functions, so only tensors and plain
+values are accepted. The records must be stored uncompressed, so that they cannot take up more
+memory than the size of the file.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def read_torch_file(path: Path) -> Any:
 
 
 def _check_records(path: Path) -> None:
-    """Raise an error unless the records of the archive are stored in the way in which `torch.save`
-    writes them.
+    """Raise an error unless the records of the archive are stored in the way that `torch.save`
+    stores them.
     """
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
@@ -55,8 +55,8 @@ def _check_records(path: Path) -> None:
 
 
 def _refusal(path: Path, error: UnpicklingError) -> AntiphonError:
-    """Return the error for an unsafe file. It replaces torch's own message, which recommends
-    loading the file anyway.
+    """Return the error for an unsafe file. It replaces torch's own message, which suggests loading
+    the file anyway.
     """
     called = _CALLED.search(str(error))
     what = f"calls {called[1]}" if called else "holds more than tensors and plain values"

@@ -135,7 +135,7 @@ class Weights:
         """Return a context manager that reads tensors. It can also copy them into tensors on
         `device`.
 
-        If `read_into` fills tensors on a GPU, they are complete when the context ends.
+        Tensors on a GPU that were filled by `read_into` are complete once the context ends.
         """
         import torch
 

@@ -1,7 +1,7 @@
-"""The session state machine of a stage. It converts facts to instructions and uses no clock, thread
-or socket.
+"""The session state machine of a stage. It turns facts into instructions, and uses no clocks,
+threads or sockets.
 
-A stage converts chunks on its input edges to chunks on its output edges. The following overview
+A stage turns chunks on its input edges into chunks on its output edges. The following overview
 shows the path from an incoming chunk to an outgoing one, and the function that performs each step:
 
     link or stream   LinkPort, StageServicer           decode a message, call Stage.handle
@@ -22,9 +22,9 @@ shows the path from an incoming chunk to an outgoing one, and the function that 
                      Stage._apply                      put it on a link or the reply outbox
     link             OutgoingLinks.send_nowait         number, buffer until acknowledged, transmit
 
-The names in the left column are values. `facts` lists everything that can happen to a stage.
-`instructions` lists everything that the table can request. `Stage` in `runtime.server` carries out
-the instructions and owns all sockets, timers and threads.
+The names in the left column are values. The module `facts` defines everything that can happen to a
+stage, and `instructions` defines everything that the table can request. `Stage` in `runtime.server`
+carries out the instructions, and owns all sockets, timers and threads.
 
 Back-pressure works in the opposite direction. When the engine has consumed an input edge,
 `LiveSession._grant_inputs` returns a `Grant`. The producer receives it as `Credited`,
@@ -38,11 +38,11 @@ There are several reasons for this structure:
   threads.
 * The engine thread never accesses sessions. It applies `Limit` itself, because the event loop may
   be late and the engine must not exceed its credit.
-* Every session ends in `LiveSessions.end`. With a second exit, a slot would sooner or later be
-  leaked.
+* Every session ends in `LiveSessions.end`. If there were a second exit, it would be easy to leak a
+  slot.
 
 Two details are not elegant. `Stage._apply` contains a loop, because carrying out an instruction can
-fail, and the failure is itself a fact that leads to further instructions. `LiveSession` uses two
-callbacks (`no_slot` and `leaving`) to ask `LiveSessions` for a slot. This avoids a cycle between
-the layers, but someone who reads `session.py` does not see where the call goes.
+fail, and the failure is itself a fact that leads to further instructions. Also, `LiveSession` uses
+two callbacks (`no_slot` and `leaving`) to ask `LiveSessions` for a slot. This avoids a cycle
+between the layers, but the destination of these calls is not visible in `session.py`.
 """

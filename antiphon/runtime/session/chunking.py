@@ -1,8 +1,8 @@
-"""Determines the chunk boundaries of a segment's output with pure functions of counts.
+"""Pure functions that determine the chunk boundaries of a segment's output.
 
-The inputs are the number of positions that have been produced, the number that have been sent, and
-whether the segment has finished. No state is kept, so nothing can carry over from one segment to
-the next.
+Their inputs are the number of positions that have been produced, the number that have been sent,
+and whether the segment has finished. They keep no state, so nothing can carry over from one segment
+to the next.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from antiphon.values.segment import ChunkPolicy
 
 
 def next_boundary(sent: int, policy: ChunkPolicy) -> int:
-    """Return the position at which the chunk that starts at `sent` is full.
+    """Return the position at which a chunk that starts at `sent` is full.
 
     Boundaries are at first, first + ramp[0] and so on, and then after every `steady` positions.
     """

@@ -1,5 +1,5 @@
-"""The timeouts of a session, which limit the idle time between segments, stalled input and the
-duration of a segment.
+"""The timeouts of a session. They limit the idle time between segments, the time for which input
+may stall, and the duration of a segment.
 """
 
 from __future__ import annotations

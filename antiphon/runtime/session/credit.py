@@ -1,10 +1,10 @@
-"""Back-pressure by means of credit, which limits how many positions a producer may send ahead of
-its consumer.
+"""Credit-based back-pressure, which limits how many positions a producer may send ahead of its
+consumer.
 
-A stage that generates faster than its consumer would otherwise fill queues along the whole
-pipeline. If the answer were then cancelled, the work of all stages would have been wasted. A limit
-on the bytes of a link would not help, because a link carries many sessions, and a slow session must
-not stop the others. Therefore credit is counted per edge and per segment, in positions.
+Without it, a stage that generates faster than its consumer would fill queues along the whole
+pipeline. If the answer were then cancelled, all of this work would be wasted. Limiting the bytes on
+a link would not help, because a link carries many sessions, and a slow session must not block the
+others. Credit is therefore counted for each edge of each segment, in positions.
 
 It works as follows:
 
@@ -17,18 +17,17 @@ It works as follows:
 3. The consumer adds each chunk to its `Intake`. When its engine has consumed everything and its own
    output is not held, `LiveSession._grant_inputs` sends a `Grant`. In this way, back-pressure
    propagates from the client to the first stage.
-4. A grant is a total that is counted from the start of the segment, not an increment. Therefore
-   duplicated or reordered grants have no effect.
+4. A grant is a total since the start of the segment, and not an increment, so duplicated or
+   reordered grants do no harm.
 
 Two rules prevent deadlocks:
 
-* A chunk may exceed the window if the consumer has taken everything before it. Otherwise a chunk
-  that is larger than the window could never be sent.
-* The consumer always grants everything that it has taken, immediately. If it retained some of it,
-  this could be exactly the amount that the next chunk needs.
+* A chunk may exceed the window if the consumer has consumed everything before it. Otherwise, a
+  chunk larger than the window could never be sent.
+* The consumer immediately grants everything that it has consumed. If it withheld any credit, that
+  could be exactly what the next chunk needs.
 
-Waiting for credit does not count as stalled input. The clocks for missing input stop while output
-is held.
+Waiting for credit does not count as stalled input, so the stall clock stops while output is held.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from antiphon.runtime.session.instructions import Destination
 
 
 class Credit:
-    """The credit of the producer for one output edge of one segment. The slowest destination
-    determines it.
+    """The producer's credit for one output edge of a segment. It is determined by the slowest
+    destination.
     """
 
     def __init__(self, window: int, destinations: Iterable[Destination]) -> None:
@@ -53,8 +52,8 @@ class Credit:
         return min(self._granted.values())
 
     def grant(self, destination: Destination, positions: int) -> None:
-        """Raise the total of a destination to `positions`. A total that is lower than before is
-        outdated and is ignored.
+        """Raise the total of a destination to `positions`. A lower total than before is outdated,
+        and is ignored.
         """
         before = self._granted.get(destination)
         if before is not None:
@@ -67,7 +66,7 @@ class Credit:
 
 
 class Intake:
-    """The count of the consumer for one input edge of one segment."""
+    """The consumer's count for one input edge of a segment."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -75,7 +74,7 @@ class Intake:
         self._granted = window
 
     def add(self, positions: int) -> None:
-        """Count `positions` that have arrived."""
+        """Count `positions` more positions as received."""
         self._arrived += positions
 
     def take_all(self) -> int | None:

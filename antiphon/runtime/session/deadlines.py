@@ -1,10 +1,10 @@
 """A heap of deadlines by key, in which postponing a deadline is cheap.
 
 Most deadlines are postponed many times before they expire. For example, a stall clock restarts with
-every chunk. Therefore a later deadline is not pushed to the heap. The entry of the key then expires
-too early, and the caller enters the key again with its current deadline. Postponing a deadline only
-costs a comparison. Each key has at most one valid entry. An entry may be too early but never too
-late.
+every chunk. For this reason, a later deadline does not update the heap. When the key's entry
+expires too early, the caller enters the key again with its current deadline. This makes postponing
+a deadline as cheap as a comparison. Each key has at most one valid entry, which may be too early,
+but never too late.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Deadlines:
         return heap[0][0] if heap else None
 
     def due(self, now: float) -> list[str]:
-        """Remove all keys that have expired and return them. The caller enters a key again if its
-        deadline is later.
+        """Remove and return all keys that have expired. The caller must enter a key again if its
+        actual deadline is later.
         """
         keys = []
         while (moment := self.next()) is not None and moment <= now:

@@ -1,7 +1,7 @@
 """The events that a session table handles, as values.
 
-The behaviour of a stage is a pure function of these facts and their times. If the same list is
-passed to a new table, it produces the same instructions (see `antiphon_testkit.recording`).
+The behaviour of a stage is a pure function of these facts and their times. Passing the same list to
+a new table produces the same instructions (see `antiphon_testkit.recording`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class InputFinished:
 
 @dataclass(frozen=True, slots=True)
 class SegmentCancelled:
-    """The client cancels a segment. The session remains and may open another segment."""
+    """The client cancels a segment. The session stays open, and may open another segment."""
 
     session_id: str
     segment: int
@@ -54,7 +54,7 @@ class SegmentCancelled:
 
 @dataclass(frozen=True, slots=True)
 class ClientDone:
-    """The client has closed its side. The session ends after the segment that is open."""
+    """The client has closed its side. The session ends once its open segment has ended."""
 
     session_id: str
 
@@ -68,7 +68,7 @@ class StreamLost:
 
 @dataclass(frozen=True, slots=True)
 class SessionFaulted:
-    """An error outside the table that ends a session."""
+    """An error outside the table ends a session."""
 
     session_id: str
     error: AntiphonError
@@ -100,7 +100,7 @@ class ChunkMalformed:
 
 
 class Credited(Struct, frozen=True):
-    """A destination accepts a total of up to `positions` positions of a segment's output."""
+    """A destination accepts up to `positions` positions of a segment's output in total."""
 
     key: SegmentKey
     edge: str
@@ -161,7 +161,7 @@ class DestinationSuspended:
 
 @dataclass(frozen=True, slots=True)
 class DestinationLost:
-    """A downstream process cannot be reached. `unacknowledged` are the sessions that have chunks
+    """A downstream process cannot be reached. `unacknowledged` contains the sessions with chunks
     that it has not acknowledged.
     """
 
@@ -188,12 +188,12 @@ class SegmentStatus(Struct, frozen=True):
 class EngineStepped(Struct, frozen=True):
     """The result of one round of the engine.
 
-    `step_segments` is 0 if the round had no step. `worked_on` are the segments that took part in
-    the step or whose preparation advanced. `standing` contains the segments whose status changed,
-    and those that were worked on without producing output. `busy_s` is the engine time of segments
-    that completed or were `released`. `released` are cancelled segments that the engine has freed.
-    If `error` is set, the state of the engine is unknown. If `fatal` is true, there will be no
-    further rounds.
+    `step_segments` is 0 if the round had no step. `worked_on` contains the segments that took part
+    in the step or whose preparation advanced. `standing` contains the segments whose status
+    changed, and those that were worked on without producing output. `busy_s` is the engine time of
+    segments that completed or were `released`. `released` are cancelled segments that the engine
+    has freed. If `error` is set, the state of the engine is unknown. If `fatal` is true, there will
+    be no further rounds.
     """
 
     events: Sequence[EngineEvent] = ()
@@ -215,7 +215,7 @@ class EngineStepped(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class EngineLost:
-    """The engine is lost, or its state is unknown. Every session fails."""
+    """The engine is lost or its state is unknown, so every session fails."""
 
     error: AntiphonError
 

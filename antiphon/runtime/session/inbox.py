@@ -15,13 +15,13 @@ from antiphon.runtime.session.facts import ChunkArrived
 from antiphon.values.chunk import Chunk
 
 CHUNK_BYTES = 1024
-"""The approximate memory usage of a chunk without its tensors. Because of it, empty chunks are
-limited as well.
+"""The approximate memory usage of a chunk without its tensors, in bytes. It ensures that empty
+chunks are limited as well.
 """
 
 
 def held_size(chunk: Chunk) -> int:
-    """Return the number of bytes that a held chunk accounts for."""
+    """Return the number of bytes that a held chunk counts for."""
     return CHUNK_BYTES + chunk.size_bytes
 
 
@@ -32,8 +32,7 @@ class Inbox:
         self._next: dict[str, int] = {}
 
     def admits(self, chunk: Chunk) -> bool:
-        """Return whether the chunk is the next one on its edge. The result is False for a
-        duplicate.
+        """Return whether the chunk is the next one on its edge. Returns False for a duplicate.
 
         Raises `DataLoss` if a chunk is missing before it.
         """
@@ -95,7 +94,7 @@ class EarlyChunks:
         self.held_bytes += size_bytes
 
     def take(self, session_id: str) -> tuple[ChunkArrived, ...]:
-        """Remove the chunks of a session that is opening now and return them in order of
+        """Remove the chunks of a session that is being opened, and return them in order of
         arrival.
         """
         arrivals = tuple(self._held.pop(session_id, ()))

@@ -1,4 +1,4 @@
-"""The instructions of the session table. The table makes the decisions and `Stage` carries them
+"""The instructions of the session table. The table makes all decisions, and `Stage` carries them
 out.
 """
 
@@ -74,21 +74,21 @@ class Send(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Informs the client that the session is registered."""
+    """Notifies the client that the session is registered."""
 
     session_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentOpened:
-    """Informs the client that the segment has a slot."""
+    """Notifies the client that the segment has a slot."""
 
     key: SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRefused:
-    """Informs the client that no slot was free for the segment. The session is parked."""
+    """Notifies the client that there was no free slot for the segment. The session is parked."""
 
     key: SegmentKey
     error: AntiphonError
@@ -96,7 +96,7 @@ class SegmentRefused:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Informs the client that a segment has ended. Times are in seconds since the segment was
+    """Notifies the client that a segment has ended. Times are in seconds since the segment was
     opened.
     """
 
@@ -115,7 +115,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Informs the client that the engine is working on the segment but has no output to send yet.
+    """Notifies the client that the engine is working on the segment but has no output to send yet.
 
     `done` and `due` are the numbers of steps that the engine reports. They are 0 if it reports
     none.
@@ -128,7 +128,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """Informs the client that the link of an edge has broken. The link may be resumed."""
+    """Notifies the client that the link of an edge has broken. The link may be resumed."""
 
     session_id: str
     edge: str
@@ -137,7 +137,9 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Informs the client that the session has ended. An error is the last message."""
+    """Notifies the client that the session has ended. If there is an error, it is the last
+    message.
+    """
 
     session_id: str
     error: AntiphonError | None
@@ -145,7 +147,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Informs the producer that further chunks of this session are rejected."""
+    """Notifies the producer that further chunks of this session are rejected."""
 
     link_id: str
     session_id: str

@@ -1,4 +1,6 @@
-"""The live sessions of a stage, their deadlines, and the only function that ends a session."""
+"""The live sessions of a stage and their deadlines. This module contains the only function that
+ends a session.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ from antiphon.runtime.session.tally import Outcome
 from antiphon.values.segment import SegmentKey
 
 TellFault = Callable[[str, Exception], None]
-"""Called with the ID of a session and an unexpected exception that occurred in it."""
+"""A function that is called with a session's ID and an unexpected exception that occurred in it."""
 
 
 class LiveSessions:
     """All sessions that have not ended.
 
-    `by_id` is only for reading. `holding` remembers the IDs of sessions that have ended. While the
-    stage is `draining`, sessions that have had a segment cannot open another one.
+    `by_id` must not be modified by others. `holding` remembers the IDs of sessions that have ended.
+    While the stage is `draining`, sessions that have had a segment cannot open another one.
     """
 
     def __init__(self, plan: StagePlan, holding: EarlyChunks, report: TellFault | None) -> None:
@@ -121,7 +123,7 @@ class LiveSessions:
         if error is not None:
             error.stage = error.stage or self._plan.role
         outcome = Outcome.CANCELLED if error is None else Outcome.FAILED
-        # The session is removed first, so that an exception below cannot leave it here.
+        # Remove the session first, so that an exception below cannot leave it behind.
         self._by_id.pop(session.session_id, None)
         self.deadlines.forget(session.session_id)
         self._holding.close(session.session_id)

@@ -1,5 +1,5 @@
-"""An open segment of a stage, with its output edges, its clocks and the input on which it is
-waiting.
+"""An open segment of a stage, with its output edges, its clocks, and the input that it is waiting
+for.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from antiphon.values.segment import SegmentKey
 
 
 class Segment:
-    """The state that exists for the duration of one segment.
+    """The state of a session that exists for the duration of one segment.
 
     `in_engine` is true from the time of admission until the engine has completed the segment. The
     segment itself exists until all of its output has been sent. `fed` is the number of chunks that
     have been passed to the engine. A live segment `waits` without a slot until its first chunk
     arrives, and it is `listening` until its input is finished. It is `held` while its output waits
-    for credit. During this time, it does not step and its input does not count as stalled.
+    for credit. While it is held, it does not step, and its input does not count as stalled.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Segment:
             self.deadline = now + self._deadline_s if self._deadline_s else None
 
     def note_standing(self, standing: SegmentStatus, now: float) -> None:
-        """Record the input edge on which the engine is waiting, and how many chunks it had accepted
+        """Record the input edge that the engine is waiting for, and how many chunks it had accepted
         at that time.
         """
         edge, self._accepted = standing.awaited, standing.accepted
@@ -111,7 +111,7 @@ class Segment:
 
     @property
     def caught_up(self) -> bool:
-        """Whether `awaited` takes into account all chunks that have been passed to the engine."""
+        """Whether `awaited` reflects all chunks that have been passed to the engine."""
         return self._accepted == self.fed
 
     @property

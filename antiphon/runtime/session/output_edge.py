@@ -1,23 +1,23 @@
-"""One output edge of one segment. It buffers the output of the engine and divides it into chunks.
+"""An output edge of a segment, which buffers the engine's output and splits it into chunks.
 
 With `stream` delivery, output is sent as it arrives, or according to the chunk policy if the edge
 is grouped. With `whole` delivery, all output is sent at the end as one piece. If a large amount of
 output is complete at once, such as the hidden rows of a long prompt, it is split into pieces of
 about `PIECE_BYTES` bytes, so that chunks of other sessions can be sent between them.
 
-Tensors that have the same number of rows are split together. Tensors of other lengths are split
-separately, except on edges that count positions. There they stay together, because this is required
-for the characters that belong to certain IDs, for example. Positions must be contiguous. If the
-engine leaves a gap or repeats a position, `Internal` is raised.
+Tensors with the same number of rows are split together. Tensors of other lengths are split
+separately, except on edges that count positions, where they stay together. This is necessary for
+characters that belong to certain IDs, for example. Positions must be contiguous. If the engine
+leaves a gap or repeats a position, `Internal` is raised.
 
-On a paced edge, output that follows the last piece too soon waits until `due_at`. The final piece
-does not wait.
+On a paced edge, output that follows the previous piece too soon waits until `due_at`, except for
+the final piece.
 
 On a governed edge, output that is due but has no credit waits here in order. `limit` allows the
 engine to finish the current chunk, so that one chunk is ready when credit arrives. With `whole`
 delivery, no credit is needed, because the consumer cannot use a part of the output.
 
-Priming output is sent immediately and before all positions, regardless of the delivery.
+Priming output is sent immediately, before all positions, and for any type of delivery.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class OutputEdge:
 
     @property
     def due_at(self) -> float | None:
-        """The time at which output may be sent that only waits for its interval to pass, or None if
-        there is none.
+        """The time at which output that only has to wait for its interval may be sent, or None if
+        there is no such output.
         """
         return self._rests_until if self._pace_s and self._pending else None
 

@@ -1,6 +1,7 @@
-"""Measures the output of one segment: the time spent waiting for credit, and audio underruns.
+"""Measures the output of a segment: the time that it spends waiting for credit, and audio
+underruns.
 
-The measurements do not influence anything.
+The measurements have no influence on the segment.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ class PlayOut:
     """A model of a client that plays the positions of an edge at `rate_hz`, starting with the first
     chunk.
 
-    Playback pauses if the buffer is empty. It also pauses while the edge waits for credit, because
-    in this case it is the client that is not reading.
+    Playback pauses when the buffer is empty. It also pauses while the edge is waiting for credit,
+    because that means that the client is not reading.
     """
 
     def __init__(self, rate_hz: float) -> None:
@@ -50,7 +51,7 @@ class PlayOut:
 
 
 class OutputFlow:
-    """Counters for the output edges of one segment, from the time when it is opened until `end`.
+    """Counters for the output edges of a segment, from its opening until `end`.
 
     `rates` contains the number of positions per second for each edge that the client plays.
     """
@@ -96,7 +97,7 @@ class OutputFlow:
             self._tally.underrun_s[edge] += missing
 
     def end(self) -> None:
-        """End all waits, because the segment is over."""
+        """End all waits, because the segment has ended."""
         for name, since in self._held_since.items():
             self._tally.stalls.end(name, since)
         self._held_since.clear()

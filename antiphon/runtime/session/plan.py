@@ -18,8 +18,8 @@ from antiphon.values.sampling import Sampling, SamplingRequest
 from antiphon.values.segment import ChunkPolicy, Delivery
 
 MAX_WINDOW = 1 << 32
-"""The maximum window in positions. It corresponds to years of audio, and totals still fit into a
-message.
+"""The maximum window in positions. This is years of audio, and small enough for totals to fit into
+a message field.
 """
 MAX_SECONDS = 366 * 86_400.0
 MAX_DESTINATIONS = 16
@@ -45,8 +45,7 @@ class StageLimits:
         """Return the limits that a deployment configures.
 
         `idle_session_timeout_s` is at least as long as the request timeout, because a stage that
-        has finished its part waits without a segment until the other stages of the request have
-        finished.
+        has finished its part of a request is idle until the other stages have finished theirs.
         """
         return cls(
             slots=config.slots,
@@ -67,7 +66,7 @@ class StageLimits:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """The part of the pipeline that one stage implements, with its defaults and limits."""
+    """The part of the pipeline that a stage implements, with its defaults and limits."""
 
     role: str
     inputs: Mapping[str, Edge]
@@ -94,9 +93,9 @@ class StagePlan:
     ) -> StagePlan:
         """Return the plan for the stage with the given role.
 
-        `delivery` overrides the delivery that the pipeline declares, by edge. `sample_rate_hz` is
-        the sample rate of the audio that the stage produces, or 0 if it produces none.
-        `goes_on_from` is described at `StageFacts`.
+        `delivery` overrides the pipeline's delivery for individual edges. `sample_rate_hz` is the
+        sample rate of the audio that the stage produces, or 0 if it produces none. `goes_on_from`
+        is described in `StageFacts`.
         """
         rates = {
             edge.name: edge.rate_hz or sample_rate_hz * (edge.unit == SAMPLE)

@@ -1,8 +1,8 @@
-"""A session on a stage, with its segment, the order of its chunks and its clocks.
+"""A session on a stage, with its open segment, the order of its chunks, and its clocks.
 
-The methods accept facts and return instructions. If something is wrong, they raise an
-`AntiphonError`, with which the session table ends the session. Nothing in this module ends a
-session itself.
+The methods process facts and return instructions. If there is an error, they raise an
+`AntiphonError`, and the session table ends the session with it. This module never ends a session
+itself.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from antiphon.values.segment import FinishReason, SegmentKey
 class LiveSession:
     """A session that has not ended.
 
-    `no_slot` returns an error if a segment cannot have a slot. `leaving` returns an error if a
-    segment after the first one must be rejected. If the result is None, the segment is admitted.
+    `no_slot` returns an error if there is no slot for a segment. `leaving` returns an error if
+    segments after the first one must be rejected. If both return None, the segment is admitted.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class LiveSession:
         return [SegmentRefused(SegmentKey(self.session_id, request.segment), error)]
 
     def input_finished(self, number: int, now: float) -> list[Instruction]:
-        """End those input edges of the client that are still open."""
+        """End the client's input edges that are still open."""
         segment = self.segment
         if segment is None or segment.key.segment != number:
             return []
@@ -155,14 +155,14 @@ class LiveSession:
         return self.drop_segment(outcome)
 
     def cancel_segment(self, number: int, now: float) -> list[Instruction]:
-        """End the open segment if it has this number. It is reported once it holds no more
-        resources.
+        """Cancel the open segment if it has this number. It is reported once all of its resources
+        have been released.
         """
         segment = self.segment
         if segment is None or segment.key.segment != number:
             return []
         if not self.park(Outcome.CANCELLED, now):
-            # The engine has completed the segment or never had it.
+            # The engine has completed the segment, or never received it.
             cost = segment.completed or Completed(segment.key, FinishReason.CANCELLED, 0, 0)
             return [segment.report(replace(cost, finish_reason=FinishReason.CANCELLED))]
         self._releasing[segment.key] = segment
@@ -282,7 +282,9 @@ class LiveSession:
     # -- output ------------------------------------------------------------------------
 
     def emit(self, event: Emitted, now: float) -> list[Instruction]:
-        """Send everything that new output makes due, to every destination of its edge."""
+        """Add output of the engine, and send everything that is now due to all destinations of its
+        edge.
+        """
         if self.segment is None:
             return []
         edge = self._plan.outputs.get(event.edge)
@@ -436,8 +438,8 @@ class LiveSession:
     # -- clocks ------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """Return the next time at which `send_due` or `lateness` may have a result, or None if it
-        is not known.
+        """Return the next time at which to call `send_due` and `lateness`, or None if there is no
+        deadline.
         """
         return self._clocks.next_deadline(self.segment)
 

@@ -1,13 +1,13 @@
-"""The states of a session on a stage. TRANSITIONS lists all valid transitions. Any other transition
+"""The states of a session on a stage. TRANSITIONS lists the valid transitions. Any other transition
 is a bug.
 
-REGISTERED  there has been no segment yet, and no accelerator memory is used
-OPEN        a segment is open, whether or not it is waiting for input
-PARKED      the last segment has finished or was cancelled, and another one may follow
-FINISHED, CANCELLED, FAILED   the session has ended, and everything has been freed
+* REGISTERED: There has been no segment yet, and no accelerator memory is in use.
+* OPEN: A segment is open, whether or not it is waiting for input.
+* PARKED: The last segment has finished or was cancelled, and another one may follow.
+* FINISHED, CANCELLED, FAILED: The session has ended, and all of its resources have been freed.
 
-If a session ends while a segment is open, it is parked first, so that there is only one way to free
-a segment.
+If a session ends while a segment is open, it is parked first, so that a segment is only ever freed
+in one place.
 """
 
 from __future__ import annotations

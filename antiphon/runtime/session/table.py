@@ -1,8 +1,9 @@
-"""The only owner of a stage's sessions. It converts facts to instructions.
+"""The session table, which is the sole owner of a stage's sessions. It turns facts into
+instructions.
 
-`handle` receives a fact and the time, and returns instructions. It is a pure function, so the same
-facts at the same times always result in the same instructions. The docstring of the package
-describes the whole loop.
+`handle` takes a fact and the time, and returns instructions. It has no side effects, so the same
+facts at the same times always result in the same instructions. The whole loop is described in the
+package docstring.
 
 Invariants:
 
@@ -12,13 +13,13 @@ Invariants:
   Chunks of a later segment are held, up to a limit. Chunks of an earlier segment are dropped.
   Chunks of an unknown session are held, up to a limit, and then rejected.
 * The stall clock only runs while an open segment is waiting for input. Its error names the edge.
-  The clock stops while output waits for credit, because input is not due during that time.
-* A segment has a slot as long as it is in the engine. Output that remains after that waits for
+  The clock stops while output is waiting for credit, because no input is due during that time.
+* A segment has a slot while it is in the engine. Any output that remains after that waits for
   credit without a slot.
 * A fault ends only the session in which it occurs. Unexpected exceptions become `Internal` and are
   reported so that they can be logged.
-* The cost of handling a fact is proportional to the number of sessions that it concerns. Only the
-  loss of the engine or of a link concerns all of them.
+* The cost of handling a fact is proportional to the number of sessions that it affects. Only the
+  loss of the engine or of a link affects all of them.
 """
 
 from __future__ import annotations
@@ -86,18 +87,16 @@ class SessionTable:
     def handle(self, fact: Fact, now: float) -> list[Instruction]:
         """Return the instructions that follow from a fact.
 
-        Only `SessionRequested` raises errors: `FailedPrecondition` if the ID has been used before,
-        `InvalidArgument` if a route starts at an unknown edge, `ResourceExhausted` if there are
-        already `max_sessions` sessions, and the error of a chunk that arrived earlier. Any other
-        error ends the session in question.
+        Only `SessionRequested` raises errors. It raises `FailedPrecondition` if the ID has been
+        used before, `InvalidArgument` if a route starts at an unknown edge, `ResourceExhausted` if
+        there are already `max_sessions` sessions, and the error of a chunk that arrived early. All
+        other errors end the session that they affect.
         """
         self._tally.stalls.now = now
         return self._handlers[type(fact)](fact, now)
 
     def next_deadline(self) -> float | None:
-        """Return the next time at which `TimePassed` may have an effect, or None if it is not
-        known.
-        """
+        """Return the next time at which to pass `TimePassed`, or None if there is no deadline."""
         first, expiry = self._sessions.deadlines.next(), self._holding.next_expiry()
         return expiry if first is None or (expiry is not None and expiry < first) else first
 
@@ -167,7 +166,7 @@ class SessionTable:
         already ended there.
 
         If it has ended, the downstream stage reports the reason to the client itself. A report from
-        this stage could arrive first and name the wrong stage.
+        this stage might arrive first, and would blame the wrong stage.
         """
         if isinstance(fact.error, Cancelled):
             return []
@@ -360,14 +359,14 @@ class SessionTable:
 
     @property
     def held_segments(self) -> int:
-        """The number of segments whose output waits for credit. They do not cost any engine
-        steps.
+        """The number of segments whose output is waiting for credit. They do not take part in
+        engine steps.
         """
         return sum(segment.held for segment in self._sessions.segments())
 
     @property
     def tally(self) -> Tally:
-        """The counters since the start of the stage. They are only for reading."""
+        """The counters since the start of the stage. Do not modify them."""
         return self._tally
 
     @property

@@ -14,7 +14,7 @@ STEP_SEGMENTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
 class Outcome(enum.Enum):
-    """How a segment ended. A segment that was refused has never been open."""
+    """How a segment ended. A refused segment was never open."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -76,12 +76,12 @@ class Stalls:
 class Tally:
     """The counters of one stage.
 
-    `segments` are counted by outcome and error code. The code is empty if there was no error.
-    `positions` are those that the engine has produced, and `chunks` are the chunks into which they
-    were divided. Both are counted by edge. `sessions_refused` counts the sessions that were
+    `segments` counts segments by outcome and error code, which is empty if there was no error.
+    `positions` counts the positions that the engine has produced, and `chunks` counts the chunks
+    that they were split into, both by edge. `sessions_refused` counts the sessions that were
     rejected because of `max_sessions`. For each edge to the client, `underruns` counts the chunks
-    that arrived after playback had run out, and `underrun_s` counts the seconds of silence. See
-    `PlayOut` for details.
+    that arrived after playback had run out, and `underrun_s` counts the seconds of silence.
+    `PlayOut` describes how they are measured.
     """
 
     segments: Counter[tuple[Outcome, str]] = field(default_factory=Counter)

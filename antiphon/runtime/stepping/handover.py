@@ -1,9 +1,9 @@
 """Delivers batches from the engine's thread once their tensors are on the host.
 
-If all copies of a batch are complete, it is delivered immediately on the engine's thread, unless an
-earlier batch is still waiting. Otherwise, a separate thread waits for the copies and delivers all
-batches in order. This thread is started by the first batch that has to wait, so an engine on a CPU
-never has one.
+If all copies of a batch are complete, the batch is delivered immediately on the engine thread,
+unless an earlier one is still waiting. Otherwise, a separate thread waits for the copies and
+delivers the batches in order. It is started by the first batch that has to wait, so an engine on a
+CPU never needs it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Handover:
     """Calls `post` with all batches in the order in which they were put. Only the engine's thread
     calls `put` and `close`.
 
-    The permits of the engine limit the number of batches that wait. `pulse` is active while the
-    thread is waiting for copies. If a copy fails with an error for which `is_fatal` returns true,
-    its batch is the last one.
+    The engine's permits limit the number of waiting batches. `pulse` is active while the thread is
+    waiting for copies. If a copy fails with an error for which `is_fatal` returns true, its batch
+    is the last one.
     """
 
     def __init__(

@@ -1,10 +1,8 @@
-"""The commands that wait for the engine's thread, by segment. Their number and total size are
-limited.
+"""The queue of commands for the engine thread, by segment. Their number and total size are limited.
 
-The engine receives all of them before its next step, so only the order within a segment matters.
-When the release of a segment arrives, the input that waits for the segment is dropped immediately.
-This is necessary because a step may take a long time, and clients can open and cancel many sessions
-during it.
+The engine receives all commands before its next step, so only the order within a segment matters.
+When a segment is released, its queued input is dropped immediately. This is necessary because
+clients can open and cancel many sessions during a long step.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ MAX_COMMANDS = 65536
 
 
 class EngineMailbox:
-    """Contains at most `MAX_COMMANDS` commands and `max_bytes` bytes of input. This class is not
+    """Holds up to `MAX_COMMANDS` commands with up to `max_bytes` bytes of input. This class is not
     thread-safe.
     """
 
@@ -38,9 +36,8 @@ class EngineMailbox:
     def put(self, command: EngineCommand) -> None:
         """Add a command. Raises `ResourceExhausted` if the mailbox is full.
 
-        A `Release` is always accepted, because it frees space. Input of any size is accepted if no
-        other input is waiting. Input that could never be accepted should already have been rejected
-        by its sender.
+        A `Release` is always accepted, because it makes room. Input of any size is accepted if no
+        other input is waiting. Limiting the size of a single input is up to the sender.
         """
         if isinstance(command, Release):
             self._release(command)

@@ -1,11 +1,12 @@
-"""The rounds of an engine. Each round applies commands and then steps once, on the engine's thread.
+"""The rounds of an engine. Each round applies commands and then steps once, on the engine thread.
 
-The limits on output are applied here instead of on the event loop, so that a segment stops exactly
-at its limit even if the event loop is late.
+Output limits are applied here instead of on the event loop, so that a segment stops exactly at its
+limit even if the event loop is late.
 
-If a step raises an exception, every segment fails and the engine continues with new segments. The
-engine gives up if the error has corrupted the device (`is_fatal`), if segments cannot be released,
-or if `FAILURES_TO_GIVE_UP` consecutive steps have raised exceptions. The process then ends as well.
+If a step raises an exception, every segment fails, and the engine continues with new segments. If
+the error has corrupted the device (`is_fatal`), if segments cannot be released, or if
+`FAILURES_TO_GIVE_UP` consecutive steps have raised exceptions, the engine gives up, and the process
+exits.
 """
 
 from __future__ import annotations
@@ -41,9 +42,8 @@ log = logging.getLogger(__name__)
 class _Running:
     """A segment that has been admitted.
 
-    It records the number of accepted chunks, the produced and the allowed number of positions for
-    each output edge, the engine time that was spent, and the last status that was reported to the
-    event loop.
+    It records the number of accepted chunks, the number of produced and allowed positions for each
+    output edge, the engine time used, and the status that was last reported to the event loop.
     """
 
     accepted: int = 0
@@ -63,7 +63,7 @@ class EngineRounds:
     """An engine and its admitted segments. This class is not thread-safe.
 
     `counted_by` maps an output edge to the tensor whose length is the number of positions.
-    `is_fatal` is described at `LoadedStage`.
+    `is_fatal` is described in `LoadedStage`.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class EngineRounds:
         self._failures = 0
         self._queued: frozenset[SegmentKey] = frozenset()
         self._admitted: dict[SegmentKey, _Running] = {}
-        # Segments that were cancelled and released in this round, with the engine time that was
-        # spent on them.
+        # The segments that were cancelled and released in this round, with the engine time that
+        # they used.
         self._cancelled: dict[SegmentKey, tuple[Completed, float]] = {}
 
     @property

@@ -1,5 +1,5 @@
-"""Measures the run-queue delay of a thread, which is the time when it was ready to run but had no
-core (Linux only).
+"""Measures the run-queue delay of a thread, which is the time during which it was ready to run but
+had no core (Linux only).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The engine's thread, and the mailbox between this thread and the event loop.
+"""The engine thread, and its communication with the event loop.
 
-Both directions transfer immutable batches and are limited. The mailbox limits the number and the
-total size of commands. If it is full, it rejects the command, and the session fails. The results
-are limited by permits. An engine that is ahead of the event loop waits. The two sides share nothing
-else, so they could run in separate processes with the same messages.
+Both directions carry immutable batches, and both are limited. The mailbox limits the number and
+total size of commands. If it is full, it rejects a command, and the session fails. Results are
+limited by permits, so an engine that gets ahead of the event loop has to wait. The two sides share
+nothing else, so they could run in separate processes with the same messages.
 
 If an exception ends the thread, it is posted in a last batch, which is `fatal`.
 """
@@ -38,13 +38,13 @@ log = logging.getLogger(__name__)
 
 
 class EngineThread:
-    """Runs an engine on a thread of its own.
+    """Runs an engine on a dedicated thread.
 
     `post` is called with every batch. This happens on the engine's thread, or on the thread of the
     `Handover` if the batch has to wait for `copies`. The receiver calls `batch_taken` after it has
     processed a batch. `pulse` creates the heartbeats for the watchdog. `nice` is the niceness of
     the thread (Linux only). `counted_by` is described at `EngineRounds`, and `is_fatal` is
-    described at `LoadedStage`.
+    described in `LoadedStage`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class EngineThread:
         self._handover = Handover(post, pulse(), is_fatal)
         self._mailbox = EngineMailbox(mailbox_bytes)
         self._wake = threading.Condition()
-        # A queue of permits is used because, unlike a semaphore, it is implemented in C.
+        # Permits are a queue instead of a semaphore, because queues are implemented in C.
         self._permits: SimpleQueue[None] = SimpleQueue()
         for _ in range(RESULT_PERMITS):
             self._permits.put(None)
@@ -125,9 +125,7 @@ class EngineThread:
         return not self._thread.is_alive()
 
     def _interrupt(self) -> None:
-        """Make a step of a detached engine return if it is blocked, so that the thread takes the
-        commands.
-        """
+        """Unblock the step of a detached engine, so that the thread picks up the commands."""
         if self._detached is not None:
             self._detached.interrupt()
 

@@ -1,13 +1,13 @@
-"""The watchdog of the engine's thread.
+"""The watchdog of the engine thread.
 
 A `Pulse` records when its thread began its current work. The `Watchdog` checks the pulses on the
 event loop with a single timer, which only runs while the engine has work. An idle engine therefore
 costs nothing, and a busy one costs one check per `timeout_s`. The watchdog reports a late pulse
 once, and it reports once more when no pulse is late any longer.
 
-A thread that is ready to run but gets no core does not make progress, but it is not hung. Therefore
-run-queue delay (`Starvation`) does not count. The time by which the event loop itself was late does
-not count either. A deadlock or an endless loop has no run-queue delay.
+A thread that is ready to run but has no core makes no progress, but it is not hung, so run-queue
+delay (`Starvation`) is not counted. The time by which the event loop itself was late is not counted
+either. A deadlock or an endless loop causes no run-queue delay.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Pulse:
 class Watchdog:
     """Checks pulses on the event loop.
 
-    `changed` is called with an error if the engine is late, and with None when it is back.
-    `has_work` returns whether the engine could start work without a call of `engage`.
+    `changed` is called with an error if the engine is late, and with None once it has recovered.
+    `has_work` returns whether the engine could start work without a call to `engage`.
     """
 
     def __init__(

@@ -1,3 +1,3 @@
-"""Links between stage processes. The packages for the producer's end and the consumer's end have
-parallel modules.
+"""Links between stage processes. There is a package for the producer's end and one for the
+consumer's end, with parallel modules.
 """

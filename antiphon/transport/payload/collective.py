@@ -2,14 +2,14 @@
 of a link.
 
 NCCL connects CUDA devices. On a CPU, the same code uses Gloo. There is no global process group. The
-producer runs a TCP store as the rendezvous, and its offer contains the address. The consumer joins
-the group and receives a nonce through it. It returns this nonce as proof, so the transport has
-already carried data once it is agreed on. Each payload is a single send. A message announces its
-number and size beforehand, so shapes and sizes may vary. The link continues during the send, and
-the chunk follows when the send is complete.
+producer runs a TCP store as the rendezvous, and its offer contains the store's address. The
+consumer joins the group, receives a nonce through it, and returns the nonce as proof. By the time
+both sides agree on the transport, it has therefore already carried data. Each payload is a single
+send. Its number and size are announced in a message beforehand, so shapes and sizes can vary. The
+link stays usable during the send, and the chunk follows once the send is complete.
 
 No engine produces or accepts payloads on a device, so payloads would cross the bus two more times.
-Therefore `auto` never offers this transport.
+For this reason, `auto` never offers this transport.
 
 A failure breaks the group (see `process_group`). Both sides then drop it, and the producer offers a
 new group later. Each side runs its blocking calls in order on a single thread. torch takes several
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 NAME = NCCL
 """The name in settings. On a CPU, Gloo is used instead of NCCL."""
 
-# The time for which an offer is valid. The consumer may have to import torch first.
+# How long an offer is valid. The consumer may have to import torch first.
 OFFERED = timedelta(seconds=60)
 # The timeout for requests to the rendezvous.
 _ANSWER = timedelta(seconds=5)

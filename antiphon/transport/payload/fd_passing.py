@@ -1,9 +1,9 @@
 """Passes a file descriptor to a process on this host that presents a secret.
 
-This uses SCM_RIGHTS over a Unix socket in the abstract namespace. Such a socket has no name in a
-file system, so a process that is killed leaves nothing behind. The two processes may be in
-different pid and mount namespaces. A process in a different network namespace, on another host or
-in another pod, cannot connect at all.
+This uses SCM_RIGHTS over a Unix socket in the abstract namespace. Such a socket has no name in the
+file system, so a killed process leaves nothing behind. The two processes may be in different pid
+and mount namespaces. A process in another network namespace, such as one on another host or in
+another pod, cannot connect at all.
 
 Several alternatives were rejected. /proc/<pid>/fd requires a shared pid namespace. A path in
 /dev/shm remains if a process is killed between creation and attachment. The resource tracker of

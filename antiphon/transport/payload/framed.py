@@ -2,8 +2,8 @@
 are sent as frames of 1 MiB.
 
 The frames precede the message that refers to them, and the receiver collects them in a single
-buffer. A single message of many MiB would be copied several times, and other messages could not
-overtake it. The frames of a payload are sent in order, but other messages may be sent between them.
+buffer. A single message of many MiB would be copied several times, and no other message could
+overtake it. The frames of a payload are sent in order, but other messages may be sent in between.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """A process group of two ranks that sends bytes from one to the other. It uses NCCL, or Gloo on a
 CPU.
 
-There is no global process group. A TCP store serves as the rendezvous. Neither of the libraries can
-cancel a transfer, so a failure breaks the group, and the other side detects this. Everything in
-this module blocks, except for `Lane.submit` and the `close` methods.
+There is no global process group. A TCP store serves as the rendezvous. Neither library can cancel a
+transfer, so a failure breaks the group, which the other side detects. All functions in this module
+block, except for `Lane.submit` and the `close` methods.
 
-Gloo joins on an additional thread. If it times out while it is waiting for the other rank to
-connect, it frees memory that its listener still uses. If the rank connects after that, a
-segmentation fault occurs. Therefore Gloo's own timeout is long, and the caller stops waiting
-earlier. A group that is joined after that is dropped.
+Gloo joins on an additional thread. If Gloo times out while it is waiting for the other rank, it
+frees memory that its listener still uses, and crashes with a segmentation fault if the rank
+connects after that. For this reason, Gloo's own timeout is long, and the caller stops waiting
+earlier. A group that is joined later is dropped.
 
 NCCL must run without its watchdog, because the watchdog ends the process of a rank whose peer has
 died. torch starts no watchdog in blocking-wait mode. Instead, the waiting thread aborts the
@@ -62,8 +62,8 @@ def c10d() -> Any:
 class Lane:
     """Runs blocking calls in order on a daemon thread.
 
-    A library call may never return. A daemon thread does not prevent the process from exiting in
-    this case.
+    A library call may never return. A daemon thread does not prevent the process from exiting if
+    that happens.
     """
 
     def __init__(self, name: str) -> None:
@@ -85,8 +85,8 @@ class Lane:
                     raise RuntimeError("the process group has been left")
                 outcome.set_result(call(*arguments))
             except BaseException as error:
-                # The traceback is dropped, because it would keep the sockets of the store open as
-                # long as the error exists.
+                # Drop the traceback, because it would keep the store's sockets open for as long as
+                # the error exists.
                 outcome.set_exception(error.with_traceback(None))
 
         if self._closed:
@@ -162,8 +162,8 @@ class Group:
         self._joined, self._store, self._closed = None, None, True
 
     def let_go(self, store: Any) -> None:
-        """Stop this rank from waiting for the other one, by announcing the other one in the same
-        store. Close the group first.
+        """End this rank's wait for the other rank, by announcing the latter in the same store.
+        Close the group first.
         """
         store.set(_here(1 - self._rank), b"")
 
@@ -243,7 +243,7 @@ def _join_gloo(joining: Future[Any], store: Any, rank: int, host: str) -> None:
         options._devices = [kind.create_device(hostname=host)]
         joining.set_result(kind(store, rank, 2, options))
     except Exception as error:
-        # The traceback is dropped, because it would keep the device and its listener alive.
+        # Drop the traceback, because it would keep the device and its listener alive.
         joining.set_exception(RuntimeError(str(error)))
 
 

@@ -1,7 +1,7 @@
 """The table of payload transports, and the negotiation of the transport for a link.
 
-The producer offers all transports that it can create, with the best one first. The consumer
-attaches to the first offer that works. As a proof, it returns the data that it read there. If a
+The producer offers all transports that it can create, best first. The consumer attaches to the
+first offer that works. As proof, it returns data that it has read through the transport. If a
 transport is skipped, both sides record the reason.
 """
 
@@ -25,7 +25,7 @@ from antiphon.v1 import stage_pb2
 TRANSPORTS: dict[str, Transport] = {
     row.name: row for row in (shared_memory.TRANSPORT, collective.TRANSPORT, framed.TRANSPORT)
 }
-"""The transports by name, with the best one first."""
+"""The transports by name, best first."""
 
 FALLBACK = framed.TRANSPORT
 """The link itself, which can carry any payload on any connection."""
@@ -52,7 +52,7 @@ Attach = Callable[[Iterable[stage_pb2.TransportOffer], LinkSettings], Awaitable[
 
 
 def candidates(settings: LinkSettings) -> tuple[str, ...]:
-    """Return the transports to offer, with the best one first."""
+    """Return the transports to offer, best first."""
     if settings.transport != "auto":
         return (settings.transport,)
     return tuple(name for name, row in TRANSPORTS.items() if row.by_default(settings))
@@ -86,8 +86,8 @@ async def make_senders(
             except _FAILURES as error:
                 failed.append(f"{name}: {error}")
     except BaseException:
-        # If the handshake was cancelled, only this frame knows the senders that have been created
-        # so far.
+        # If the handshake is cancelled, only this frame has references to the senders created so
+        # far.
         for sender in senders:
             sender.close()
         raise

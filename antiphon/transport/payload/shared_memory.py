@@ -2,8 +2,8 @@
 bytes are copied once.
 
 The offer contains the socket and the secret with which the consumer obtains the slab. The proof is
-the nonce in the slab. If the slab is full or a slot is lost, the chunk in question is sent over
-gRPC, and the next chunk tries the slab again. This transport never breaks.
+the nonce in the slab. If the slab is full or a slot is lost, that chunk is sent over gRPC, and the
+next chunk tries the slab again. This transport never counts as broken.
 """
 
 from __future__ import annotations

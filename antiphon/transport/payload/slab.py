@@ -1,20 +1,20 @@
-"""Memory that one producer and one consumer share. It is an anonymous file that is divided into
-slots.
+"""Memory that is shared by one producer and one consumer. It is an anonymous file, which is divided
+into slots.
 
 Invariants:
 
 * The file has no name (memfd), so it disappears with the last process that maps it.
-* The file is sealed and cannot shrink, and the pages of a slot are reserved (posix_fallocate)
-  before the slot is written. Therefore no access can raise SIGBUS. If there is not enough memory,
-  `place` reports an error.
+* The file is sealed so that it cannot shrink, and the pages of a slot are reserved
+  (posix_fallocate) before the slot is written, so no access can raise SIGBUS. If there is not
+  enough memory, `place` reports an error.
 * When a slot is used for the first time, each process reserves and maps all of its pages at once.
   Later uses cause no page faults.
 * A slot begins with the generation of its last placement, which the consumer checks.
 * The head of the slab contains a mark for each unit. When the last view of a slot is deleted, the
-  consumer writes the generation of the slot to its mark. The producer reads the marks when it needs
-  a slot. Therefore returning a slot requires no message and wakes no thread. The next payload uses
-  the slot whose cache lines are still warm.
-* The consumer can write only to the head.
+  consumer writes the slot's generation to its mark. The producer reads the marks when it needs a
+  slot. Returning a slot thus requires no message and wakes no thread. The next payload uses the
+  slot whose cache lines are still warm.
+* The consumer can only write to the head.
 * The consumer never unmaps the memory while a view exists. Views hold a reference to the mapping,
   which is dropped instead of closed. The producer has no views and unmaps immediately.
 """
@@ -86,7 +86,7 @@ class _Touched:
         return self._units.find(0, *_units(offset, size)) >= 0
 
     def touch(self, offset: int, size: int) -> None:
-        """Populate all pages in the range at once, instead of with one page fault for each."""
+        """Populate all pages in the range at once, instead of causing one page fault for each."""
         first, end = _units(offset, size)
         try:
             self._memory.madvise(self._advice, first * UNIT_BYTES, (end - first) * UNIT_BYTES)
@@ -163,7 +163,7 @@ class Slab:
     def close(self) -> None:
         """Close and unmap the memory. It continues to exist as long as the consumer maps it."""
         os.close(self.fd)
-        # This view is dropped because a mapping that has views cannot be closed.
+        # Drop this view, because a mapping cannot be closed while it has views.
         self._marks = np.empty(0, np.uint64)
         self._memory.close()
 
@@ -216,8 +216,8 @@ class AttachedSlab:
         if _SLOT.unpack_from(self._memory, offset) != (generation, size):
             raise PayloadLost(SlabFallback.SLOT_LOST, f"generation {generation} is gone")
         owner = np.frombuffer(self._memory, np.uint8, size, offset + _SLOT_BYTES)
-        # Every view of the blob refers to this array, so the array is garbage collected together
-        # with the last view.
+        # Every view of the blob refers to this array, so the array is deleted along with the last
+        # view.
         mark = weakref.finalize(owner, _mark, self._marks, offset // UNIT_BYTES, generation)
         mark.atexit = False
         return owner.data

@@ -1,14 +1,15 @@
 """The interface of a payload transport. One side places a blob, and the other side fetches it.
 
-A `PayloadSender` and a `PayloadReceiver` exist as long as one connection of a link. The sender
-converts an encoding to a proto `Payload`, which specifies the blob's location. The message that
-contains the `Payload` is always sent over gRPC, in order. The receiver converts the `Payload` back
-to the blob's bytes. Large payloads are transferred ahead of the message, so that the chunks of
-other sessions can overtake them. Either side may fail at any chunk. The chunk is then sent over
+A `PayloadSender` and a `PayloadReceiver` live as long as one connection of a link. The sender
+converts an encoding to a proto `Payload`, which specifies the location of the blob. The message
+that contains the `Payload` is always sent over gRPC, in order. The receiver converts the `Payload`
+back to the bytes of the blob. Large payloads are transferred ahead of the message, so that chunks
+of other sessions can overtake them. Either side may fail for any chunk. The chunk is then sent over
 gRPC, which can carry any payload, and the reason is counted.
 
-A transport consists of one file in this package, which ends with its `Transport`, and one row in
-`registry.TRANSPORTS`. Links depend neither on its name nor on the content of its descriptors.
+To add a transport, add a file to this package that ends with its `Transport`, and a row to
+`registry.TRANSPORTS`. Links depend neither on the name of a transport nor on the content of its
+descriptors.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from antiphon.wire.frames import LinkMessage
 
 # Payloads of up to this size are always sent inline, because a descriptor would cost as much.
 INLINE_BYTES = 16 << 10
-# The size of the largest blob on a link. If a message claims a larger size, the receiver allocates
-# no memory.
+# The maximum size of a blob on a link. If a message claims a larger size, the receiver does not
+# allocate memory for it.
 MAX_PAYLOAD_BYTES = 1 << 30
 
 WriteMessage = Callable[[LinkMessage], Awaitable[None]]

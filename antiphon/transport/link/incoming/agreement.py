@@ -1,6 +1,4 @@
-"""The payload transports that the consumer uses on one connection. They are attached, used and
-replaced here.
-"""
+"""Attaches, uses and replaces the consumer's payload transports on one connection."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from antiphon.wire.frames import Frame
 
 
 class ConsumerAgreement:
-    """Receives payloads over the negotiated transport and over the link itself."""
+    """Receives payloads through the negotiated transport and through the link itself."""
 
     def __init__(self, settings: LinkSettings, state: LinkState, attach: Attach) -> None:
         self._settings = settings
@@ -31,8 +29,8 @@ class ConsumerAgreement:
         return self._take(await self._attach_best(offers, self._settings))
 
     async def attach_anew(self, offers: Iterable[stage_pb2.TransportOffer]) -> stage_pb2.LinkAccept:
-        """Replace a broken transport with one that is newly offered, or with the link itself if
-        none of them works.
+        """Replace a broken transport with one of the new offers, or with the link itself if none of
+        them works.
         """
         try:
             return await self.attach(offers)

@@ -1,10 +1,10 @@
-"""The consumer's end of one connection of a link. It fetches payloads, delivers chunks in order and
-answers.
+"""The consumer's end of one connection of a link. It fetches payloads, delivers chunks in order,
+and sends responses.
 
 If the payload of a chunk cannot be fetched, the chunk is requested again. All messages until then
-are skipped, because the producer sends everything after this chunk again as well. A malformed chunk
+are skipped, because the producer also sends everything after this chunk again. A malformed chunk
 counts as received and is passed to `failed`, and the link continues. A corrupt message ends the
-connection in the same way as a network failure. Progress is acknowledged periodically.
+connection, just like a network failure. Progress is acknowledged periodically.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.chunks import chunk_from_proto, inline_bytes
 from antiphon.wire.frames import CameOnLink, as_frame
 
-# An acknowledgement wakes four threads at each end. It is only urgent at the end of a segment.
+# Sending an acknowledgement wakes four threads at each end, and is only urgent at the end of a
+# segment.
 PROGRESS_CHUNKS = 256
 PROGRESS_BYTES = 1 << 20
 PROGRESS_S = 0.5
@@ -117,7 +118,7 @@ class IncomingConnection:
         async for request in self._incoming:
             if isinstance(request, CorruptMessage):
                 # The content of the message is unknown. On the next connection, the producer sends
-                # everything that has not been confirmed again.
+                # everything again that has not been confirmed.
                 log.warning("a message of link %s came damaged", self._link.link_id)
                 self._link.state.counts["damaged"] += 1
                 return
@@ -151,8 +152,8 @@ class IncomingConnection:
                 ends = ends or proto.segment_finished
         finally:
             self._deliver()
-        # The end of a segment is acknowledged immediately, because the producer keeps its session
-        # until then.
+        # Acknowledge the end of a segment immediately, because the producer keeps its session until
+        # then.
         many = self._unreported >= PROGRESS_CHUNKS or self._unreported_bytes >= PROGRESS_BYTES
         if many or (ends and self._unreported):
             self._report_progress()
@@ -185,7 +186,7 @@ class IncomingConnection:
             self._deliver()
             self._failed(proto, fault)
             return
-        # The bytes that were received are counted, not the size that the message states.
+        # Count the bytes that were actually received, and not the size that the message claims.
         if size_bytes := len(blob):
             self._unreported_bytes += size_bytes
             link.state.count_payload(transport, size_bytes)

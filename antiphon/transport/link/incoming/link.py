@@ -1,6 +1,6 @@
-"""The consumer's state of a link, which outlives connections, and its answers.
+"""The consumer's state of a link, which outlives individual connections, and its responses.
 
-Chunks are counted. If the number of a chunk is below the count, it is a duplicate and is dropped.
+Received chunks are counted. A chunk whose number is below the count is a duplicate, and is dropped.
 Refusals and credits must not be lost, so they are kept until the producer confirms them.
 """
 
@@ -20,8 +20,7 @@ Response = TypeVar("Response")
 
 
 def is_next(number: int, received: int) -> bool:
-    """Return whether a chunk follows the ones that have been received. The result is False for a
-    duplicate.
+    """Return whether a chunk is the next one to be received. Returns False for a duplicate.
 
     Raises `DataLoss` if an earlier chunk is missing.
     """
@@ -46,7 +45,7 @@ class ResponseLog(Generic[Response]):
         self._responses.append(response)
 
     def confirmed(self, count: int) -> None:
-        """Drop the first `count` responses of the link, because they have been confirmed."""
+        """Drop the first `count` responses of the link, which have been confirmed."""
         while self._first < count and self._responses:
             self._responses.popleft()
             self._first += 1
@@ -70,9 +69,9 @@ class ResponseLog(Generic[Response]):
 class IncomingLink:
     """A link from an upstream process.
 
-    `changed` is set when there is something to answer. `producer` is the host and the address of
-    the upstream process. `overrun` is set when too many answers have not been confirmed. The link
-    then fails.
+    `changed` is set when there is a response to send. `producer` is the host and the address of the
+    upstream process. `overrun` is set if too many responses are unconfirmed, in which case the link
+    fails.
     """
 
     link_id: str

@@ -1,9 +1,9 @@
 """The consumer's ends of all links into a process.
 
-When a stream breaks, its link is suspended. The producer can resume the link within the resume
-window. A link is lost exactly once: when the window ends, when its producer says goodbye, or when a
-different boot of the producing process connects from the same address. The latter means that the
-first boot of the process has died.
+When a stream breaks, its link is suspended, and the producer can resume it within the resume
+window. A link is lost exactly once. This happens when the window ends, when its producer says
+goodbye, or when a restarted producer connects from the same address, because the earlier process
+must then have died.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MAX_LINKS = 1024
 """The maximum number of links per process, including suspended ones."""
 
 MAX_NAME_BYTES = 256
-"""The maximum length of each name in a hello. Names are stored with the link and returned by
-`Describe`.
+"""The maximum length in bytes of each name in a hello. Names are stored with the link, and returned
+by `Describe`.
 """
 
 REPLACED_RETRY_S = 1.0
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IncomingEvents:
-    """Callbacks of links, which are called on the event loop.
+    """Callbacks for links, which are called on the event loop.
 
     `arrived` is called with a chunk and the ID of its link. Chunks arrive in order. `failed` is
     called with the link, the message and the fault if a chunk is malformed. `opened`, `suspended`
@@ -113,7 +113,7 @@ class IncomingLinks:
             log.info("the producer of link %s is gone", link.link_id)
         finally:
             if self._connections.get(link.link_id) is connection:
-                # A missing or misplaced chunk may arrive intact on the next connection.
+                # A missing or misplaced chunk may arrive correctly on the next connection.
                 final = failure is not None and not isinstance(failure, DataLoss)
                 self._disconnected(link, final=connection.said_goodbye or final)
         if failure is not None:

@@ -1,8 +1,7 @@
-"""The payload transports that the producer uses on one connection. They are offered, agreed on and
-offered again.
+"""Offers and selects the producer's payload transports on one connection.
 
 A broken transport is offered again after some time. The link itself is always part of the offer, so
-that payloads in flight are not lost. Transports exist as long as the connection.
+that payloads in flight are not lost. Transports live as long as their connection.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from antiphon.transport.payload.transport import PayloadSender, WriteMessage
 from antiphon.transport.settings import LinkSettings, LinkState
 from antiphon.v1 import stage_pb2
 
-# Limits on the number and length of the reasons that are kept from a consumer.
+# The maximum number and length of the reasons that are stored for a consumer.
 MAX_REASONS, MAX_REASON = 8, 500
 # The delay before a broken transport is offered again. It doubles each time, up to the second
 # value.
@@ -68,7 +67,7 @@ class ProducerAgreement:
         """Use the transport that the consumer has chosen and close all others. Raises
         `FailedPrecondition` if the choice is invalid.
         """
-        # If several transports have this name, the latest one is used. The earlier ones are broken.
+        # If several transports have this name, the last one is used, because the others are broken.
         matching = [sender for sender in self._senders if sender.name == accept.transport]
         if not matching or not matching[-1].proved(accept.proof):
             raise FailedPrecondition(f"the peer proved no transport, it said {accept.transport!r}")

@@ -1,8 +1,8 @@
 """The producer's end of one connection of a link, from the hello until the stream breaks.
 
-All chunks that are ready are sent together. The negotiated transport (`agreement.py`) places their
-payloads (`payloads.py`). If the consumer could not fetch a payload, its chunk and all chunks after
-it are sent again.
+All chunks that are ready are sent together. Their payloads are placed (`payloads.py`) by the
+negotiated transport (`agreement.py`). If the consumer cannot fetch a payload, its chunk and all
+later chunks are sent again.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class OutgoingConnection:
         await self._stream.write(stage_pb2.LinkRequest(hello=hello))
         answer = await self._stream.read()
         if not isinstance(answer, stage_pb2.LinkResponse) or not answer.HasField("accept"):
-            # This is not an answer of the peer. A stream ends in this way if the network breaks or
-            # an answer is corrupt.
+            # This is not a response of the peer. A stream ends this way if the network fails or a
+            # response is corrupt.
             raise asyncio.InvalidStateError("the stream ended before the link was accepted")
         self.accepted(answer.accept)
         return answer.accept
@@ -132,7 +132,7 @@ class OutgoingConnection:
         self._changed.set()
 
     def leave(self) -> None:
-        """Say goodbye once everything has been sent."""
+        """End the link cleanly once everything has been sent."""
         self._leaving = True
         self._changed.set()
 
@@ -144,7 +144,7 @@ class OutgoingConnection:
         """Return the next message. It has about `MAX_BATCH_BYTES` inline and
         `MAX_BATCH_PAYLOAD_BYTES` in total.
 
-        Chunks that are emitted while the message is being sent wait for the next one. A chunk whose
+        Chunks that are emitted while a message is being sent wait for the next one. A chunk whose
         payload is still being transferred only delays its own session.
         """
         request = stage_pb2.LinkRequest()
@@ -180,7 +180,7 @@ class OutgoingConnection:
     async def _write_in_time(self, message: LinkMessage) -> None:
         """Write a message of a transport. Raises `TimeoutError` if the consumer does not read it.
 
-        This needs a timeout of its own, because the consumer may have nothing to confirm until the
+        This needs its own timeout, because the consumer may have nothing to confirm until the
         transport is done.
         """
         async with asyncio.timeout(self._answer_within_s):

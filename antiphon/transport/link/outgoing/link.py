@@ -1,12 +1,12 @@
 """The producer's end of a link, which is a resumable stream to a downstream stage process.
 
 All chunks that are ready at the same time are sent as one message, even if they belong to different
-sessions, because a gRPC message costs the same amount of CPU regardless of its size. Chunks are
-numbered and kept until the consumer has acknowledged them. Therefore a link whose stream broke can
-resume without losing or repeating anything. Its sessions are suspended in the meantime. The link
-and everything on it is lost if it is not resumed within the resume window. It is also lost if the
-process that answers does not know it, which means that the consumer has restarted. The next chunk
-then opens a new link.
+sessions, because a gRPC message costs about the same CPU time whatever its size. Chunks are
+numbered, and kept until the consumer has acknowledged them, so a link can resume after its stream
+has broken without losing or repeating anything. Its sessions are suspended in the meantime. If the
+link is not resumed within the resume window, it is lost along with everything on it. It is also
+lost if the consumer does not recognize it, which means that the consumer has restarted. The next
+chunk then opens a new link.
 """
 
 from __future__ import annotations
@@ -41,16 +41,14 @@ FIRST_HANDSHAKE_S = 10.0
 HANDSHAKE_S = 1.5
 GOODBYE_S = 1.0
 MOST_GARBLED = 8
-"""The maximum number of consecutive connections that may end because of corrupt data without
-confirming a chunk.
-"""
+"""How many consecutive connections may end because of corrupt data without confirming a chunk."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """Callbacks of a link, which are called on the event loop.
+    """Callbacks for a link, which are called on the event loop.
 
     `credited` is called with the peer, the segment, the edge and the total number of positions that
     may be sent. `suspended` is called with the peer. `lost` is called with the peer and the
@@ -66,7 +64,8 @@ class LinkEvents:
 
 
 class OutgoingLink:
-    """A link to `peer`. Use `send_nowait` until the link is lost, and call `close` at the end.
+    """A link to `peer`. Use `send_nowait` until the link is lost, and call `close` when you are
+    done with it.
 
     No errors are raised after construction. Failures are reported through `LinkEvents`.
     """
@@ -115,7 +114,7 @@ class OutgoingLink:
         self._changed.set()
 
     async def close(self, *, flush: bool = True) -> None:
-        """Send everything that is queued within `GOODBYE_S` seconds, and say goodbye.
+        """Send all queued chunks within `GOODBYE_S` seconds, and end the link cleanly.
 
         If `flush` is false or this call is cancelled, queued chunks are dropped. No callback is
         called.
@@ -161,7 +160,8 @@ class OutgoingLink:
         except ExceptionGroup as group:
             return _first(group)
         except Exception as error:
-            # `_own_word` classifies it. An exception must never end a link without being reported.
+            # `_own_word` classifies the exception. An exception must never end a link without being
+            # reported.
             return error
         return asyncio.InvalidStateError("the peer closed the link")
 
@@ -219,8 +219,8 @@ class OutgoingLink:
 
     def _may_heal(self, cause: Exception) -> bool:
         """Return whether to reconnect after a connection has ended. If not, the link is lost."""
-        # The peer would repeat a typed error. Data that was corrupted on the way may arrive intact
-        # the next time.
+        # The peer would repeat a typed error, but data that was corrupted in transit may arrive
+        # intact the next time.
         word = _own_word(cause)
         garbled = isinstance(word, DataLoss) and self._garbled < MOST_GARBLED
         if word is not None and not garbled:
@@ -249,8 +249,8 @@ class OutgoingLink:
         self._events.lost(self._peer, cause, tuple(self._log.sessions))
 
     def _handshake_s(self) -> float:
-        """Return the timeout for one attempt. It is short enough to leave time for another
-        attempt.
+        """Return the timeout for one attempt, which is short enough to leave time for another
+        one.
         """
         if self._give_up_at is None:
             return FIRST_HANDSHAKE_S

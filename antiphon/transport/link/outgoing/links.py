@@ -15,8 +15,8 @@ from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, P
 from antiphon.values.chunk import Chunk
 
 Connect = Callable[[str, str], grpc.aio.Channel]
-"""Opens a channel to the address of a process that consumes an edge. The second argument is the
-edge.
+"""A function that opens a channel to a process that consumes an edge. Its arguments are the address
+and the edge.
 """
 
 

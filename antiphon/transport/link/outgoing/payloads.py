@@ -1,8 +1,8 @@
 """Places the payloads of the chunks on one connection.
 
-A payload uses the negotiated transport if this transport accepts it, and otherwise the link itself.
-The link also carries payloads that the consumer could not fetch. Large payloads are transferred
-ahead of their chunk, and chunks of other sessions can overtake them.
+A payload uses the negotiated transport if that accepts it, and otherwise the link itself. The link
+also carries payloads that the consumer could not fetch. Large payloads are transferred ahead of
+their chunk, so that chunks of other sessions can overtake them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Payload transfers that run ahead of their chunks. Each transport has at most one.
+"""Payload transfers that run ahead of their chunks. Each transport runs at most one at a time.
 
-After a transfer is complete, it waits until it is the turn of its chunk. If an earlier chunk that
-is sent again needs the transport first, the transfer is dropped and restarted later, because the
-consumer keeps only one transfer.
+A completed transfer waits for the turn of its chunk. If an earlier chunk has to be sent again and
+needs the transport first, the transfer is dropped and restarted later, because the consumer only
+keeps one transfer.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The chunks of a link that are unsent or unacknowledged. This module performs no I/O.
 
-Unsent chunks are kept in order within their session, and the sessions are served round-robin. A
-chunk is numbered when it is sent, and the number is its position on the link. Therefore a chunk
-whose payload is still being transferred can only be overtaken by chunks of other sessions. Sent
+Unsent chunks are kept in order within their session, and sessions are served round-robin. A chunk
+is only numbered when it is sent, and the number is its position on the link. While its payload is
+being transferred, a chunk can be overtaken by chunks of other sessions, but not of its own. Sent
 chunks are kept until they are acknowledged.
 
-The following limits ensure that a session cannot cause chunks of other sessions to be rejected:
+The following limits ensure that one session cannot cause chunks of other sessions to be rejected:
 
 * For each session, at most `session_bytes` may be unsent, and the same amount may be
   unacknowledged. A single chunk is always accepted, regardless of its size.
