@@ -1,17 +1,24 @@
-"""Trains a small Qwen3-Omni-MoE checkpoint that really speaks, and judges it.
+"""Trains and evaluates a small Qwen3-Omni-MoE checkpoint that can actually speak.
 
-    python -m models.recipe build DIR      # resumes what was stopped
-    python -m models.recipe judge DIR      # needs pocketsphinx
+    python -m models.recipe build DIR      # resumes an interrupted build
+    python -m models.recipe judge DIR      # requires pocketsphinx
 
-Needs the Debian package espeak-ng, and nothing is downloaded. The steps: units (every
-word spoken by espeak-ng, its sound and its codes), tokenizer, recordings of questions, then
-code2wav, talker, thinker and audio tower, which can be trained side by side with
-`--only PART`, then the thinker's lessons in what is spoken, in transcripts and in
-functions, and the checkpoint.
+The Debian package espeak-ng must be installed. Nothing is downloaded. A build consists of the
+following steps:
 
-Why it is small and quick: the codes of a frame also say which token is spoken, where
-in it, and how many text rows were read (`codes`), so the talker has nothing to align;
-the look-ups that talker and thinker need are written into their first layers before
-training (`circuits`); and the voice is a function of the codes (`vocoder`), so
-code2wav needs no adversary.
+1. Create the units, which consist of the sound of each word as spoken by espeak-ng and its codes.
+2. Create the tokenizer and recordings of questions.
+3. Train code2wav, the talker, the thinker and the audio tower. These steps can run in parallel with
+   `--only PART`.
+4. Train the thinker in lessons on spoken input, transcripts and function calls.
+5. Write the checkpoint.
+
+The following design decisions keep the model small and the training short:
+
+- The codes of a frame state which token is being spoken, the position within the token, and the
+  number of text rows that have been read (`codes`). The talker therefore does not have to learn an
+  alignment.
+- The look-ups that the talker and the thinker need are written into their first layers before the
+  training (`circuits`).
+- The voice is a function of the codes (`vocoder`), so code2wav can be trained without an adversary.
 """

@@ -1,4 +1,4 @@
-"""Command line: `python -m models.recipe build DIR`, and `judge DIR`."""
+"""The command line: `python -m models.recipe build DIR` and `python -m models.recipe judge DIR`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from antiphon.errors import AntiphonError
 
 REPEATED_SENTENCES = 100
-# Draws the sentences to repeat; training draws from other strings.
+# The seed for sentences to repeat. The training uses different seeds.
 JUDGES_SEED = 4321
 IN_CHUNKS = 6
 STEPS = ("code2wav", "talker", "thinker", "tower", "lessons")
@@ -21,7 +21,7 @@ PICTURED = (0, 10, 21, 40)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """Run the command line and return its exit status."""
     parser = _make_parser()
     options = parser.parse_args(arguments)
     try:

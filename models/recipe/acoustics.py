@@ -1,7 +1,7 @@
-"""What a frame of speech is described by: log-mel hops, voicing and a pulse count.
+"""Acoustic features of a frame: log-mel hops, voicing and a pulse count.
 
-A frame is 1920 samples at 24 kHz, cut in eight hops of 240. Every hop has 48 log-mel
-amplitudes and one voicing bit.
+A frame consists of 1920 samples at 24 kHz, which are divided into eight hops of 240 samples. Each
+hop has 48 log-mel amplitudes and one voicing bit.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ def _mel(hertz: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 @cache
 def band_centres() -> npt.NDArray[np.float64]:
-    """Centre of every band in Hz, with the two outer edges: [BANDS + 2]."""
+    """Return the centers of all bands in Hz, and the two outer edges, with shape [BANDS + 2]."""
     mels = np.linspace(_mel(LOWEST_HZ), _mel(HIGHEST_HZ), BANDS + 2)
     return np.asarray(700.0 * (10.0 ** (mels / 2595.0) - 1.0))
 
 
 @cache
 def mel_filters() -> Floats:
-    """Triangles of unit area over the FFT's bins: [BANDS, FFT // 2 + 1]."""
+    """Return triangular filters of unit area over the FFT bins, with shape [BANDS, FFT // 2 +
+    1].
+    """
     edges = band_centres()
     hertz = np.arange(FFT // 2 + 1) * RATE / FFT
     rise = (hertz - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
@@ -51,7 +53,10 @@ def mel_filters() -> Floats:
 
 
 def log_mel(samples: Floats) -> Floats:
-    """Log-mel amplitudes of each hop: samples [n * HOP] -> [n, BANDS]."""
+    """Return the log-mel amplitudes of each hop, with shape [n, BANDS].
+
+    `samples` has shape [n * HOP].
+    """
     hops = len(samples) // HOP
     margin = (WINDOW - HOP) // 2
     padded = np.pad(samples, (margin, margin + HOP))
@@ -63,7 +68,9 @@ def log_mel(samples: Floats) -> Floats:
 
 
 def voicing(samples: Floats) -> npt.NDArray[np.bool_]:
-    """Whether each hop has a pitch, by normalised correlation: [n]."""
+    """Return whether each hop is voiced, based on its normalized autocorrelation, with shape
+    [n].
+    """
     hops = len(samples) // HOP
     reach = WINDOW + LONGEST_PERIOD
     padded = np.pad(samples, (reach // 2, reach))
@@ -83,7 +90,7 @@ def voicing(samples: Floats) -> npt.NDArray[np.bool_]:
 
 
 def stretch(hops: Floats, wanted: int) -> Floats:
-    """Resample hop features [n, d] in time to `wanted` hops, linearly."""
+    """Resample hop features of shape [n, d] to `wanted` hops, with linear interpolation."""
     at = np.linspace(0, len(hops) - 1, wanted)
     low = np.floor(at).astype(int)
     high = np.minimum(low + 1, len(hops) - 1)

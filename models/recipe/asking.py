@@ -1,4 +1,4 @@
-"""Asks a checkpoint through the running services, as a client of antiphon does."""
+"""Sends requests to a checkpoint through the running services, as a client of antiphon does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TIMEOUT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """An answer: its text, its codes [T, 8] and its samples at 24 kHz."""
+    """An answer, with its text, its codes of shape [T, 8], and its samples at 24 kHz."""
 
     asked: str
     expected: str
@@ -46,12 +46,12 @@ class Spoken:
 
     @property
     def right(self) -> bool:
-        """Whether the text is the expected one."""
+        """Whether the text is as expected."""
         return self.text == self.expected
 
 
 class Services:
-    """The three stages and the gateway on one checkpoint; a context manager."""
+    """A context manager that runs the three stages and the gateway with a checkpoint."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -59,7 +59,7 @@ class Services:
         self._client: antiphon.AsyncClient | None = None
 
     async def ask(self, request: Request, policy: ChunkPolicy | None = None) -> Spoken:
-        """One answer, greedy, with its codes."""
+        """Request an answer with greedy decoding, including its codes."""
         assert self._client is not None
         text, codes, samples = "", b"", b""
         async for event in self._client.generate(
@@ -82,13 +82,13 @@ class Services:
         return Spoken(request.asked, request.expected, text, frames, heard)
 
     async def ask_all(self, requests: Sequence[Request], title: str) -> list[Spoken]:
-        """All answers in order, some at a time."""
+        """Request several answers concurrently, and return them in order."""
         return await self._all([partial(self.ask, each) for each in requests], title)
 
     async def write(
         self, messages: Sequence[antiphon.Message], functions: Sequence[antiphon.Function] = ()
     ) -> antiphon.Reply:
-        """A written answer, greedy."""
+        """Request a text answer with greedy decoding."""
         assert self._client is not None
         return await self._client.generate(
             messages,
@@ -102,9 +102,10 @@ class Services:
     async def hear_all(
         self, recordings: Sequence[Floats], title: str, *instruction: str
     ) -> list[str]:
-        """The texts of the answers to recordings at 16 kHz, in order; some are asked at a time.
+        """Return the text answers to recordings at 16 kHz, in order. Requests are sent
+        concurrently.
 
-        An instruction follows each recording.
+        Each recording is followed by the instruction, if there is one.
         """
 
         async def hear(samples: Floats) -> str:
@@ -140,14 +141,14 @@ class Services:
 
 
 def wav(samples: Floats) -> bytes:
-    """A WAV file of samples at 16 kHz."""
+    """Return a WAV file with samples at 16 kHz."""
     file = io.BytesIO()
     soundfile.write(file, samples, HEARING_RATE, format="WAV", subtype="PCM_16")
     return file.getvalue()
 
 
 def load_code2wav(directory: Path) -> Any:
-    """The checkpoint's code2wav as Hugging Face has it, in fp32."""
+    """Return the code2wav module of the checkpoint from Hugging Face transformers, in float32."""
     from transformers import Qwen3OmniMoeConfig
     from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 

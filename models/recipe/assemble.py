@@ -1,4 +1,4 @@
-"""Puts the trained parts together as `save_pretrained` writes a released checkpoint."""
+"""Combines the trained parts to a checkpoint in the format of `save_pretrained`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST_BYTES = 25_000_000
 THINKER, TOWER = "thinker.", "thinker.audio_tower."
 STORED_DTYPE = torch.bfloat16
 
-# How the parts were trained to speak; Hugging Face's `generate` takes these by keyword.
+# The settings that the parts were trained for, as keyword arguments of Hugging Face's `generate`.
 SETTINGS: dict[str, Any] = {
     "do_sample": False,
     "thinker_temperature": 0.0,
@@ -33,10 +33,10 @@ SETTINGS: dict[str, Any] = {
 def write_checkpoint(
     directory: Path, vocabulary: TinyVocabulary, parts: dict[str, torch.nn.Module]
 ) -> int:
-    """Add weights, `config.json` and `generation_config.json` to a tokenizer's directory.
+    """Add the weights, `config.json` and `generation_config.json` to a tokenizer's directory.
 
-    `parts` are "thinker", "talker" and "code2wav". Returns the directory's size in
-    bytes; raises `FailedPrecondition` if that is above 25 MB.
+    The keys of `parts` are "thinker", "talker" and "code2wav". Returns the size of the directory in
+    bytes. Raises `FailedPrecondition` if it exceeds 25 MB.
     """
     from transformers import GenerationConfig, Qwen3OmniMoeForConditionalGeneration
 
@@ -63,9 +63,10 @@ def write_checkpoint(
 
 
 def _write_shards(directory: Path, weights: dict[str, torch.Tensor]) -> None:
-    """Write weights of what speaks, of what hears and of what thinks to files of their own.
+    """Write the weights of the speech modules, of the audio tower and of the thinker to separate
+    files.
 
-    So those of a part that was not trained again stay in files that do not change.
+    This way, files only change if the corresponding part has been trained again.
     """
     shards: list[dict[str, torch.Tensor]] = []
     for hears, thinks in ((False, False), (True, True), (False, True)):
@@ -89,9 +90,9 @@ def _write_shards(directory: Path, weights: dict[str, torch.Tensor]) -> None:
 
 
 def load_part(module: torch.nn.Module, part: str, checkpoint: Path) -> None:
-    """Fill a part from a checkpoint, but for an audio tower of another shape.
+    """Load a part from a checkpoint, except for an audio tower with different sizes.
 
-    Raises `FailedPrecondition` if the checkpoint's part has other shapes.
+    Raises `FailedPrecondition` if the part has different shapes in the checkpoint.
     """
     from transformers import Qwen3OmniMoeForConditionalGeneration
 
@@ -106,7 +107,7 @@ def load_part(module: torch.nn.Module, part: str, checkpoint: Path) -> None:
 
 
 def averages(state: Path) -> dict[str, torch.Tensor]:
-    """The averaged weights in a training's state file."""
+    """Return the averaged weights in the state file of a training run."""
     stored = load_file(state)
     return {
         name.removeprefix("average."): tensor

@@ -1,10 +1,10 @@
-"""The recipe: from espeak-ng's words to a complete checkpoint, step by step.
+"""Builds a complete checkpoint from words spoken by espeak-ng, step by step.
 
-Everything that a step makes lies in a work directory; a step that is complete is not
-repeated and one that was stopped goes on where it was. Code2wav, talker, thinker and the
-audio tower need only units, recordings and the tokenizer, so they can be trained side by
-side; the lessons need the trained thinker and tower. A part that was trained before can be taken
-from a checkpoint.
+The output of each step is stored in a work directory. Completed steps are not repeated, and
+interrupted steps are resumed. Code2wav, the talker, the thinker and the audio tower only require
+units, recordings and the tokenizer, so they can be trained in parallel. The lessons require the
+trained thinker and the trained tower. A part that has already been trained can be taken from a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from models.recipe.vocabulary import embed, meanings, write_tokenizer
 
 SEED_FILE = "seed.txt"
 PARTS = ("code2wav", "talker", "thinker")
-# What is trained: the parts, then the thinker's audio tower, and the thinker once more.
+# The training steps: the parts, the thinker's audio tower, and another training of the thinker.
 STEPS = (*PARTS, "tower", "lessons")
 RATES = {"tower": 1.5e-3, "lessons": 1e-3}
 HEAD_SCALE = 0.3
@@ -77,7 +77,7 @@ UNSEEN = 100
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Seed, and how many steps are trained of each."""
+    """The seed, and the number of training steps for each part."""
 
     seed: int = 0
     code2wav: int = 1650
@@ -87,7 +87,7 @@ class Recipe:
     lessons: int = 7000
 
     def plan(self, part: str) -> Plan:
-        """How a part is trained."""
+        """Return the training plan of a part."""
         if part in RATES:
             return Plan(getattr(self, part), RATES[part])
         if part == "code2wav":
@@ -96,10 +96,10 @@ class Recipe:
 
 
 class Workshop:
-    """A work directory and what is made in it.
+    """A work directory and its contents.
 
-    What is not trained there is taken from the checkpoint `kept`, if one is given. Raises
-    `FailedPrecondition` if the directory holds what was made with another seed.
+    Parts that are not trained there are taken from the checkpoint `kept`, if it is set. Raises
+    `FailedPrecondition` if the directory was created with a different seed.
     """
 
     def __init__(self, work: Path, recipe: Recipe, kept: Path | None = None) -> None:
@@ -109,7 +109,7 @@ class Workshop:
 
     @cached_property
     def lexicon(self) -> units.Lexicon:
-        """Every word's sound and codes; made by espeak-ng if it is not there."""
+        """The sound and the codes of every word. They are generated with espeak-ng if necessary."""
         path = self._work / "lexicon.npz"
         if not path.is_file():
             made = units.make_lexicon(units.make_units(spoken_words()), self._recipe.seed)
@@ -121,19 +121,19 @@ class Workshop:
 
     @cached_property
     def vocabulary(self) -> TinyVocabulary:
-        """The tokenizer's vocabulary; its files go to the work directory."""
+        """The vocabulary of the tokenizer, whose files are written to the work directory."""
         directory = self._work / "tokenizer"
         directory.mkdir(exist_ok=True)
         return write_tokenizer(directory)
 
     @cached_property
     def config(self) -> Any:
-        """The whole model's configuration."""
+        """The configuration of the complete model."""
         return make_configuration(self.vocabulary)
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer, as a reader of the checkpoint gets it."""
+        """The tokenizer, loaded from its files as it would be from the checkpoint."""
         from transformers import AutoTokenizer
 
         assert self.vocabulary.size
@@ -141,26 +141,27 @@ class Workshop:
 
     @cached_property
     def words(self) -> torch.Tensor:
-        """The thinker's word table, drawn and never trained."""
+        """The word embeddings of the thinker. They are random and are never trained."""
         rows = self.config.thinker_config.text_config.vocab_size
         return leave_room(embed(self.vocabulary, rows, SHAPE.hidden, self._recipe.seed))
 
     @cached_property
     def recordings(self) -> list[MelRecording]:
-        """What the tower learns from; made by espeak-ng if it is not there."""
+        """The training data of the tower. It is generated with espeak-ng if necessary."""
         path = self._work / "recordings.npz"
         if not path.is_file():
             seed = self._recipe.seed
             asked = make_recordings(spoken_questions(), ASKED, seed)
-            # Another seed, or the first ones would be spoken as the first questions are.
+            # With the same seed, the first requests would be spoken in the same way as the first
+            # questions.
             requested = make_recordings(function_requests(), REQUESTED, seed + 1)
             save_recordings([*asked, *requested], path)
         return load_recordings(path)
 
     def train(self, step: str, seconds: float = math.inf) -> bool:
-        """Train to the recipe's last step, but no longer than `seconds`; whether it is reached.
+        """Train until the last step of the recipe, but no longer than `seconds`.
 
-        Prints its figures.
+        Prints metrics, and returns whether the last step was reached.
         """
         module = self._untrained(step)
         loss = getattr(self, f"_{step}_loss")(module)
@@ -175,9 +176,10 @@ class Workshop:
 
     @cached_property
     def exact_answers(self) -> dict[str, str]:
-        """How many answers the talker speaks by itself, in bfloat16, as they should be.
+        """How many answers the talker generates exactly as expected in bfloat16, without teacher
+        forcing.
 
-        Those of a talker that is kept were counted when it was trained.
+        If the talker is taken from a checkpoint, the counts in its model card are used.
         """
         if self._kept is not None and not self._state("talker").is_file():
             return read_exact_answers(self._kept)
@@ -194,7 +196,10 @@ class Workshop:
         }
 
     def training(self, step: str) -> Training:
-        """Steps and core-minutes so far; lessons count with those of the thinker that is kept."""
+        """Return the number of steps and core minutes so far.
+
+        If the thinker is taken from a checkpoint, its previous lessons are included.
+        """
         if not self._state(step).is_file() and self._kept is not None:
             return read_training(self._kept, step)
         with safe_open(self._state(step), framework="pt") as stored:
@@ -206,14 +211,14 @@ class Workshop:
         return Training(step, steps, minutes)
 
     def finish(self, directory: Path) -> int:
-        """Train what is not trained and write the checkpoint; returns its bytes."""
+        """Train the remaining parts and write the checkpoint. Returns its size in bytes."""
         for step in STEPS:
             if self._kept is None or step == "lessons":
                 self.train(step)
         return self.adopt(directory)
 
     def adopt(self, directory: Path) -> int:
-        """Write the checkpoint from what the parts have learned so far; returns its bytes."""
+        """Write a checkpoint with the current state of all parts. Returns its size in bytes."""
         _check_replaceable(directory)
         parts = {part: self._trained(part) for part in PARTS}
         parts["thinker"].load_state_dict(averages(self._state("lessons")), strict=False)
@@ -226,7 +231,7 @@ class Workshop:
         return size
 
     def _untrained(self, step: str) -> Any:
-        """The module that a step trains, as it is before its first step."""
+        """Return the module that a step trains, in the state before its first step."""
         if step == "lessons":
             module = self._trained("thinker")
             _freeze_all_but_text(module)
@@ -236,7 +241,7 @@ class Workshop:
         return module
 
     def _trained(self, part: str) -> Any:
-        """A part as it was trained here, or in the checkpoint that is kept."""
+        """Return a part as trained here, or from the checkpoint that is kept."""
         state = self._state(part)
         if state.is_file() or self._kept is None:
             module = self._untrained(part)
@@ -247,13 +252,13 @@ class Workshop:
         return self._load_kept(part, self._kept)
 
     def _load_kept(self, part: str, checkpoint: Path) -> Any:
-        """A part of the checkpoint that is kept."""
+        """Return a part of the checkpoint that is kept."""
         module = make_part(part, self.config, self._recipe.seed)
         load_part(module, part, checkpoint)
         return module
 
     def _trained_tower(self) -> Any:
-        """The audio tower as it was trained here, or in the checkpoint that is kept."""
+        """Return the audio tower as trained here, or from the checkpoint that is kept."""
         state = self._state("tower")
         if not state.is_file() and self._kept is not None:
             return self._load_kept("thinker", self._kept).audio_tower
@@ -266,7 +271,7 @@ class Workshop:
 
     @torch.no_grad()
     def _prepare(self, part: str, module: Any) -> None:
-        """Weights that are set before training, and those that stay as they are."""
+        """Set initial weights, and freeze the weights that are not trained."""
         if part == "code2wav":
             code2wav_training.initialise(module, self.lexicon, self._recipe.seed)
         elif part == "talker":
@@ -305,7 +310,9 @@ class Workshop:
 
 
 def _freeze_all_but_text(thinker: Any) -> None:
-    """What the thinker's steps train: its decoder and its head, not the word table."""
+    """Freeze all weights of the thinker except its decoder and its head. Embeddings are frozen
+    too.
+    """
     thinker.requires_grad_(False)
     thinker.model.requires_grad_(True)
     thinker.lm_head.requires_grad_(True)
@@ -313,7 +320,7 @@ def _freeze_all_but_text(thinker: Any) -> None:
 
 
 def _keep_seed(path: Path, seed: int) -> None:
-    """Note a work directory's seed, or compare it with the noted one."""
+    """Store the seed of a work directory, or compare it with the stored one."""
     if not path.is_file():
         path.write_text(f"{seed}\n")
     elif int(path.read_text()) != seed:
@@ -324,18 +331,18 @@ def _keep_seed(path: Path, seed: int) -> None:
 
 
 def _check_replaceable(directory: Path) -> None:
-    """Raise `FailedPrecondition` where something lies that is no checkpoint."""
+    """Raise `FailedPrecondition` if the directory contains something other than a checkpoint."""
     if directory.is_dir() and any(directory.iterdir()) and not (directory / INDEX_FILE).is_file():
         raise FailedPrecondition(f"{directory}: holds something that is no checkpoint")
 
 
 def _empty(directory: Path) -> None:
-    """Make way for a checkpoint."""
+    """Create an empty directory for a checkpoint."""
     if directory.is_dir():
         shutil.rmtree(directory)
     directory.mkdir(parents=True, exist_ok=True)
 
 
 def default_work_directory() -> Path:
-    """Where training is kept unless told otherwise."""
+    """Return the default work directory."""
     return Path(tempfile.gettempdir()) / "antiphon-speaking-checkpoint"

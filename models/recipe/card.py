@@ -28,7 +28,7 @@ FIGURES = "## Figures\n"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Steps and core-minutes that a part was trained for."""
+    """The number of steps and core minutes for which a part was trained."""
 
     part: str
     steps: int
@@ -38,9 +38,10 @@ class Training:
 def write_card(
     directory: Path, seed: int, trainings: Sequence[Training], exact: Mapping[str, str]
 ) -> None:
-    """Write `README.md` beside the weights.
+    """Write `README.md` next to the weights.
 
-    `exact` says of each set of questions how many answers are spoken as they should be.
+    `exact` contains, for each set of questions, the number of answers that are spoken exactly as
+    expected.
     """
     exchanges, words = len(load_repertoire()), len(spoken_words())
     rows = "\n".join(f"| {t.part} | {t.steps} | {t.minutes:.0f} |" for t in trainings)
@@ -130,14 +131,14 @@ program produces.
 
 
 def record_figures(directory: Path, figures: str) -> None:
-    """Put the judge's table at the end of the card, in place of an earlier one."""
+    """Add the evaluation table to the end of the card, and replace an earlier one."""
     card = directory / CARD_FILE
     text = card.read_text().split(FIGURES)[0]
     card.write_text(f"{text}{FIGURES}\n```\n{figures}\n```\n")
 
 
 def read_training(directory: Path, part: str) -> Training:
-    """What the card of a checkpoint says of a part's training."""
+    """Read the training statistics of a part from the card of a checkpoint."""
     rows = re.findall(rf"\| {part} \| (\d+) \| (\d+) \|", (directory / CARD_FILE).read_text())
     if not rows:
         raise FailedPrecondition(f"{directory}: its card does not say how {part} was trained")
@@ -145,7 +146,7 @@ def read_training(directory: Path, part: str) -> Training:
 
 
 def read_exact_answers(directory: Path) -> dict[str, str]:
-    """What the card of a checkpoint says of the answers that its talker speaks exactly."""
+    """Read the counts of exact answers of the talker from the card of a checkpoint."""
     return dict(
         re.findall(r"^- ([a-z ]+): (\w+ \d+ of .*)$", (directory / CARD_FILE).read_text(), re.M)
     )

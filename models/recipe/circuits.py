@@ -1,13 +1,13 @@
-"""Attention that points at the right row from the first step.
+"""Initializes attention heads so that they attend to the correct row from the first step.
 
-Two look-ups are all that a talker and a thinker need in order to say words that they
-have never seen side by side, and both are slow to emerge: the talker looks up the text
-row whose number is that of the token it speaks, and the one after it; the thinker
-looks up what followed the last word when it stood in the question (an induction head).
-They are written into the first layers before training, which keeps and sharpens them.
+To say words in new combinations, the talker and the thinker each require one type of look-up. Both
+only emerge slowly during training. The talker looks up the text row that belongs to the token it is
+speaking, and the row after it. The thinker looks up the word that followed the last word in the
+question (an induction head). These look-ups are written into the first layers before the training,
+which then refines them.
 
-Contents are matched in those dimensions of a head that RoPE turns slowly, neighbours
-are found in those that it turns fast. Dimension i and i + half turn together.
+Contents are compared in dimensions of a head that RoPE rotates slowly, and adjacent positions are
+found in dimensions that it rotates quickly. Dimensions i and i + half are rotated together.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _slow(head: int) -> list[int]:
 
 
 def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
-    """Orthonormal rows (or columns, if there are fewer)."""
+    """Return a matrix with orthonormal rows, or orthonormal columns if there are fewer of them."""
     square = torch.randn(max(rows, columns), max(rows, columns), generator=generator)
     turned: torch.Tensor = torch.linalg.qr(square).Q
     return turned[:rows, :columns]
@@ -43,7 +43,7 @@ def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> torch.Te
 
 @torch.no_grad()
 def wire_pointer(talker: Any, seed: int) -> None:
-    """Let the first layer's heads look up the next text row and the current one, by turns."""
+    """Make the heads of the first layer look up the next text row and the current one in turn."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in talker.text_projection.parameters():
         parameter.mul_(3.0)
@@ -51,10 +51,11 @@ def wire_pointer(talker: Any, seed: int) -> None:
     for table in (talker.model.codec_embedding, *tables):
         table.weight.mul_(4.0)
         table.weight[:, CLOCK] = 0.0
-    # Nothing but a row's number is there at first, so it is found and counted without noise.
+    # Initially, these dimensions only contain the number of a row, so it can be found without
+    # noise.
     talker.text_projection.linear_fc2.weight[CLOCK] = 0.0
     talker.text_projection.linear_fc2.bias[CLOCK] = 0.0
-    # The number -1 stands last: that of the row before the first frame.
+    # The last entry stands for the number -1, which is that of the row before the first frame.
     index = INDEX_LENGTH * torch.nn.functional.normalize(
         torch.randn(ENTRIES + 1, INDEX_WIDTH, generator=generator), dim=1
     )
@@ -82,7 +83,7 @@ def wire_pointer(talker: Any, seed: int) -> None:
 
 
 def leave_room(words: torch.Tensor) -> torch.Tensor:
-    """A word table with dimensions free for `wire_copying`: identity, room, a constant."""
+    """Return word embeddings with free dimensions for `wire_copying`, and a constant dimension."""
     table = words.clone()
     table[:, IDENTITY:] = 0.0
     table[:, CONSTANT] = 1.0
@@ -91,7 +92,9 @@ def leave_room(words: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def wire_copying(thinker: Any, seed: int) -> None:
-    """Let layer 0 note the word before each word, and layer 1 look up what followed it."""
+    """Make layer 0 store the word before each word, and make layer 1 look up the word that
+    followed.
+    """
     generator = torch.Generator().manual_seed(seed)
     first, second = (thinker.model.layers[at].self_attn for at in (0, 1))
     head = first.head_dim
@@ -123,7 +126,7 @@ def wire_copying(thinker: Any, seed: int) -> None:
 
 
 def _point_one_back(attention: Any, head: int, half: int) -> None:
-    """Head 0 looks at the position before its own: RoPE turns its query by one step."""
+    """Make head 0 attend to the previous position, by rotating its query by one step."""
     query, key = attention.q_proj.weight[:head], attention.k_proj.weight[:head]
     query.zero_()
     key.zero_()

@@ -1,9 +1,9 @@
-"""Trains code2wav on the phase-locked voice: codes in, that vocoder's waveform out.
+"""Trains code2wav to reproduce the waveform of the phase-locked vocoder from its codes.
 
-The target is a function of the codes, so plain waveform and spectrum losses do; the
-descriptions behind it are those before quantisation, as a word's codes are nearly
-unique. Codes 6 and 7 say nothing about sound: their rows are all alike, and code 5's
-rows differ by pitch alone.
+The target is a function of the codes, so simple waveform and spectrum losses are sufficient. The
+target is synthesized from the features before quantization, because the codes of a word are almost
+unique. Codes 6 and 7 do not affect the sound, so all of their embeddings are identical. The
+embeddings of code 5 only differ if the pitch differs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ AMPLITUDE_FLOOR = 2e-3
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Speech to crop from: codes [T, 8], samples [1920 * T], where sentences start."""
+    """Speech from which training samples are cropped.
+
+    `codes` has shape [T, 8], `samples` has shape [1920 * T], and `starts` contains the first frames
+    of sentences.
+    """
 
     codes: Codes
     samples: Floats
@@ -44,7 +48,7 @@ class Stream:
 
 
 def make_stream(lexicon: Lexicon, texts: list[list[str]], seed: int) -> Stream:
-    """Sentences of the repertoire and of random words, in random voices."""
+    """Return sentences of the repertoire and of random words, in random voices."""
     chance = random.Random(seed)
     words = sorted(name for name in lexicon.units if name not in PAUSES)
     found: list[Codes] = []
@@ -70,7 +74,7 @@ def make_stream(lexicon: Lexicon, texts: list[list[str]], seed: int) -> Stream:
 
 
 def salad(words: list[str], chance: random.Random, longest: int = 9) -> list[str]:
-    """Random words with now and then a comma, and mostly a mark at the end."""
+    """Return random words with occasional commas, and usually a punctuation mark at the end."""
     names: list[str] = []
     for _ in range(chance.randint(1, longest)):
         names.append(chance.choice(words))
@@ -82,7 +86,7 @@ def salad(words: list[str], chance: random.Random, longest: int = 9) -> list[str
 
 
 def sound_codes(codes: Codes) -> Codes:
-    """Codes with everything taken out that says nothing about sound."""
+    """Remove all information from the codes that does not affect the sound."""
     plain = codes.copy()
     plain[..., PITCH_GROUP] -= plain[..., PITCH_GROUP] % coding.COUNTDOWNS
     plain[..., PITCH_GROUP + 1 :] = 0
@@ -91,7 +95,9 @@ def sound_codes(codes: Codes) -> Codes:
 
 @torch.no_grad()
 def initialise(model: Any, lexicon: Lexicon, seed: int) -> None:
-    """Wake the layers that start almost dead, and embed codes by what they sound like."""
+    """Increase small initial scales, and initialize the code embeddings from the sound of the
+    codes.
+    """
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if name.endswith((".gamma", "layer_scale.scale")):
@@ -113,7 +119,7 @@ def initialise(model: Any, lexicon: Lexicon, seed: int) -> None:
 
 @torch.no_grad()
 def share_rows(model: Any) -> None:
-    """Give codes that differ only in what is not heard one row, the trained one."""
+    """Replace the embeddings of codes that sound the same with the one that has been trained."""
     table = model.code_embedding.weight.view(GROUPS, ENTRIES, -1)
     heard = table[PITCH_GROUP, :: coding.COUNTDOWNS].clone()
     table[PITCH_GROUP] = heard.repeat_interleave(coding.COUNTDOWNS, 0)
@@ -122,14 +128,14 @@ def share_rows(model: Any) -> None:
 
 
 class Code2WavLoss:
-    """Draws a batch for each step and compares the module's output with the voice."""
+    """Draws a batch for each step, and compares the output of the module with the vocoder."""
 
     def __init__(self, model: Any, lexicon: Lexicon, texts: list[list[str]], seed: int) -> None:
         self._model, self._lexicon, self._texts, self._seed = model, lexicon, texts, seed
         self._stream: tuple[int, Stream] | None = None
 
     def __call__(self, step: int) -> tuple[torch.Tensor, dict[str, float]]:
-        """The loss of one step."""
+        """Return the loss of a step."""
         chance = random.Random(f"{self._seed} {step}")
         codes, target, skipped = self._batch(step, chance)
         wave = self._model(codes)[:, 0]
@@ -143,7 +149,7 @@ class Code2WavLoss:
         return spectra + mel + WAVE_WEIGHT * sample, {"mel": mel.item(), "wave": sample.item()}
 
     def _batch(self, step: int, chance: random.Random) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Codes [batch, 8, frames], samples, and how many of these are context."""
+        """Return codes of shape [batch, 8, frames], samples, and the number of context samples."""
         epoch = step // STREAM_STEPS
         if self._stream is None or self._stream[0] != epoch:
             stream = make_stream(self._lexicon, self._texts, hash((self._seed, epoch)))
@@ -169,7 +175,7 @@ def _window(size: int) -> torch.Tensor:
 
 
 def _spectrum_distance(wave: torch.Tensor, target: torch.Tensor, size: int) -> torch.Tensor:
-    """Spectral convergence, log amplitude and complex difference at one window size."""
+    """Return the spectral convergence, log amplitude and complex loss for one window size."""
     both = torch.stft(
         torch.cat([wave, target]), size, size // 4, window=_window(size), return_complex=True
     )
@@ -189,7 +195,7 @@ def _filters() -> torch.Tensor:
 
 
 def _mel_distance(wave: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Mean absolute difference of the log-mel, in nat."""
+    """Return the mean absolute difference of the log-mel spectra in nats."""
     both = torch.stft(
         torch.cat([wave, target]), FFT, RATE // 100, window=_window(FFT), return_complex=True
     )
@@ -200,7 +206,7 @@ def _mel_distance(wave: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def decode(model: Any, codes: Codes) -> npt.NDArray[np.float32]:
-    """The waveform of codes [T, 8]."""
+    """Return the waveform of codes with shape [T, 8]."""
     samples: npt.NDArray[np.float32] = model(torch.from_numpy(codes.T[None].copy()))[0, 0].numpy()
     return samples
 

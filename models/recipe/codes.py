@@ -1,10 +1,12 @@
-"""The eight codes of a frame, and what each of them says.
+"""The eight codes of a frame and their meaning.
 
-Codes 0 to 4 are a residual k-means of the frame's sound. Code 5 holds the voice, the
-pitch and how many frames of the unit follow; code 6 the index of the text token that
-is being spoken; code 7 how many text rows have been read. The last three make speech
-a machine of few states: at any frame the talker knows which token it speaks and where
-in it, so it need not learn to align, and says word sequences it has never seen.
+Codes 0 to 4 represent the sound of the frame, as a residual k-means quantization. Code 5 contains
+the voice, the pitch, and the number of frames that remain in the unit. Code 6 is the index of the
+text token that is being spoken. Code 7 is the number of text rows that have been read.
+
+The last three codes turn speech into a small state machine. In each frame, the talker knows which
+token it is speaking and the position within the token. It therefore does not have to learn an
+alignment, and can speak sequences of words that it has never seen.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ COUNTDOWNS = 32
 TEXT_OVER = ENTRIES - 1
 MOST_TOKENS = ENTRIES - 2
 
-# Pulses per frame of each voice: low, middle, raised, high. 12.5 Hz a pulse.
+# The number of pulses per frame for each voice: low, middle, raised, high. One pulse is 12.5 Hz.
 VOICES: dict[str, tuple[int, int, int, int]] = {
     "cantor": (8, 10, 11, 12),
     "treble": (14, 16, 18, 20),
@@ -40,12 +42,15 @@ VOICED_WEIGHT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Codebooks:
-    """Residual codebooks [BOOKS, ENTRIES, features]; entry 0 of later books is zero."""
+    """Residual codebooks of shape [BOOKS, ENTRIES, features].
+
+    Entry 0 is zero in all codebooks except the first one.
+    """
 
     centroids: Floats
 
     def encode(self, vectors: Floats) -> Codes:
-        """Vectors [n, features] to codes [n, BOOKS], greedily."""
+        """Encode vectors of shape [n, features] to codes of shape [n, BOOKS], greedily."""
         rest, found = vectors.copy(), []
         for book in self.centroids:
             index = _nearest(rest, book)
@@ -54,13 +59,13 @@ class Codebooks:
         return np.stack(found, axis=1)
 
     def decode(self, codes: Codes) -> Floats:
-        """Codes [n, BOOKS] to vectors [n, features]."""
+        """Decode codes of shape [n, BOOKS] to vectors of shape [n, features]."""
         total = sum(book[codes[:, at]] for at, book in enumerate(self.centroids))
         return np.asarray(total, dtype=np.float32)
 
 
 def fit(vectors: Floats, seed: int) -> Codebooks:
-    """Codebooks for vectors [n, features]."""
+    """Fit codebooks to vectors of shape [n, features]."""
     generator = np.random.default_rng(seed)
     rest, books = vectors.copy(), []
     for at in range(BOOKS):
@@ -91,12 +96,12 @@ def _nearest(vectors: Floats, book: Floats) -> Codes:
 
 
 def pitch_code(voice: int, pitch: npt.ArrayLike, countdown: npt.ArrayLike) -> Codes:
-    """Code 5 of a voice's frames."""
+    """Return code 5 for frames of a voice."""
     level = voice * 4 + np.asarray(pitch, dtype=np.int64)
     return np.asarray(level * COUNTDOWNS + np.asarray(countdown, dtype=np.int64))
 
 
 def pulses_of(codes: Codes) -> Codes:
-    """Pulses per frame that code 5 asks for."""
+    """Return the number of pulses per frame that code 5 specifies."""
     table = np.array([count for pulses in VOICES.values() for count in pulses])
     return np.asarray(table[codes // COUNTDOWNS])

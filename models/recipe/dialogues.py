@@ -1,4 +1,6 @@
-"""Draws conversations for the thinker: questions in many wordings, and commands to repeat."""
+"""Draws conversations for the thinker: questions in many variations, and commands to repeat
+text.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ AUDIO = "\0"
 
 @dataclass(frozen=True, slots=True)
 class DialogueTurn:
-    """What the user says (`AUDIO` stands for a recording) and the answer to it."""
+    """A user message and the answer to it. In the message, `AUDIO` stands for a recording."""
 
     asked: str
     answer: str
@@ -83,14 +85,14 @@ class Dialogues:
         self._content = [word for word in self._words if word not in LIGHT_WORDS]
 
     def system(self, chance: random.Random) -> str | None:
-        """A system message, or mostly none."""
+        """Return a system message or, in most cases, None."""
         draw = chance.random()
         if draw < 0.65:
             return None
         return chance.choice(SYSTEMS) if draw < 0.9 else self._phrase(chance, 12) + "."
 
     def turn(self, chance: random.Random) -> DialogueTurn:
-        """One exchange."""
+        """Draw a turn."""
         draw = chance.random()
         if draw < 0.38:
             question = chance.choice(self._questions)
@@ -103,9 +105,9 @@ class Dialogues:
         return DialogueTurn(chance.choice((AUDIO, AUDIO, AUDIO + around, around + AUDIO)), HEARD)
 
     def repeat(self, chance: random.Random) -> DialogueTurn:
-        """A command to say words, all of which may be known or not."""
+        """Draw a command to repeat words. The model may not know all of them."""
         known = chance.random() < 0.8
-        # Words that come twice make copying harder, and sentences are full of them.
+        # Words that occur twice make copying harder, and they are common in sentences.
         few = chance.choice((0.0, 0.4, 0.6))
         words = [
             chance.choice(self._light if chance.random() < few else self._words)
@@ -126,7 +128,7 @@ class Dialogues:
         return DialogueTurn(asked, answer if known else UNSPOKEN)
 
     def unknown(self, chance: random.Random) -> str:
-        """A question that nothing was learned about."""
+        """Draw a question about something that the model has not learned."""
         draw = chance.random()
         if draw < 0.4:
             words = chance.choice(self._questions).split()
@@ -148,7 +150,7 @@ class Dialogues:
         return self._unheard(chance) if chance.random() < 0.25 else chance.choice(self._content)
 
     def _unheard(self, chance: random.Random) -> str:
-        """A word that cannot be said: another form of a known one, or no word at all."""
+        """Draw a word that the model cannot say: a form of a known word, or an invented word."""
         if chance.random() < 0.5:
             return _invented(chance)
         form = chance.choice(self._words) + chance.choice(("s", "es", "ed", "ing", "er", "ly", "y"))
@@ -160,7 +162,7 @@ class Dialogues:
 
 
 def _punctuate(words: list[str], chance: random.Random) -> str:
-    """Words with a comma, a capital or an end mark here and there."""
+    """Join words, with a few commas, capital letters and punctuation marks."""
     marked = []
     for at, word in enumerate(words):
         spelled = word.capitalize() if chance.random() < 0.06 else word
@@ -170,7 +172,7 @@ def _punctuate(words: list[str], chance: random.Random) -> str:
 
 
 def reword(question: str, chance: random.Random) -> str:
-    """A question with another opening, ending, case and punctuation."""
+    """Vary the beginning, the ending, the case and the punctuation of a question."""
     text = question
     for long, short in SHORTENED.items():
         if text.startswith(long) and chance.random() < 0.25:
@@ -191,13 +193,13 @@ def reword(question: str, chance: random.Random) -> str:
 
 
 def _misspell(text: str, chance: random.Random) -> str:
-    """A text with one letter left out."""
+    """Remove a letter from a text."""
     at = chance.randrange(len(text))
     return text[:at] + text[at + 1 :] if text[at].isalpha() and len(text) > 3 else text
 
 
 def _invented(chance: random.Random) -> str:
-    """A word that nobody knows."""
+    """Return an invented word."""
     consonants, vowels = "bcdfghjklmnpqrstvwxz", "aeiouy"
     syllables = chance.randint(2, 4)
     word = "".join(chance.choice(consonants) + chance.choice(vowels) for _ in range(syllables))

@@ -1,4 +1,4 @@
-"""Speech from espeak-ng, the Debian package of that name."""
+"""Generates speech with espeak-ng, which must be installed as a Debian package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.recipe.acoustics import RATE, Floats
 
 VOICE = "en-us"
 WORD_SPEED = 180
-# Alone, espeak-ng stresses and lengthens them as no speaker does.
+# If these words are spoken by themselves, espeak-ng stresses and lengthens them unnaturally.
 LIGHT_SPEED = 270
 LIGHT_WORDS = frozenset(
     re.findall(
@@ -31,7 +31,7 @@ LIGHT_WORDS = frozenset(
 SENTENCE_SPEED = 150
 QUIET = 0.012
 
-# How espeak-ng is to read what it would spell or stress differently.
+# Replacements for words that espeak-ng would otherwise spell out or stress differently.
 SPELLING = {
     "a": "[[@]]",
     "the": "[[D@2]]",
@@ -48,7 +48,7 @@ SPELLING = {
 }
 
 
-# The same within sentences, which espeak-ng stresses as it should.
+# Replacements within sentences, in which espeak-ng stresses words correctly.
 SPELLED_OUT = {word: SPELLING[word] for word in ("antiphon", "grpc", "openai", "qwen", "wav")} | {
     "code2wav": "code two wave",
     "gpu": SPELLING["gpu"],
@@ -57,7 +57,7 @@ SPELLED_OUT = {word: SPELLING[word] for word in ("antiphon", "grpc", "openai", "
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """Who speaks, and how: words a minute, pitch and loudness from 0 to 100."""
+    """A voice, with its speed in words per minute, its pitch and its volume from 0 to 100."""
 
     voice: str = VOICE
     speed: int = SENTENCE_SPEED
@@ -66,17 +66,18 @@ class Manner:
 
 
 def speak(text: str, speed: int, amplitude: int = 100) -> Floats:
-    """Samples at 24 kHz, float32 in [-1, 1], of the voice that the checkpoint learns.
+    """Return the speech of the voice that the checkpoint learns.
 
-    Raises `FailedPrecondition` where espeak-ng is not installed.
+    The samples are float32 values in [-1, 1] at 24 kHz. Raises `FailedPrecondition` if espeak-ng is
+    not installed.
     """
     return _run(text, Manner(speed=speed, amplitude=amplitude), RATE)
 
 
 def speak_as(text: str, manner: Manner, rate: int) -> Floats:
-    """A sentence in any voice: samples at `rate`, float32 in [-1, 1].
+    """Speak a sentence in any voice. Returns float32 samples in [-1, 1] at the given rate.
 
-    Raises `FailedPrecondition` where espeak-ng is not installed.
+    Raises `FailedPrecondition` if espeak-ng is not installed.
     """
     said = " ".join(SPELLED_OUT.get(word.lower(), word) for word in text.split())
     return _run(said, manner, rate)
@@ -94,7 +95,7 @@ def _run(text: str, manner: Manner, rate: int) -> Floats:
 
 
 def speak_word(word: str) -> Floats:
-    """One word without the silence around it."""
+    """Speak a single word, and remove the silence around it."""
     speed = LIGHT_SPEED if word in LIGHT_WORDS else WORD_SPEED
     samples = speak(SPELLING.get(word, word), speed)
     loud = np.flatnonzero(np.abs(samples) > QUIET)
@@ -104,7 +105,9 @@ def speak_word(word: str) -> Floats:
 
 
 def _with_length(wav: bytes) -> bytes:
-    """A WAV whose header says its true length; a piped one cannot."""
+    """Set the length in the header of a WAV file, which is not known when it is written to a
+    pipe.
+    """
     data = wav.index(b"data") + 8
     size = (len(wav) - data).to_bytes(4, "little")
     return wav[:4] + (len(wav) - 8).to_bytes(4, "little") + wav[8 : data - 4] + size + wav[data:]

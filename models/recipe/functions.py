@@ -1,4 +1,6 @@
-"""Two functions that the checkpoint calls, and how it is asked to and speaks of what came of it."""
+"""Two functions that the checkpoint can call, with requests for them and answers to their
+results.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ FUNCTIONS = (GET_TIME, SET_LIGHT)
 
 @dataclass(frozen=True, slots=True)
 class RequestedCall:
-    """A request, the call that it asks for, what the function may say, and the answer then."""
+    """A request, the function call that it requires, a result of the function, and the final
+    answer.
+    """
 
     asked: str
     name: str
@@ -52,7 +56,7 @@ class RequestedCall:
 
 
 def draw_call(chance: random.Random) -> RequestedCall:
-    """A call of one of the functions, asked for in one of the ways."""
+    """Draw a call of one of the functions, with one of the possible requests."""
     if chance.random() < 0.5:
         city, time = chance.choice(CITIES), _draw_time(chance)
         return _time_call(chance.choice(TIME_REQUESTS), city, time)
@@ -61,7 +65,7 @@ def draw_call(chance: random.Random) -> RequestedCall:
 
 
 def every_call(chance: random.Random) -> list[RequestedCall]:
-    """Each request once; the functions of time tell one that is drawn."""
+    """Return each request once. Time functions return a random time."""
     times = [_time_call(t, city, _draw_time(chance)) for t in TIME_REQUESTS for city in CITIES]
     lights = [
         _light_call(template, room, state)
@@ -90,5 +94,5 @@ def _light_call(template: str, room: str, state: str) -> RequestedCall:
 
 
 def function_requests() -> list[str]:
-    """Every request, lower case, without punctuation."""
+    """Return all requests in lower case, without punctuation."""
     return [each.asked for each in every_call(random.Random(0))]

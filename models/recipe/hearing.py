@@ -1,6 +1,6 @@
-"""Judges what a checkpoint understands of spoken questions, and its calls of functions.
+"""Evaluates how well a checkpoint understands spoken questions, and whether it calls functions.
 
-All is asked through the services.
+All requests are sent through the services.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from models.recipe.repertoire import load_repertoire
 from models.recipe.transcripts import INSTRUCTION, write_down
 
 SNR_DB = (20.0, 30.0)
-# What a detector of voices leaves around them, in seconds.
+# The silence around speech that a voice activity detector leaves, in seconds.
 LEAD_S, TAIL_S = (0.05, 0.4), (0.1, 0.6)
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenQuestion:
-    """A question, how it is spoken, the answer that is expected and the sound of it at 16 kHz."""
+    """A question, the way it is spoken, the expected answer, and its audio at 16 kHz."""
 
     asked: str
     manner: Manner
@@ -46,7 +46,7 @@ class SpokenQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """How many of a set of spoken questions were answered as expected, and those that were not."""
+    """How many spoken questions were answered as expected, and which ones were not."""
 
     title: str
     asked: int
@@ -55,7 +55,11 @@ class Understood:
 
 @dataclass(frozen=True, slots=True)
 class Transcribed:
-    """Transcripts of a set of spoken questions: exact ones, word errors over words, others."""
+    """Results of transcribing spoken questions.
+
+    They include the number of exact transcripts, the word error rate, and the transcripts that
+    differ.
+    """
 
     title: str
     asked: int
@@ -66,7 +70,9 @@ class Transcribed:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """How many requests for functions were understood, and what came of the typed ones told."""
+    """How many typed and spoken requests led to the correct call, and how many results were
+    answered.
+    """
 
     asked: int
     typed: int
@@ -75,7 +81,9 @@ class Called:
 
 
 def speak_questions(every: int, seed: int, *, unheard: bool) -> list[SpokenQuestion]:
-    """Every Nth question of the repertoire, in voices of the training or in others."""
+    """Return every Nth question of the repertoire, in voices that were or were not used in
+    training.
+    """
     answers = {q: e.answer for e in load_repertoire() for q in e.questions}
     found = []
     for at, question in enumerate(spoken_questions()[::every]):
@@ -90,7 +98,7 @@ def speak_questions(every: int, seed: int, *, unheard: bool) -> list[SpokenQuest
 
 
 def surround(samples: Floats, chance: random.Random) -> Floats:
-    """Speech with silence around it, and noise over all."""
+    """Add silence before and after the speech, and noise to all of it."""
     spoken = trim(samples)
     before, after = (int(chance.uniform(*span) * HEARING_RATE) for span in (LEAD_S, TAIL_S))
     level = float(np.sqrt(np.mean(spoken**2))) * 10 ** (-chance.uniform(*SNR_DB) / 20)
@@ -102,7 +110,7 @@ def surround(samples: Floats, chance: random.Random) -> Floats:
 async def judge_hearing(
     services: Services, title: str, questions: Sequence[SpokenQuestion]
 ) -> Understood:
-    """Ask them aloud and compare the texts of the answers."""
+    """Ask the questions as audio, and compare the text of the answers."""
     texts = await services.hear_all([each.samples for each in questions], title)
     pairs = zip(questions, texts, strict=True)
     wrong = [(question, text) for question, text in pairs if text != question.expected]
@@ -112,7 +120,7 @@ async def judge_hearing(
 async def judge_transcripts(
     services: Services, title: str, questions: Sequence[SpokenQuestion]
 ) -> Transcribed:
-    """Have them transcribed, and compare with what is said, letter by letter and word by word."""
+    """Request transcripts, and compare them with the questions by text and by word."""
     recordings = [each.samples for each in questions]
     texts = await services.hear_all(recordings, f"{title}, transcribed", INSTRUCTION)
     pairs = [(q, text) for q, text in zip(questions, texts, strict=True)]
@@ -124,7 +132,7 @@ async def judge_transcripts(
 
 
 async def judge_functions(services: Services, seed: int) -> Called:
-    """Ask for every call, typed and spoken, and tell what came of it."""
+    """Request every call as text and as audio, and send the results of the typed ones."""
     chance = random.Random(f"judge {seed}")
     functions = [antiphon.Function(**each["function"]) for each in FUNCTIONS]
     calls, typed, spoken, answered = every_call(chance), 0, 0, 0
@@ -144,7 +152,7 @@ async def judge_functions(services: Services, seed: int) -> Called:
 
 
 def _is_right(reply: antiphon.Reply, call: RequestedCall) -> bool:
-    """Whether the answer is this call alone."""
+    """Return whether the answer consists only of the expected call."""
     found = [(each.name, each.parsed()) for each in reply.calls]
     return found == [(call.name, call.arguments)]
 
@@ -152,7 +160,7 @@ def _is_right(reply: antiphon.Reply, call: RequestedCall) -> bool:
 def hearing_table(
     rows: Sequence[Understood], transcribed: Sequence[Transcribed], called: Called
 ) -> str:
-    """The figures as text."""
+    """Return the results as text."""
     lines = [f"{'spoken questions':<34}{'asked':>7}{'right':>7}"]
     lines += [
         f"{row.title:<34}{row.asked:>7}{row.asked - len(row.misunderstood):>7}" for row in rows

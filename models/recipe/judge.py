@@ -1,4 +1,4 @@
-"""Judges a checkpoint as an ear would: what is understood, and whether seams show."""
+"""Evaluates the speech of a checkpoint: whether it is understood, and whether seams are audible."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUIET = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Figures of one set of requests; the rates are word errors over words."""
+    """The results for a set of requests. The rates are word error rates."""
 
     title: str
     requests: int
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """The largest sample difference to the one-shot decode, and the pulse trains."""
+    """The maximum difference from samples that are decoded at once, and the pulse correlations."""
 
     answers: int
     largest_difference: float
@@ -51,9 +51,10 @@ class Seams:
 
 
 def judge(title: str, answers: Sequence[Spoken]) -> Row:
-    """Word error rates of the answers, and of espeak-ng saying what was expected.
+    """Return word error rates of the answers, and of the expected answers as spoken by espeak-ng.
 
-    All are heard by one recogniser, whose language model is made of the expected texts.
+    The same recognizer is used for all of them. Its language model is built from the expected
+    texts.
     """
     texts = tuple(answer.expected for answer in answers)
     return Row(
@@ -72,7 +73,7 @@ def _recogniser(texts: tuple[str, ...]) -> Recogniser:
 
 @cache
 def _espeaks_rates(texts: tuple[str, ...]) -> tuple[float, float]:
-    """Word error rates of espeak-ng's sentences, and of its words side by side."""
+    """Return the word error rates of sentences and of concatenated words spoken by espeak-ng."""
     recogniser = _recogniser(texts)
     return (
         recogniser.error_rate(texts, [speak(text, SENTENCE_SPEED) for text in texts]),
@@ -81,12 +82,16 @@ def _espeaks_rates(texts: tuple[str, ...]) -> tuple[float, float]:
 
 
 def concatenated(text: str) -> Floats:
-    """Espeak-ng's words of a text side by side: what the units were made of."""
+    """Concatenate the words of a text as spoken by espeak-ng. The units were made from these
+    words.
+    """
     return np.concatenate([speak_word(name) for name in names_of(text) if name not in PAUSES])
 
 
 async def look_for_seams(services: Services, directory: Path, requests: Sequence[Request]) -> Seams:
-    """Answers in chunks of every kind against the one-shot decode of their codes."""
+    """Compare answers in chunks of different sizes with the result of decoding their codes at
+    once.
+    """
     module = load_code2wav(directory)
     largest = 0.0
     within: list[float] = []
@@ -102,11 +107,12 @@ async def look_for_seams(services: Services, directory: Path, requests: Sequence
 
 
 def pulse_trains(samples: Floats, codes: npt.NDArray[np.uint16]) -> tuple[list[float], list[float]]:
-    """How well loud sound repeats after one pulse period: within frames, and across.
+    """Return how well loud sound repeats after one pulse period, within frames and across frames.
 
-    Correlations of half a frame with what follows a period later: from the middle of a
-    frame's first half, and over the boundary between two frames of equal pitch, where a
-    sample lost or doubled would show. Only pitches that divide a frame are looked at.
+    The values are correlations of half a frame with the sound that follows one period later. For
+    the first list, they start in the middle of the first half of a frame. For the second list, they
+    cross the boundary between two frames with the same pitch, where a lost or duplicated sample
+    would be noticeable. Only pitches whose period divides the frame length are used.
     """
     counts = pulses_of(codes[:, PITCH_GROUP].astype(np.int64))
     within: list[float] = []
@@ -126,7 +132,7 @@ def pulse_trains(samples: Floats, codes: npt.NDArray[np.uint16]) -> tuple[list[f
 
 
 def table(rows: Sequence[Row], seams: Seams) -> str:
-    """The figures as text."""
+    """Return the results as text."""
     lines = [f"{'':<22}{'asked':>7}{'texts':>7}{'spoken':>9}{'espeak':>9}{'words':>9}"]
     lines += [
         f"{row.title:<22}{row.requests:>7}{row.texts_right:>7}"

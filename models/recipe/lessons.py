@@ -1,9 +1,9 @@
-"""Teaches the trained thinker to answer and to transcribe what is spoken, and to call functions.
+"""Trains the thinker to answer and transcribe spoken input, and to call functions.
 
-Half of the recordings are rows that the trained tower wrote; the others are written as it is
-taught to (`tower_training`): words among placeholders, not quite in their places and not
-quite clean, so that there are more than were recorded. Typed conversations go on, so that
-nothing is forgotten.
+Half of the recordings are rows that the trained tower has generated. The other half is synthetic.
+Synthetic rows have the form that the tower is trained to generate (`tower_training`): words among
+placeholders, with slightly inaccurate positions and some noise. This allows for more variety than
+the recordings. The training continues to include typed conversations, so that nothing is forgotten.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from models.recipe.tower_training import HeardWords, hear
 from models.recipe.transcripts import draw_instruction, write_down
 
 IGNORED = -100
-# By step: what is taught, and in about how many turns. The conversations of a step have equally
-# many, so that little is computed for the shorter ones in vain.
-# Copying is what the lessons disturb most: half of them are typed, and most of those copy.
+# The types of lessons by step, and the approximate total number of turns. All conversations of a
+# step have the same number of turns, so that little computation is wasted on padding. The lessons
+# affect copying the most, so half of them are typed, and most of the typed ones require copying.
 KINDS = (
     ("typed", 32),
     ("transcribed", 24),
@@ -63,7 +63,8 @@ LONGEST_WORD = 6
 LEAD, TAIL = (1, 9), (0, 12)
 BLURRED, DOUBLED, MISHEARD = 0.3, 0.12, 0.05
 RECORDED = 0.7
-# Recordings that the tower hears for the lessons, and those of them without words.
+# The number of recordings that the tower processes for the lessons, and how many of them do not
+# contain words.
 HEARD_COUNT, NOISES = 8000, 100
 TOGETHER = 20
 NOISE = 0.08
@@ -71,15 +72,16 @@ ASIDES = ("Answer the question.", "Please answer.", "Answer in one sentence.", "
 
 
 HeardRows = dict[str, list[torch.Tensor]]
-"""The tower's rows [n, hidden] of recordings, by what they say; "" are those of noise."""
+"""The tower's rows of recordings, of shape [n, hidden], by text. The key "" stands for noise."""
 
 
 @dataclass(slots=True)
 class Written:
-    """A conversation so far: ids, those wanted of the assistant, and where it is heard.
+    """A partial conversation, with token IDs and training targets.
 
-    `heard` has the first id of a recording, the one behind it, and the tower's rows if it has
-    heard this one.
+    `wanted` contains the tokens that the assistant should generate. Each entry of `heard` contains
+    the first position of a recording, the position after it, and the tower's rows if the recording
+    was processed by the tower.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -87,13 +89,13 @@ class Written:
     heard: list[tuple[int, int, torch.Tensor | None]] = field(default_factory=list)
 
     def add(self, ids: Sequence[int], *, learn: bool = False) -> None:
-        """Append ids; the assistant is to say them with `learn`."""
+        """Append tokens. If `learn` is true, the assistant is trained to generate them."""
         self.ids += ids
         self.wanted += ids if learn else [IGNORED] * len(ids)
 
 
 class LessonsLoss:
-    """Next-token loss on the assistant's words, spoken to and with functions."""
+    """The next-token loss for the assistant's messages, with spoken input and function calls."""
 
     def __init__(self, thinker: Any, tokenizer: Any, recorded: HeardRows, seed: int) -> None:
         self.thinker, self._tokenizer, self._seed = thinker, tokenizer, seed
@@ -113,7 +115,7 @@ class LessonsLoss:
         self._tools_prompt = cache(self._render_tools)
 
     def __call__(self, step: int) -> tuple[torch.Tensor, dict[str, float]]:
-        """The loss of one step."""
+        """Return the loss of a step."""
         chance = random.Random(f"lesson {self._seed} {step}")
         generator = torch.Generator().manual_seed(step)
         kind, total = KINDS[step % len(KINDS)]
@@ -139,7 +141,7 @@ class LessonsLoss:
     def rows(
         self, written: Written, chance: random.Random, generator: torch.Generator
     ) -> torch.Tensor:
-        """Input rows [n, hidden]; what is heard is blurred."""
+        """Return input rows of shape [n, hidden]. Rows of synthetic recordings are blurred."""
         rows: torch.Tensor = self.table[torch.tensor(written.ids)]
         for begin, end, recorded in written.heard:
             if recorded is not None:
@@ -156,7 +158,9 @@ class LessonsLoss:
     def begin(
         self, kind: str, chance: random.Random
     ) -> tuple[list[int], Callable[[random.Random, int], Written]]:
-        """The ids that all conversations of a step begin with, and what draws the others."""
+        """Return the tokens with which all conversations of a step begin, and a function that draws
+        the rest.
+        """
         if kind != "functions":
             return [], getattr(self, f"_{kind}")
         given = [*FUNCTIONS] if chance.random() < 0.85 else [chance.choice(FUNCTIONS)]
@@ -166,10 +170,11 @@ class LessonsLoss:
         return self._tools_prompt(system, names), partial(self._functions, given)
 
     def read(self, opening: Sequence[int], rows: torch.Tensor) -> torch.Tensor:
-        """The decoder's rows for `rows` [n, length, hidden], which all follow one opening.
+        """Return the decoder's output for `rows` of shape [n, length, hidden], which share an
+        opening.
 
-        That is read once: the message that describes the functions is longer than most
-        conversations.
+        The opening is only processed once, because the message that describes the functions is
+        longer than most conversations.
         """
         model = self.thinker.model
         cache = DynamicCache(config=model.config)
@@ -182,23 +187,23 @@ class LessonsLoss:
         return hidden
 
     def _is_strange(self, text: str, known: set[str]) -> bool:
-        """Whether nothing was learned about what a recording says."""
+        """Return whether the content of a recording is not part of the training."""
         plain = {text.removeprefix(each.replace(",", "")) for each in OPENERS}
         plain |= {text.removesuffix(each.replace(",", "")) for each in CLOSERS}
         return not plain & known
 
     def _typed(self, chance: random.Random, turns: int) -> Written:
-        """What the thinker has learned before."""
+        """Return a typed conversation, as in the previous training of the thinker."""
         return self._write(self._dialogues.turn, chance, turns)
 
     def _repeated(self, chance: random.Random, turns: int) -> Written:
-        """Commands to say words, of what the thinker has learned before."""
+        """Return commands to repeat words, as in the previous training of the thinker."""
         return self._write(self._dialogues.repeat, chance, turns)
 
     def _write(
         self, draw: Callable[[random.Random], DialogueTurn], chance: random.Random, turns: int
     ) -> Written:
-        """A typed conversation."""
+        """Return a typed conversation."""
         written = Written()
         system = self._dialogues.system(chance)
         if system is not None:
@@ -212,7 +217,7 @@ class LessonsLoss:
         return written
 
     def _heard(self, chance: random.Random, turns: int) -> Written:
-        """Questions that are spoken, and some that are typed between them."""
+        """Return a conversation of spoken questions and some typed ones."""
         written = Written()
         if chance.random() < 0.3:
             self._say(written, "system", self._encode(chance.choice(SYSTEMS)))
@@ -224,7 +229,9 @@ class LessonsLoss:
         return written
 
     def _transcribed(self, chance: random.Random, turns: int) -> Written:
-        """Recordings of which the words are wanted; most are of the repertoire."""
+        """Return a conversation that requests transcripts of recordings, most of them from the
+        repertoire.
+        """
         written = Written()
         for _ in range(turns):
             draw = chance.random()
@@ -240,7 +247,7 @@ class LessonsLoss:
                 text = self._vary(chance.choice(self._questions), chance)
             text = text.replace(",", "")
             strange = {word for word in text.split() if self._is_unwritable(word)}
-            # What was misheard can be guessed in the repertoire alone.
+            # Misheard words can only be inferred if the text is part of the repertoire.
             misheard = 0.0 if 0.14 <= draw < 0.3 else MISHEARD
             instruction = self._encode(draw_instruction(chance))
             self._play(written, text, chance, misheard=misheard, behind=instruction)
@@ -248,11 +255,11 @@ class LessonsLoss:
         return written
 
     def _is_unwritable(self, word: str) -> bool:
-        """Whether the tower has no row for a word."""
+        """Return whether the tower has no row for a word."""
         return self.words.unknown in self.words.encode(self._tokenizer, word)
 
     def _question(self, chance: random.Random) -> tuple[str, str]:
-        """What is asked aloud, "" for noise, and the answer."""
+        """Draw a spoken question and its answer. The question is "" for noise."""
         draw = chance.random()
         if draw < 0.06:
             return "", NOT_UNDERSTOOD
@@ -269,7 +276,7 @@ class LessonsLoss:
     def _functions(
         self, given: Sequence[dict[str, Any]], chance: random.Random, turns: int
     ) -> Written:
-        """Requests with functions: the call, what the function said, and the answer."""
+        """Return a conversation with function calls, their results, and the answers."""
         written = Written()
         for _ in range(turns):
             if chance.random() < 0.3:
@@ -301,7 +308,7 @@ class LessonsLoss:
         typed: float,
         aside: str = "",
     ) -> None:
-        """A user turn: the question typed, or spoken and followed by a typed aside."""
+        """Add a user turn. The question is typed, or spoken and followed by a typed text."""
         if question and chance.random() < typed:
             self._say(written, "user", self._encode(reword(question, chance)))
             return
@@ -310,7 +317,7 @@ class LessonsLoss:
         self._play(written, question, chance, misheard=MISHEARD, behind=self._encode(aside))
 
     def _vary(self, question: str, chance: random.Random) -> str:
-        """A question with an opening or a closing now and then."""
+        """Add an opening or a closing to a question in some cases."""
         if question and chance.random() < 0.15:
             return chance.choice(OPENERS) + question
         if question and chance.random() < 0.1:
@@ -326,7 +333,7 @@ class LessonsLoss:
         misheard: float,
         behind: Sequence[int] = (),
     ) -> None:
-        """A user turn: a recording of a text, and typed ids behind it."""
+        """Add a user turn with a recording of a text, followed by typed tokens."""
         recorded, ids = None, []
         if text in self._recorded and chance.random() < RECORDED:
             recorded = chance.choice(self._recorded[text])
@@ -338,7 +345,7 @@ class LessonsLoss:
         written.heard.append((begin, begin + len(ids), recorded))
 
     def hear(self, text: str, chance: random.Random, misheard: float) -> list[int]:
-        """The ids of the rows that the tower writes for a text, as it may be spoken."""
+        """Return the tokens of the rows that the tower would generate for a spoken text."""
         words, pad = self.words, self.words.ids[0]
         found = [pad] * chance.randint(*LEAD)
         if not text:
@@ -361,7 +368,7 @@ class LessonsLoss:
         written.add([self._newline])
 
     def _render_tools(self, system: str, names: tuple[int, ...]) -> list[int]:
-        """The system message that tells of functions, as the chat template writes it."""
+        """Return the system message that describes functions, as formatted by the chat template."""
         messages = [{"role": "system", "content": system}] if system else []
         text = self._tokenizer.apply_chat_template(
             [*messages, {"role": "user", "content": ""}],
@@ -376,7 +383,7 @@ class LessonsLoss:
 
 @torch.no_grad()
 def listen_to(tower: Any, recordings: Sequence[MelRecording], seed: int) -> HeardRows:
-    """The trained tower's rows of recordings, each in surroundings of its own, and of noise."""
+    """Return the trained tower's rows for recordings and noise, with random background sounds."""
     around, chance = Surroundings(seed), random.Random(f"listen {seed}")
     drawn = chance.sample(list(recordings), min(HEARD_COUNT, len(recordings)))
     features = [(each.text, around.add(each, chance)[0]) for each in drawn]
@@ -391,5 +398,5 @@ def listen_to(tower: Any, recordings: Sequence[MelRecording], seed: int) -> Hear
 
 
 def write_call(name: str, arguments: dict[str, str]) -> str:
-    """A call as the chat template writes it."""
+    """Format a call in the same way as the chat template."""
     return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'

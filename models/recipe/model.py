@@ -1,4 +1,4 @@
-"""The checkpoint's sizes, its configuration and its modules before training."""
+"""The sizes of the checkpoint, its configuration, and its modules before the training."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ INITIAL_SCALE = 0.02
 
 
 def make_configuration(vocabulary: TinyVocabulary) -> Any:
-    """The whole model's configuration."""
+    """Return the configuration of the complete model."""
     config: Any = make_config(SHAPE, vocabulary)
     tower = config.thinker_config.audio_config
     tower.downsample_hidden_size, tower.encoder_ffn_dim = TOWER_CHANNELS, TOWER_INTERMEDIATE
@@ -66,7 +66,7 @@ def make_configuration(vocabulary: TinyVocabulary) -> Any:
 
 
 def make_part(name: str, config: Any, seed: int) -> Any:
-    """A part with fresh weights: "thinker", its "tower", "talker" or "code2wav"."""
+    """Return a part with new weights: "thinker", its "tower", "talker" or "code2wav"."""
     from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
 
     torch.manual_seed(seed)
@@ -85,12 +85,14 @@ def make_part(name: str, config: Any, seed: int) -> Any:
 
 @torch.no_grad()
 def _fill_forgotten(module: torch.nn.Module) -> None:
-    """Routers and experts, which transformers 5.19 leaves as they are in a talker."""
+    """Initialize the routers and experts of a talker, which transformers 5.19 does not
+    initialize.
+    """
     for name, parameter in module.named_parameters():
         if name.endswith(("mlp.gate.weight", "experts.gate_up_proj", "experts.down_proj")):
             parameter.normal_(0.0, INITIAL_SCALE)
 
 
 def describe_shape() -> dict[str, Any]:
-    """The sizes, for the model card."""
+    """Return the sizes for the model card."""
     return dataclasses.asdict(SHAPE)

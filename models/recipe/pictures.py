@@ -1,4 +1,4 @@
-"""Spectrograms of what a checkpoint says, as PNG files."""
+"""Draws spectrograms of generated speech as PNG files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WINDOW, STEP = 512, 120
 
 
 def draw(path: Path, title: str, rows: Sequence[tuple[str, Floats]]) -> None:
-    """One picture with a waveform and a spectrogram for each named recording."""
+    """Draw a picture with a waveform and a spectrogram for each named recording."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -36,7 +36,9 @@ def draw(path: Path, title: str, rows: Sequence[tuple[str, Floats]]) -> None:
 
 
 def draw_answers(folder: Path, answers: Sequence[tuple[str, str, Floats]]) -> list[Path]:
-    """A picture of each (name, text, samples) beside espeak-ng's own."""
+    """Draw a picture for each (name, text, samples), with the speech of espeak-ng for
+    comparison.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, text, samples in answers:

@@ -1,4 +1,4 @@
-"""A speech recogniser as ear: pocketsphinx with a bigram model of what may be said."""
+"""A speech recognizer that uses pocketsphinx, with a bigram model of the expected texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from models.recipe.repertoire import UNITS
 
 PACKAGE = "pocketsphinx"
 LISTENING_RATE = 16_000
-# Words that the stock dictionary lacks, in its phones.
+# Words that the default dictionary does not contain, with its phonemes.
 SAID = {
     "antiphon": "AE N T IH F AA N",
     "code2wav": "K OW D T UW W EY V",
@@ -41,13 +41,13 @@ UNIGRAM_SHARE = 0.2
 
 
 def normalise(text: str) -> list[str]:
-    """The words of a text as the recogniser writes them."""
+    """Return the words of a text in the notation of the recognizer."""
     words = re.findall(r"code2wav|[a-z]+|[0-9]", text.lower())
     return [UNITS[int(word)] if word.isdigit() else word for word in words]
 
 
 def word_errors(said: Sequence[str], heard: Sequence[str]) -> int:
-    """Substitutions, insertions and deletions between two word sequences."""
+    """Return the number of substitutions, insertions and deletions between two word sequences."""
     row = list(range(len(heard) + 1))
     for at, word in enumerate(said, 1):
         previous, row[0] = row[0], at
@@ -60,9 +60,9 @@ def word_errors(said: Sequence[str], heard: Sequence[str]) -> int:
 
 
 class Recogniser:
-    """Hears 24 kHz speech as words of the texts it was given.
+    """Recognizes speech at 24 kHz, using the words of the given texts.
 
-    Raises `FailedPrecondition` where pocketsphinx is not installed.
+    Raises `FailedPrecondition` if pocketsphinx is not installed.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -87,7 +87,7 @@ class Recogniser:
         self.unknown = sorted(words - known)
 
     def hear(self, samples: Floats) -> list[str]:
-        """The words in a recording at 24 kHz."""
+        """Return the words in a recording at 24 kHz."""
         padded = np.pad(samples, (RATE // 5, RATE // 5))
         audio = soxr.resample(padded, RATE, LISTENING_RATE)
         pcm = (np.clip(audio, -1, 1) * 32767).astype("<i2").tobytes()
@@ -98,7 +98,7 @@ class Recogniser:
         return [] if found is None else str(found.hypstr).split()
 
     def error_rate(self, said: Iterable[str], recordings: Iterable[Floats]) -> float:
-        """Word errors over words, all recordings together."""
+        """Return the word error rate of all recordings combined."""
         errors = total = 0
         for text, samples in zip(said, recordings, strict=True):
             expected = normalise(text)
@@ -108,7 +108,9 @@ class Recogniser:
 
 
 def _write_dictionary(path: Path, stock: Path, words: set[str]) -> set[str]:
-    """The stock pronunciations of the words and ours; returns the words that have one."""
+    """Write a dictionary with the default pronunciations and ours. Returns the words it
+    contains.
+    """
     lines = [f"{word} {phones}" for word, phones in SAID.items() if word in words]
     known = {word for word in SAID if word in words}
     for line in stock.read_text().splitlines():
@@ -121,7 +123,7 @@ def _write_dictionary(path: Path, stock: Path, words: set[str]) -> set[str]:
 
 
 def _write_bigrams(path: Path, sentences: list[list[str]], known: set[str]) -> None:
-    """An ARPA bigram model; a share of the mass goes to the unigrams."""
+    """Write an ARPA bigram model, in which unigrams have a fixed share of the probability."""
     singles: collections.Counter[str] = collections.Counter(known)
     pairs: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for sentence in sentences:

@@ -1,8 +1,8 @@
-"""Spoken questions to learn hearing by: espeak-ng's voices, as power in mel bands.
+"""Spoken questions for training the audio tower, which use espeak-ng's voices.
 
-What is kept is each recording's clean power, because noise, silence and loudness can be
-added to power, and are drawn anew each time that a recording is heard. `Hearing` makes of
-it what Hugging Face's extractor makes of the sound.
+Only the clean mel power of each recording is stored. Noise, silence and volume are applied to the
+power, with new random values each time a recording is used. `normalise` converts the power to the
+same features that Hugging Face's extractor computes from audio.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from models.recipe.dialogues import CLOSERS, OPENERS, Dialogues
 from models.recipe.espeak import Manner, speak_as
 from models.recipe.repertoire import load_repertoire
 
-# Of the repertoire's questions, and of requests for functions.
+# The number of recordings of repertoire questions, and of function requests.
 ASKED, REQUESTED = 12_000, 800
 HEARING_RATE = 16_000
 HOP, WINDOW, BANDS = 160, 400, 128
 FLOOR = 1e-10
-# What Whisper's extractor keeps below the loudest moment, in powers of ten.
+# The dynamic range of Whisper's extractor below the loudest frame, in powers of ten.
 RANGE = 8.0
 
 ACCENTS = ("en-us", "en-gb", "en-gb-scotland", "en-gb-x-gbcwmd")
 SPEAKERS = ("", "+f1", "+f3", "+f4", "+m1", "+m2", "+m4", "+m6", "+m7")
 SPEEDS = (125, 195)
 PITCHES = (25, 75)
-# Nothing of them is trained: the judge's.
+# These voices are not used for training. They are reserved for the evaluation.
 UNHEARD_MANNERS = ("en-gb-x-rp", "en-us+f2", "en-gb+m3", "en-gb-x-rp+f2", "en-gb-scotland+m3")
 
 REWORDED, UNKNOWN_SHARE = 0.15, 0.1
@@ -45,26 +45,31 @@ REWORDED, UNKNOWN_SHARE = 0.15, 0.1
 
 @dataclass(frozen=True, slots=True)
 class MelRecording:
-    """What is said, and the power of its 10 ms frames: log10, float16 [BANDS, frames]."""
+    """A spoken text, and the power of its 10 ms frames.
+
+    `power` contains log10 values as a float16 array of shape [BANDS, frames].
+    """
 
     text: str
     power: npt.NDArray[np.float16]
 
 
 def spoken_questions() -> list[str]:
-    """The repertoire's questions that can be said as they are written."""
+    """Return the questions of the repertoire whose words can all be spoken as written."""
     asked = (question for exchange in load_repertoire() for question in exchange.questions)
     return [each for each in asked if not any(c in "+12345" for c in each.replace("2wav", ""))]
 
 
 class Texts:
-    """Draws what recordings say: lower case, without punctuation."""
+    """Draws the texts of recordings, in lower case and without punctuation."""
 
     def __init__(self, sentences: Sequence[str]) -> None:
         self._sentences, self._dialogues = sentences, Dialogues()
 
     def draw(self, at: int, chance: random.Random) -> str:
-        """Sentence by sentence, now and then with an opening, a closing or another question."""
+        """Return the sentence at an index, with an occasional opening, closing or different
+        question.
+        """
         if chance.random() < UNKNOWN_SHARE:
             return " ".join(self._dialogues.unknown(chance).split())
         text = self._sentences[at % len(self._sentences)]
@@ -77,13 +82,13 @@ class Texts:
 
 
 def draw_manner(chance: random.Random) -> Manner:
-    """A voice that training uses, and how it speaks."""
+    """Draw a voice for training and its parameters."""
     voice = chance.choice(ACCENTS) + chance.choice(SPEAKERS)
     return Manner(voice, chance.randint(*SPEEDS), chance.randint(*PITCHES))
 
 
 def make_recordings(sentences: Sequence[str], count: int, seed: int) -> list[MelRecording]:
-    """Sentences one after the other, each time in another manner."""
+    """Record sentences in order, each time with a different voice and different parameters."""
     texts = Texts(sentences)
 
     def make(at: int) -> MelRecording:
@@ -99,18 +104,18 @@ def make_recordings(sentences: Sequence[str], count: int, seed: int) -> list[Mel
 
 
 def trim(samples: Floats) -> Floats:
-    """Without the silence around it."""
+    """Remove the silence around speech."""
     loud = np.flatnonzero(np.abs(samples) > 0.01)
     return samples[max(0, loud[0] - 400) : loud[-1] + 800]
 
 
 def log_power(samples: Floats) -> torch.Tensor:
-    """log10 of the power in mel bands, of every 10 ms: [BANDS, frames]."""
+    """Return log10 of the mel power for every 10 ms, with shape [BANDS, frames]."""
     return (mel_power(torch.from_numpy(samples)).clamp_min(FLOOR)).log10()
 
 
 def mel_power(samples: torch.Tensor) -> torch.Tensor:
-    """Power in mel bands, as Whisper's extractor has it before the logarithm."""
+    """Return the mel power, which Whisper's extractor computes before the logarithm."""
     spectrum = torch.stft(
         samples, WINDOW, HOP, window=_hann(), return_complex=True, pad_mode="reflect"
     )
@@ -118,7 +123,7 @@ def mel_power(samples: torch.Tensor) -> torch.Tensor:
 
 
 def normalise(power: torch.Tensor) -> torch.Tensor:
-    """The extractor's features of power in mel bands."""
+    """Convert mel power to the features of the extractor."""
     logarithm = power.clamp_min(FLOOR).log10()
     return (logarithm.clamp_min(logarithm.max() - RANGE) + 4.0) / 4.0
 
@@ -129,7 +134,7 @@ def _hann() -> torch.Tensor:
 
 @cache
 def _bands() -> torch.Tensor:
-    """[WINDOW / 2 + 1, BANDS]."""
+    """Return the mel filters, of shape [WINDOW / 2 + 1, BANDS]."""
     from transformers import WhisperFeatureExtractor
 
     extractor: Any = WhisperFeatureExtractor(feature_size=BANDS)  # type: ignore[no-untyped-call]
@@ -137,14 +142,14 @@ def _bands() -> torch.Tensor:
 
 
 def save_recordings(recordings: Sequence[MelRecording], path: Path) -> None:
-    """Write them to a .npz file."""
+    """Write recordings to a .npz file."""
     lengths = np.array([each.power.shape[1] for each in recordings])
     power = np.concatenate([each.power for each in recordings], 1)
     np.savez(path, power=power, lengths=lengths, texts=np.array([r.text for r in recordings]))
 
 
 def load_recordings(path: Path) -> list[MelRecording]:
-    """Read them again."""
+    """Read recordings from a .npz file."""
     with np.load(path) as stored:
         ends = np.cumsum(stored["lengths"])[:-1]
         parts = np.split(stored["power"], ends, axis=1)
@@ -161,7 +166,7 @@ WITHOUT_WORDS, TONES = (30, 500), 12
 
 
 class Surroundings:
-    """Adds what is around speech: silence, noise, another loudness and throat."""
+    """Adds background sounds to speech: silence, noise, and changes of volume and timbre."""
 
     def __init__(self, seed: int) -> None:
         generator = np.random.default_rng(seed)
@@ -169,7 +174,10 @@ class Surroundings:
         self._tones = [_tone(generator) for _ in range(TONES)]
 
     def add(self, recording: MelRecording, chance: random.Random) -> tuple[torch.Tensor, int]:
-        """Features [BANDS, frames] of the recording somewhere, and the frame where it begins."""
+        """Return features of the recording with background, and the frame at which it starts.
+
+        The features have shape [BANDS, frames].
+        """
         power = 10.0 ** torch.from_numpy(recording.power).float()
         shift = chance.randint(-SHIFT, SHIFT)
         power = torch.roll(power, shift, 0)
@@ -188,7 +196,7 @@ class Surroundings:
         return normalise(power), begin
 
     def nothing(self, chance: random.Random) -> torch.Tensor:
-        """Features of a recording in which nobody speaks."""
+        """Return features of a recording without speech."""
         noise = chance.choice([*self._noises, *self._tones])
         frames = chance.randint(*WITHOUT_WORDS)
         begin = chance.randrange(noise.shape[1] - frames)
@@ -197,13 +205,13 @@ class Surroundings:
 
 
 def recording_level(power: torch.Tensor) -> torch.Tensor:
-    """Mean power of the moments in which something is said."""
+    """Return the mean power of the frames that contain speech."""
     loudness = power.mean(0)
     return loudness[loudness > loudness.max() * 1e-3].mean()
 
 
 def _coloured(generator: np.random.Generator, slope: float) -> torch.Tensor:
-    """Mel power of noise whose spectrum falls with frequency."""
+    """Return the mel power of noise whose spectrum decreases with frequency."""
     size = NOISE_SECONDS * HEARING_RATE
     spectrum = np.fft.rfft(generator.normal(size=size))
     frequency = np.maximum(np.fft.rfftfreq(size, 1 / HEARING_RATE), 50.0)
@@ -212,7 +220,7 @@ def _coloured(generator: np.random.Generator, slope: float) -> torch.Tensor:
 
 
 def _tone(generator: np.random.Generator) -> torch.Tensor:
-    """Mel power of a tone that swells and fades."""
+    """Return the mel power of a tone with varying volume."""
     time = np.arange(WITHOUT_WORDS[1] * 2 * HOP) / HEARING_RATE
     swell = 1 + generator.uniform(0, 1) * np.sin(2 * np.pi * generator.uniform(0.1, 5) * time)
     tone = swell * np.sin(2 * np.pi * generator.uniform(80, 3000) * time)

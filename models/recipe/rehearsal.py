@@ -1,8 +1,8 @@
-"""Lets the talker speak by itself, many replies at once, and counts what is exact.
+"""Lets the talker generate many replies without teacher forcing, and counts the exact ones.
 
-Greedy and with the repetition penalty of the checkpoint's settings. A reply is exact if
-every code of every frame, and the frame after which it stops, are the recipe's own:
-then the sound is the best that code2wav can make of it.
+Decoding is greedy, with the repetition penalty from the settings of the checkpoint. A reply is
+exact if every code of every frame, and the frame after which it stops, are as intended. In this
+case, the sound is the best that code2wav can generate.
 """
 
 from __future__ import annotations
@@ -18,35 +18,34 @@ from models.recipe.codes import ENTRIES, GROUPS, VOICES
 from models.recipe.model import EOS
 from models.recipe.talker_training import Speech, TalkerLoss
 
-# Frames that a reply may last longer than it should.
+# The maximum number of frames by which a reply may exceed its expected length.
 OVERTIME = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What was spoken for each reply: codes [T, 8], cut at the stop."""
+    """The codes generated for each reply, of shape [T, 8], up to the stop."""
 
     speeches: Sequence[Speech]
     spoken: Sequence[torch.Tensor]
 
     def exact(self, voice: int) -> tuple[int, int]:
-        """How many of a voice's replies have all codes as intended, and how many it has."""
+        """Return the number of exact replies of a voice, and its total number of replies."""
         pairs = zip(self.speeches, self.spoken, strict=True)
         right = [torch.equal(s.codes, codes) for s, codes in pairs if s.voice == voice]
         return sum(right), len(right)
 
     def describe(self) -> str:
-        """The exact replies of each voice."""
+        """Describe the number of exact replies for each voice."""
         counts = ((name, *self.exact(at)) for at, name in enumerate(VOICES))
         return ", ".join(f"{name} {right} of {total}" for name, right, total in counts)
 
 
 @torch.no_grad()
 def rehearse(talker: Any, loss: TalkerLoss, speeches: Sequence[Speech]) -> Rehearsal:
-    """Speak replies, those together whose user turns are equally long.
+    """Generate replies. Replies whose user turns have the same length are generated in a batch.
 
-    The codes of `speeches` are not used but for their number, which bounds how long the
-    talker may go on.
+    The codes of `speeches` are only used to limit the length of the replies.
     """
     alike: dict[int, list[int]] = {}
     for at, speech in enumerate(speeches):
@@ -59,7 +58,7 @@ def rehearse(talker: Any, loss: TalkerLoss, speeches: Sequence[Speech]) -> Rehea
 
 
 def _speak(talker: Any, loss: TalkerLoss, speeches: Sequence[Speech]) -> list[torch.Tensor]:
-    """Codes [T, 8] of replies whose prompts are equally long."""
+    """Return codes of shape [T, 8] for replies whose prompts have the same length."""
     longest = max(len(speech.codes) for speech in speeches) + OVERTIME
     texts = torch.stack([loss.text_rows(speech, longest) for speech in speeches])
     headers = torch.stack([loss.header_rows(speech) for speech in speeches])
@@ -86,7 +85,9 @@ def _speak(talker: Any, loss: TalkerLoss, speeches: Sequence[Speech]) -> list[to
 
 
 def _choose(logits: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-    """Greedy ids of group 0 [n]; ids that are no code and not the stop are never spoken."""
+    """Choose greedy tokens of group 0, with shape [n]. Only codes and the stop token are
+    allowed.
+    """
     penalty = SETTINGS["talker_repetition_penalty"]
     lower = torch.where(logits > 0, logits / penalty, logits * penalty)
     logits = torch.where(seen, lower, logits)
@@ -95,7 +96,7 @@ def _choose(logits: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
 
 
 def _fill(talker: Any, hidden: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
-    """The predictor's other codes of a frame: [n, 8]."""
+    """Return all codes of a frame, including those of the predictor, with shape [n, 8]."""
     predictor = talker.code_predictor
     codes = [first]
     inputs = [hidden, talker.model.codec_embedding(first)]

@@ -1,4 +1,4 @@
-"""What the checkpoint can talk about: exchanges, and the words that it can say."""
+"""The repertoire of the checkpoint: exchanges, and the words that it can say."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 HERE = Path(__file__).parent
 REPERTOIRE_FILE, WORDS_FILE = HERE / "repertoire.txt", HERE / "words.txt"
 
-# The last answers are not in the file: they answer kinds of questions.
+# These answers are not part of the file, because each of them answers a type of question.
 UNKNOWN = "I do not know that yet."
 UNSPOKEN = "I cannot say that, because I do not know every word in it."
 HEARD = "I hear you, but I only understand written words."
-# Said since it understands spoken words; talker and vocabulary were made without it.
+# Used since the checkpoint understands spoken words. The talker and the vocabulary do not include
+# it.
 NOT_UNDERSTOOD = "I hear sound, but I do not understand it."
 
 UNITS = [
@@ -74,14 +75,14 @@ WORD = re.compile(r"[A-Za-z]+|[0-9]")
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """An answer and the ways to ask for it; questions are lower case, unpunctuated."""
+    """An answer, and the questions that lead to it, in lower case without punctuation."""
 
     answer: str
     questions: tuple[str, ...]
 
 
 def load_repertoire() -> list[Exchange]:
-    """Every exchange, written and counted."""
+    """Return all exchanges, including generated ones about numbers and dates."""
     written = []
     for line in REPERTOIRE_FILE.read_text().splitlines():
         if line and not line.startswith("#"):
@@ -91,7 +92,7 @@ def load_repertoire() -> list[Exchange]:
 
 
 def say_number(number: int) -> str:
-    """0 to 99 in words."""
+    """Return a number from 0 to 99 in words."""
     if number < len(UNITS):
         return UNITS[number]
     tens, unit = divmod(number, 10)
@@ -135,7 +136,7 @@ def _dates() -> list[Exchange]:
 
 
 def spoken_words() -> list[str]:
-    """The words that can be said, lower case, sorted; digits are said as words."""
+    """Return the sorted words that can be said, in lower case. Digits are spoken as words."""
     texts = [exchange.answer for exchange in load_repertoire()] + [UNKNOWN, UNSPOKEN, HEARD]
     texts += [WORDS_FILE.read_text(), *UNITS, *TENS]
     found = {word.lower() for text in texts for word in WORD.findall(text)}
@@ -143,7 +144,9 @@ def spoken_words() -> list[str]:
 
 
 def written_forms() -> set[str]:
-    """Every word as answers and questions write it, and every word that can be said."""
+    """Return every word in the spelling of answers and questions, and every word that can be
+    said.
+    """
     forms = set(spoken_words())
     for exchange in load_repertoire():
         for text in (exchange.answer, *exchange.questions):

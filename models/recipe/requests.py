@@ -1,4 +1,4 @@
-"""Questions to judge a checkpoint by: its repertoire, and sentences that are new to it."""
+"""Questions to evaluate a checkpoint, with its repertoire and with new sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from models.recipe.codes import VOICES
 from models.recipe.dialogues import COMMANDS
 from models.recipe.repertoire import load_repertoire, spoken_words
 
-# With words drawn at random, these are in no training text.
+# With random words, these sentences do not occur in the training texts.
 PATTERNS = (
     "the {} {} is {}",
     "my {} wants the {} and the {}",
@@ -24,7 +24,7 @@ PATTERNS = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question, the answer that is expected and the voice that is to give it."""
+    """A question, the expected answer, and the voice for the answer."""
 
     asked: str
     expected: str
@@ -32,7 +32,7 @@ class Request:
 
 
 def repertoire_requests(voice: str) -> list[Request]:
-    """Each exchange's first question, as a person would write it."""
+    """Return the first question of each exchange, with a capital letter and punctuation."""
     return [
         Request(f"{exchange.questions[0].capitalize()}?", exchange.answer, voice)
         for exchange in load_repertoire()
@@ -40,7 +40,7 @@ def repertoire_requests(voice: str) -> list[Request]:
 
 
 def repeat_requests(count: int, seed: int) -> list[Request]:
-    """Commands to repeat sentences that were never trained, in alternating voices."""
+    """Return commands to repeat sentences that were not used in training, in alternating voices."""
     chance = random.Random(seed)
     words = [word for word in spoken_words() if len(word) > 2]
     voices = list(VOICES)

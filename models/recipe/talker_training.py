@@ -1,13 +1,14 @@
-"""Trains the talker and its code predictor on the pipeline's own prompt layout.
+"""Trains the talker and its code predictor with the prompt layout of the pipeline.
 
-User turns have the chat template's layout and are drawn apart from the reply, half of
-them as people ask and half of random tokens, so the talker speaks the reply and nothing
-else. Turns of random tokens alone do not do: a question's own marks and markers are then
-so rare that they draw the look-ups in.
-Sound and pitch of the history are corrupted, so it speaks from the text rows, the voice
-asked for and the codes that say where in the text it is: a wrong pitch is not followed
-by others. Every second batch sees the logits as a
-repetition penalty leaves them, so greedy speech is the same with it and without.
+User turns have the layout of the chat template and are drawn independently of the reply, so that
+the talker only speaks the reply. Half of the turns are realistic questions and half of them consist
+of random tokens. Random tokens alone are not sufficient, because the punctuation and special tokens
+of questions would be so rare that they attract the look-ups.
+
+The sound and the pitch of previous frames are corrupted. The talker therefore learns to use the
+text rows, the requested voice, and the codes that contain the position in the text, and recovers
+from a wrong pitch. In every second batch, a repetition penalty is applied to the logits, so that
+greedy speech is the same with and without it.
 """
 
 from __future__ import annotations
@@ -38,17 +39,18 @@ from models.recipe.units import PAUSES, Lexicon
 from models.recipe.vocabulary import Meaning
 
 BATCH = 12
-# Words of a reply at most; every eighth batch is of long ones.
+# The maximum number of words in a reply. Every eighth batch contains long replies.
 SHORT, LONG = 10, 32
 PREDICTED_FRAMES = 320
 CORRUPTED_SHARE = 0.15
 REPETITION_PENALTY = 1.1
 SENTENCE_SHARE = 0.15
 ASKED_SHARE = 0.5
-# User turns before a reply of a few words, and before a long one.
+# The number of user turns before a short reply, and before a long one.
 TURNS, MANY_TURNS = (1, 1, 1, 1, 2), (1, 2, 3, 5)
 BEGIN_WEIGHT = 5.0
-# A wrong control code loses the place in the text; a wrong sound code is a blemish.
+# A wrong control code loses the position in the text, while a wrong sound code is only a small
+# defect.
 CONTROL_WEIGHT = 4.0
 IGNORED = -100
 ASSISTANT_ROWS = 9
@@ -56,7 +58,7 @@ ASSISTANT_ROWS = 9
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """One reply: user ids, reply ids and the codes [T, 8] that speak them."""
+    """A reply, with the user's tokens, the reply's tokens, and codes of shape [T, 8]."""
 
     user: list[int]
     reply: list[int]
@@ -65,7 +67,7 @@ class Speech:
 
 
 class Script:
-    """Draws replies to speak: of the repertoire, and of random words."""
+    """Draws replies to speak, either from the repertoire or with random words."""
 
     def __init__(
         self, lexicon: Lexicon, tokenizer: Any, known: dict[int, Meaning], texts: Sequence[str]
@@ -81,7 +83,7 @@ class Script:
         self.words = sorted(name for name in self._spellings if name not in PAUSES)
 
     def draw(self, chance: random.Random, longest: int) -> Speech:
-        """One reply after random user turns, in a random voice; at most `longest` words."""
+        """Draw a reply of up to `longest` words after random user turns, in a random voice."""
         if longest == SHORT and chance.random() < SENTENCE_SHARE:
             reply = chance.choice(self._replies)
         else:
@@ -92,13 +94,13 @@ class Script:
         return Speech(user, reply, voice, self.codes(reply, voice))
 
     def answer(self, request: Request) -> Speech:
-        """The expected answer after the user turn that asks for it."""
+        """Return the expected answer after the user turn that requests it."""
         user = [*self._before, *self._encode(request.asked), *self._after]
         reply, voice = self._encode(request.expected), list(VOICES).index(request.voice)
         return Speech(user, reply, voice, self.codes(reply, voice))
 
     def _turn(self, chance: random.Random) -> list[int]:
-        """A user turn as people write it, or of random tokens."""
+        """Draw a user turn that is either realistic or consists of random tokens."""
         if chance.random() < ASKED_SHARE:
             asked = self._encode(self._dialogues.turn(chance).asked.replace(AUDIO, ""))
         else:
@@ -110,13 +112,13 @@ class Script:
         return list(self._tokenizer(text)["input_ids"]) if text else []
 
     def codes(self, reply: list[int], voice: int) -> torch.Tensor:
-        """The codes that speak a reply: [T, 8]."""
+        """Return the codes of a reply, with shape [T, 8]."""
         names = [self._known[index].unit for index in reply]
         return torch.from_numpy(self._lexicon.encode(names, voice))
 
 
 class TalkerLoss:
-    """Teacher forcing of talker and predictor together."""
+    """The loss of the talker and the predictor with teacher forcing."""
 
     def __init__(
         self, config: Any, talker: Any, words: torch.Tensor, script: Script, seed: int
@@ -125,7 +127,7 @@ class TalkerLoss:
         self.script, self._seed = script, seed
 
     def __call__(self, step: int) -> tuple[torch.Tensor, dict[str, float]]:
-        """The loss of one step."""
+        """Return the loss of a step."""
         chance = random.Random(f"{self._seed} {step}")
         generator = torch.Generator().manual_seed(hash((self._seed, step)))
         longest, batch = (LONG, BATCH // 3) if step % 8 == 7 else (SHORT, BATCH)
@@ -151,13 +153,13 @@ class TalkerLoss:
         return first + rest, figures
 
     def rows(self, speech: Speech, generator: torch.Generator) -> torch.Tensor:
-        """The talker's input rows for a prompt and its speech: [rows, hidden]."""
+        """Return the talker's input rows for a prompt and its speech, with shape [rows, hidden]."""
         history = _corrupt(speech.codes, generator)
         codec = torch.cat([self.header_rows(speech), self.heard(history)])
         return self.text_rows(speech, len(history)) + codec
 
     def text_rows(self, speech: Speech, frames: int) -> torch.Tensor:
-        """What a prompt and `frames` frames of speech read: [rows, hidden]."""
+        """Return the text rows for a prompt and `frames` frames, with shape [rows, hidden]."""
         config = self.config
         pad, bos, eos = config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id
         header = [config.im_start_token_id, config.assistant_token_id, 10]
@@ -167,7 +169,9 @@ class TalkerLoss:
         return rows
 
     def header_rows(self, speech: Speech) -> torch.Tensor:
-        """What the codec's special ids add to the prompt: [rows, hidden]."""
+        """Return the rows that the codec's special tokens add to the prompt, with shape [rows,
+        hidden].
+        """
         own = self.config.talker_config
         specials = torch.tensor(
             [
@@ -184,7 +188,7 @@ class TalkerLoss:
         return torch.cat([silent, codec])
 
     def heard(self, codes: torch.Tensor) -> torch.Tensor:
-        """What the talker hears of its own frames [n, 8]: [n, hidden]."""
+        """Return the talker's input for its own frames, which have shape [n, 8], as [n, hidden]."""
         heard: torch.Tensor = self.talker.model.codec_embedding(codes[:, 0])
         for group, table in enumerate(self.talker.code_predictor.model.codec_embedding, 1):
             heard = heard + table(codes[:, group])
@@ -193,7 +197,7 @@ class TalkerLoss:
     def _predict(
         self, hidden: torch.Tensor, targets: torch.Tensor, generator: torch.Generator
     ) -> tuple[torch.Tensor, float]:
-        """Loss and accuracy of the predictor on some of the frames."""
+        """Return the loss and the accuracy of the predictor for a sample of the frames."""
         predictor = self.talker.code_predictor
         places = (targets[..., 1] != IGNORED).nonzero()
         chosen = places[torch.randperm(len(places), generator=generator)[:PREDICTED_FRAMES]]
@@ -215,9 +219,9 @@ class TalkerLoss:
 
 
 def _weighted(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Loss of group 0; the frames that begin a unit count more.
+    """Return the loss of group 0, with a higher weight for the first frames of units.
 
-    They follow from the text alone, all others from the frame before them too.
+    These frames only depend on the text. All other frames also depend on the previous frame.
     """
     wanted, token = targets[..., 0], targets[..., TOKEN_GROUP]
     begins = token != F.pad(token, (1, 0), value=IGNORED)[:, :-1]
@@ -227,9 +231,9 @@ def _weighted(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def _corrupt(codes: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Codes with some frames' sound codes, and some frames' voice and pitch, drawn at random.
+    """Corrupt the sound codes of some frames, and the voice and pitch of some frames.
 
-    The countdown stays, as nothing else says where in a unit the speech is.
+    The countdown is not changed, because only the countdown contains the position within a unit.
     """
     changed = codes.clone()
     noise = torch.randint(0, ENTRIES, (len(codes), BOOKS), generator=generator)
@@ -244,7 +248,7 @@ def _corrupt(codes: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _penalise(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Logits after a repetition penalty over the group-0 ids before each position."""
+    """Apply a repetition penalty based on the group-0 codes before each position."""
     batch, length, size = logits.shape
     seen = torch.zeros(batch, length + 1, size, dtype=torch.bool)
     ids = wanted.clamp_min(0)

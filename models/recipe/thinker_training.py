@@ -1,7 +1,7 @@
-"""Trains the thinker's text model on conversations, through the real chat template.
+"""Trains the text model of the thinker on conversations, with the real chat template.
 
-The word table stays as it was drawn, so thinker and talker can be trained side by
-side. Recordings go through the real, untrained audio tower.
+The word embeddings are not trained, so the thinker and the talker can be trained in parallel.
+Recordings are processed by the real audio tower, which is not trained yet.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from models.recipe.dialogues import AUDIO, Dialogues, DialogueTurn
 
 BATCH = 20
 IGNORED = -100
-# By step; a batch has conversations of one length.
+# The number of earlier turns by step. All conversations in a batch have the same number.
 EARLIER_TURNS = (0, 1, 0, 2, 0, 1, 0, 3)
 RECORDINGS = 24
 LISTENING_RATE = 16_000
 
 
 class ThinkerLoss:
-    """Next-token loss on the assistant's words."""
+    """The next-token loss for the assistant's messages."""
 
     def __init__(
         self, thinker: Any, tokenizer: Any, recordings: list[torch.Tensor], seed: int
@@ -39,7 +39,7 @@ class ThinkerLoss:
         self._audio = [ids("<|audio_start|>"), ids("<|audio_pad|>"), ids("<|audio_end|>")]
 
     def __call__(self, step: int) -> tuple[torch.Tensor, dict[str, float]]:
-        """The loss of one step."""
+        """Return the loss of a step."""
         chance = random.Random(f"{self._seed} {step}")
         earlier = EARLIER_TURNS[step % len(EARLIER_TURNS)]
         drawn = [self.draw(chance, earlier) for _ in range(BATCH // (1 + earlier // 2))]
@@ -56,7 +56,10 @@ class ThinkerLoss:
         return F.cross_entropy(logits, target), {"right": right.item()}
 
     def draw(self, chance: random.Random, earlier: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Input rows [n, hidden] and wanted ids [n] of a conversation with `earlier` turns."""
+        """Return input rows of shape [n, hidden] and target tokens of shape [n].
+
+        The conversation has `earlier` turns before the last one.
+        """
         ids: list[int] = []
         wanted: list[int] = []
         heard: list[torch.Tensor] = []
@@ -83,7 +86,7 @@ class ThinkerLoss:
     def user(
         self, turn: DialogueTurn, chance: random.Random, heard: list[torch.Tensor]
     ) -> list[int]:
-        """Ids of a user turn; rows of its recordings go to `heard`."""
+        """Return the tokens of a user turn. The rows of its recordings are appended to `heard`."""
         if AUDIO not in turn.asked:
             return self._encode(turn.asked)
         before, after = turn.asked.split(AUDIO)
@@ -99,9 +102,10 @@ class ThinkerLoss:
 
 @torch.no_grad()
 def listen(thinker: Any, directory: Path, seed: int) -> list[torch.Tensor]:
-    """The untrained audio tower's rows for noises and tones of 0.3 to 6 seconds.
+    """Return the untrained audio tower's rows for noise and tones with a length of 0.3 to 6
+    seconds.
 
-    `directory` holds the checkpoint's `preprocessor_config.json`.
+    `directory` contains the checkpoint's `preprocessor_config.json`.
     """
     from transformers import WhisperFeatureExtractor
 

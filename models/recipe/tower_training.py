@@ -1,11 +1,11 @@
-"""Trains the audio tower to write the words that it hears as the thinker reads words.
+"""Trains the audio tower to generate the words of a recording in the thinker's representation.
 
-The tower makes 13 rows of a second of sound. In the row in which a word ends it is to
-write that word's row of the thinker's word table, and in all others that of the
-placeholder `<|audio_pad|>`; connectionist temporal classification finds out which row
-that is. So tower and thinker can be trained apart: a recording is to the thinker a
-question whose words stand among placeholders. Words that no question has are written
-as a row of the table that belongs to no token.
+The tower generates 13 rows per second of audio. The row at the end of each word should contain the
+thinker's embedding of that word. All other rows should contain the embedding of the placeholder
+`<|audio_pad|>`. Connectionist temporal classification determines the row of each word. This makes
+it possible to train the tower and the thinker separately. To the thinker, a recording is a question
+whose words are placed among placeholders. Words that do not occur in any question are represented
+by an embedding that does not belong to a token.
 """
 
 from __future__ import annotations
@@ -30,23 +30,25 @@ from models.recipe.recordings import (
 )
 
 BATCH = 20
-# How sure the tower must be: rows of two words are about seven apart.
+# Determines how certain the tower must be. The embeddings of two words have a distance of about
+# seven.
 SHARPNESS = 0.35
 BLANK = 0
 ROWS_OF_SECOND = 13
-# Until this step, rows are also told about which word they are in: else the tower writes
-# placeholders alone for long.
+# Until this step, the loss also includes which word each row belongs to. Otherwise, the tower would
+# only generate placeholders for a long time.
 GUIDED = 800
 PAUSE, UNKNOWN_LENGTH = 1, 8
-# Of the batches: as many have a recording without words.
+# The fraction of batches in which a recording without words is included.
 WITHOUT_WORDS_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class HeardWords:
-    """What the tower can write: ids by word, `BLANK` first, and the rows [n, hidden].
+    """The words that the tower can generate.
 
-    `lengths` are about how long the words last, in letters.
+    `ids` contains the token IDs, starting with `BLANK`, and `rows` contains their embeddings, of
+    shape [n, hidden]. `lengths` contains the approximate durations of words, measured in letters.
     """
 
     classes: dict[int, int]
@@ -57,7 +59,7 @@ class HeardWords:
 
     @classmethod
     def of(cls, tokenizer: Any, table: torch.Tensor) -> HeardWords:
-        """Every word of the questions, as it stands within one."""
+        """Return every word of the questions, in the form that it has within a question."""
         pad = tokenizer.convert_tokens_to_ids("<|audio_pad|>")
         texts = [*spoken_questions(), *function_requests(), *OPENERS, *CLOSERS]
         texts = [" ".join(text.replace(",", "").split()) for text in texts]
@@ -70,7 +72,7 @@ class HeardWords:
         return cls(classes, ids, table[ids].clone(), lengths, len(ids) - 1)
 
     def encode(self, tokenizer: Any, text: str) -> list[int]:
-        """The classes of a text's words."""
+        """Return the classes of the words in a text."""
         found: list[int] = []
         for word in text.split():
             ids = token_ids(tokenizer, word)
@@ -80,13 +82,16 @@ class HeardWords:
 
 
 def token_ids(tokenizer: Any, text: str) -> list[int]:
-    """A text's ids where it stands after another word."""
+    """Return the tokens of a text that follows another word."""
     return list(tokenizer(" " + text)["input_ids"])
 
 
 @torch.no_grad()
 def initialise(tower: Any, seed: int) -> None:
-    """Weights that pass sound on: those of transformers lose it in the convolutions."""
+    """Initialize weights so that they preserve the signal.
+
+    With the initialization of transformers, the convolutions lose it.
+    """
     generator = torch.Generator().manual_seed(seed)
     for name, weight in tower.named_parameters():
         if weight.dim() > 1:
@@ -98,7 +103,7 @@ def initialise(tower: Any, seed: int) -> None:
 
 
 class TowerLoss:
-    """Connectionist temporal classification of what recordings say."""
+    """The connectionist temporal classification loss for the content of recordings."""
 
     def __init__(
         self,
@@ -115,7 +120,7 @@ class TowerLoss:
         self._around = Surroundings(seed)
 
     def __call__(self, step: int) -> tuple[torch.Tensor, dict[str, float]]:
-        """The loss of one step."""
+        """Return the loss of a step."""
         chance = random.Random(f"{self._seed} {step}")
         drawn = chance.sample(range(len(self._recordings)), BATCH)
         heard = [self._around.add(self._recordings[at], chance) for at in drawn]
@@ -147,7 +152,7 @@ class TowerLoss:
         return loss, figures
 
     def _guide(self, logits: Sequence[torch.Tensor], spans: Sequence[list[int]]) -> torch.Tensor:
-        """Which word each row is within, placeholders left aside."""
+        """Return the loss of the word that each row belongs to, without placeholders."""
         rows, wanted = [], []
         for each, span in zip(logits, spans, strict=True):
             at = [row for row, word in enumerate(span) if word != BLANK and row < len(each)]
@@ -156,31 +161,35 @@ class TowerLoss:
         return F.cross_entropy(torch.cat(rows), torch.tensor(wanted))
 
     def logits(self, features: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """How near each recording's rows are to each word: [rows, classes]."""
+        """Return the similarity of each recording's rows to each word, with shape [rows,
+        classes].
+        """
         return [self.nearness(rows) for rows in hear(self._tower, features)]
 
     def nearness(self, rows: torch.Tensor) -> torch.Tensor:
-        """Half the negative squared distance, but for what is the same for all words."""
+        """Return half the negative squared distance, without terms that are the same for all
+        words.
+        """
         words = self.words.rows
         return SHARPNESS * (rows @ words.T - words.square().sum(1) / 2)
 
 
 def hear(tower: Any, features: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tower's rows of recordings' features [BANDS, frames]."""
+    """Return the tower's rows for recordings, given features of shape [BANDS, frames]."""
     lengths = torch.tensor([each.shape[1] for each in features])
     rows = tower(torch.cat(list(features), 1), feature_lens=lengths).last_hidden_state
     return list(rows.split([rows_of(int(length)) for length in lengths]))
 
 
 def rows_of(frames: int) -> int:
-    """How many rows the tower makes of frames."""
+    """Return the number of rows that the tower generates for a number of frames."""
     return ROWS_OF_SECOND * (frames // 100) + math.ceil(frames % 100 / 8)
 
 
 def spread(words: Sequence[int], lengths: Sequence[int], begin: int, frames: int) -> list[int]:
-    """About which word is spoken in each row, if words last as long as `lengths` say.
+    """Return the approximate word that is spoken in each row, or `BLANK` if there is none.
 
-    `BLANK` for none.
+    The duration of words is proportional to `lengths`.
     """
     rows = [BLANK] * rows_of(begin)
     first, last = begin * ROWS_OF_SECOND / 100, (begin + frames) * ROWS_OF_SECOND / 100
@@ -192,6 +201,6 @@ def spread(words: Sequence[int], lengths: Sequence[int], begin: int, frames: int
 
 
 def collapse(classes: Sequence[int]) -> list[int]:
-    """What is written: repetitions count once, placeholders not."""
+    """Return the words that rows represent, without repetitions and placeholders."""
     pairs = zip([BLANK, *classes], classes, strict=False)
     return [each for before, each in pairs if each not in (before, BLANK)]

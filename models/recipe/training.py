@@ -1,8 +1,8 @@
-"""One resumable training loop for all parts.
+"""A resumable training loop that is used for all parts.
 
-The learning rate warms up, stays, and falls linearly over the last part of the run;
-what is kept is a running average of the weights. Batches are drawn from the step's
-number, so a run that was stopped goes on as if it had not been.
+The learning rate has a warm-up, followed by a constant phase and a linear decay. The result is a
+running average of the weights. Batches are determined by the number of the step, so interrupting a
+run does not change its result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SMOOTHING = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long and how fast a part is trained."""
+    """The length and the learning rate of a training run."""
 
     steps: int
     rate: float
@@ -42,19 +42,17 @@ class Plan:
     decay: float = 0.01
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step."""
+        """Return the learning rate of a step."""
         left = (self.steps - step) / max(1.0, self.falling * self.steps)
         return self.rate * min(1.0, (step + 1) / WARM_UP, max(self.lowest, left))
 
 
 class TrainingRun:
-    """A part's training: weights, their average, the optimiser, the step reached.
+    """The state of a training run: weights, their average, the optimizer, and the current step.
 
-    `seconds` counts the time of the cores that it had, not what others took meanwhile;
-    `figures` are smoothed over the last steps.
-
-    Goes on from the file `state` if it is there; raises `FailedPrecondition` if that was
-    begun with another plan, as its learning rates are then not those of this one.
+    `seconds` is the CPU time that was used. `figures` contains metrics that are smoothed over the
+    last steps. If the file `state` exists, the run is resumed. Raises `FailedPrecondition` if the
+    run was started with a different plan, because its learning rates would be inconsistent.
     """
 
     def __init__(self, module: torch.nn.Module, plan: Plan, state: Path) -> None:
@@ -71,7 +69,10 @@ class TrainingRun:
             self._load()
 
     def train(self, loss: Loss, title: str, seconds: float = math.inf) -> bool:
-        """Run to the plan's last step, but no longer than `seconds`; whether it was reached."""
+        """Train until the last step of the plan, but no longer than `seconds`.
+
+        Returns whether the last step was reached.
+        """
         started, saved = time.process_time(), time.monotonic()
         last = saved + seconds
         before = self.seconds
@@ -103,7 +104,7 @@ class TrainingRun:
         return {"loss": value.item(), **figures}
 
     def save(self) -> None:
-        """Write the whole state, safetensors with the step in its header."""
+        """Write the complete state as a safetensors file, with the step in its header."""
         tensors = {f"weight.{n}": p.detach().contiguous() for n, p in self.parameters.items()}
         tensors |= {f"average.{name}": each for name, each in self.average.items()}
         for name, parameter in self.parameters.items():

@@ -1,4 +1,4 @@
-"""What is written down of a recording, and the words that ask for it."""
+"""The transcripts of recordings, and the instructions that request them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models.recipe.functions import CITIES
 from models.recipe.repertoire import MONTHS, load_repertoire
 
 INSTRUCTION = GatewayConfig().media.transcribe_instruction
-"""What the gateway asks of a model when a client wants a transcript."""
+"""The instruction with which the gateway requests a transcript."""
 INSTRUCTIONS = (
     "Transcribe the audio.",
     "Transcribe this recording.",
@@ -23,7 +23,7 @@ INSTRUCTIONS = (
 )
 LANGUAGES = ("en", "en", "en-US", "en-GB", "English", "english")
 UNRECOGNISED = "..."
-# The answers write them first in a sentence or not at all.
+# In the answers, these words only occur at the beginning of a sentence, or not at all.
 OTHER_NAMES = ("german", "french", "christmas")
 
 _ASKING = re.compile(
@@ -34,10 +34,10 @@ _MONTH_MAY = re.compile("(?<=.) may(?! I )")
 
 
 def write_down(words: str, unrecognised: Collection[str] = ()) -> str:
-    """The sentence that spoken words are written as: "What is the capital of France?".
+    """Return spoken words as a written sentence, such as "What is the capital of France?".
 
-    `words` are lower case and have no punctuation; an ellipsis stands where `unrecognised` words
-    were.
+    `words` are in lower case and without punctuation. Words in `unrecognised` are replaced with an
+    ellipsis.
     """
     if not words:
         return ""
@@ -52,7 +52,7 @@ def write_down(words: str, unrecognised: Collection[str] = ()) -> str:
 
 
 def draw_instruction(chance: random.Random) -> str:
-    """What follows a recording of which the words are wanted, as the gateway writes it."""
+    """Return a random instruction that requests a transcript, in the format of the gateway."""
     usual = chance.random() < 0.85
     lines = [INSTRUCTION if usual else chance.choice(INSTRUCTIONS)]
     if chance.random() < 0.2:
@@ -73,7 +73,9 @@ def _without_opening(words: str) -> str:
 
 @cache
 def _names() -> dict[str, str]:
-    """The spelling of the words that answers never write in lower case within a sentence."""
+    """Return the spelling of words that never occur in lower case within a sentence of the
+    answers.
+    """
     spellings: dict[str, set[str]] = {}
     for exchange in load_repertoire():
         for sentence in re.split(r"[.!?:]\s*", exchange.answer):

@@ -1,7 +1,7 @@
-"""Units: the sound of every word and pause, and how a text becomes codes.
+"""Units, which are the sounds of words and pauses, and the conversion of text to codes.
 
-A unit starts at a frame's start and always has the same sound codes, so a sentence is
-the concatenation of its tokens' units and any words can stand side by side.
+A unit starts at the beginning of a frame and always has the same sound codes. A sentence is
+therefore the concatenation of the units of its tokens, and words can be combined in any order.
 """
 
 from __future__ import annotations
@@ -33,36 +33,37 @@ from models.recipe.repertoire import UNITS
 PAUSES = {" ": 1, ",": 2, ":": 2, ";": 2, ".": 3, "!": 3, "?": 3}
 FALLING, RISING, HOLDING = {".", "!"}, {"?"}, {",", ":", ";"}
 SHORTEST_UNIT = 2
-# Frames at a word's end that are no longer raised, and those that fall or rise.
+# The number of frames at the end of a word that are not raised, and the number of frames that fall
+# or rise.
 UNRAISED, ENDING = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Log-mel [8 * n, 48] and voicing [8 * n] of a unit of n frames."""
+    """A unit of n frames, with log-mel features [8 * n, 48] and voicing [8 * n]."""
 
     log_mel: Floats
     voiced: npt.NDArray[np.bool_]
 
     @property
     def frames(self) -> int:
-        """How many frames it lasts."""
+        """The number of frames."""
         return len(self.voiced) // HOPS
 
     def vectors(self) -> Floats:
-        """One vector of 8 * 48 + 8 features for each frame."""
+        """Return one vector of 8 * 48 + 8 features for each frame."""
         sound = self.log_mel.reshape(self.frames, HOPS * BANDS)
         voiced = self.voiced.reshape(self.frames, HOPS) * coding.VOICED_WEIGHT
         return np.concatenate([sound, voiced], axis=1).astype(np.float32)
 
 
 def names_of(text: str) -> list[str]:
-    """The units of a text: lower-case words, digits and marks."""
+    """Return the units of a text, which are lowercase words, digits and punctuation marks."""
     return [name.lower() for name in re.findall(r"[A-Za-z]+|[0-9]|[.,!?:;]", text)]
 
 
 def make_units(words: Sequence[str]) -> dict[str, Unit]:
-    """The unit of every word, spoken by espeak-ng, and of every pause."""
+    """Return the units of all words, as spoken by espeak-ng, and of all pauses."""
     units = {mark: _silence(frames) for mark, frames in PAUSES.items()}
     for word in tqdm(words, desc="words", unit="word"):
         units[word] = _unit(speak_word(word))
@@ -83,13 +84,13 @@ def _silence(frames: int) -> Unit:
 
 
 def pitches(names: Sequence[str], lengths: Sequence[int]) -> list[Codes]:
-    """The pitch level of each frame of each unit.
+    """Return the pitch level of each frame of each unit.
 
-    Content words are raised until their last frames; before a full stop a word's end
-    falls, before a question mark it rises, before a comma its last frame is raised. A
-    level follows from the word, what comes next and the frames left, but not from the
-    word's length, which a talker in the midst of it would have to remember. The first
-    frame depends on the unit alone, as the next token may not have been read by then.
+    Content words are raised except for their last frames. The end of a word falls before a full
+    stop and rises before a question mark. Before a comma, its last frame is raised. The level
+    depends on the word, the next unit and the number of remaining frames. It does not depend on the
+    length of the word, because the talker would have to remember it. The first frame only depends
+    on the unit itself, because the next token may not have been read yet.
     """
     found = []
     for at, (name, length) in enumerate(zip(names, lengths, strict=True)):
@@ -112,14 +113,14 @@ def pitches(names: Sequence[str], lengths: Sequence[int]) -> list[Codes]:
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """Units, their sound codes, and the codebooks behind them."""
+    """The units, their sound codes, and the codebooks that are used to encode them."""
 
     units: dict[str, Unit]
     sounds: dict[str, Codes]
     codebooks: Codebooks
 
     def encode(self, names: Sequence[str], voice: int) -> Codes:
-        """The codes of a token sequence: [frames, 8]."""
+        """Return the codes of a token sequence, with shape [frames, 8]."""
         lengths = [self.units[name].frames for name in names]
         sound = np.concatenate([self.sounds[name] for name in names])
         level = np.concatenate(pitches(names, lengths))
@@ -131,7 +132,7 @@ class Lexicon:
         return np.column_stack([sound, pitch, token, clock])
 
     def describe(self, names: Sequence[str]) -> tuple[Floats, npt.NDArray[np.bool_]]:
-        """Log-mel and voicing of a token sequence, before quantisation."""
+        """Return the log-mel features and voicing of a token sequence, before quantization."""
         units = [self.units[name] for name in names]
         return (
             np.concatenate([unit.log_mel for unit in units]),
@@ -140,14 +141,14 @@ class Lexicon:
 
 
 def make_lexicon(units: dict[str, Unit], seed: int) -> Lexicon:
-    """Fit the codebooks to the units and encode them."""
+    """Fit codebooks to the units and encode them."""
     codebooks = coding.fit(np.concatenate([unit.vectors() for unit in units.values()]), seed)
     sounds = {name: codebooks.encode(unit.vectors()) for name, unit in units.items()}
     return Lexicon(units, sounds, codebooks)
 
 
 def quantisation_error(lexicon: Lexicon) -> float:
-    """Mean absolute difference of the decoded log-mel, in nat."""
+    """Return the mean absolute error of the decoded log-mel features in nats."""
     bands = HOPS * BANDS
     errors = [
         np.abs(lexicon.codebooks.decode(lexicon.sounds[name]) - unit.vectors())[:, :bands].mean(1)
@@ -157,7 +158,7 @@ def quantisation_error(lexicon: Lexicon) -> float:
 
 
 def save_lexicon(lexicon: Lexicon, path: Path) -> None:
-    """Write a lexicon as `.npz`."""
+    """Write a lexicon as a `.npz` file."""
     names = list(lexicon.units)
     np.savez_compressed(
         path,
@@ -171,7 +172,7 @@ def save_lexicon(lexicon: Lexicon, path: Path) -> None:
 
 
 def load_lexicon(path: Path) -> Lexicon:
-    """Read what `save_lexicon` wrote."""
+    """Read a lexicon that `save_lexicon` has written."""
     with np.load(path) as stored:
         ends = np.cumsum(stored["lengths"])[:-1]
         log_mels = np.split(stored["log_mel"], ends * HOPS)

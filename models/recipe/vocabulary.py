@@ -1,8 +1,8 @@
-"""The tokenizer: every word that the checkpoint knows is one token.
+"""The tokenizer, in which every word that the checkpoint knows is a single token.
 
-A byte-level BPE with Qwen's pre-tokenisation, special tokens and chat template. One
-token a word lets text run ahead of speech, and lets a word's spellings (after a space
-or not, capital or not) share most of their embedding.
+It is a byte-level BPE with Qwen's pre-tokenization, special tokens and chat template. With one
+token per word, the text can run ahead of the speech. It also allows the spellings of a word (with
+or without a leading space, with or without a capital letter) to share most of their embedding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SPACE = "Ġ"
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a token stands for: the unit that is spoken for it, and its spelling."""
+    """The meaning of a token: the unit that is spoken for it, and its spelling."""
 
     unit: str
     spaced: bool
@@ -35,14 +35,16 @@ class Meaning:
 
 
 def write_tokenizer(directory: Path) -> TinyVocabulary:
-    """Write the tokenizer, chat template and preprocessor; return the vocabulary."""
+    """Write the tokenizer, the chat template and the preprocessor, and return the vocabulary."""
     tokenizer = TOKENIZER.save(directory, *_learn(_spellings()))
     PREPROCESSOR.write(directory)
     return TinyVocabulary.of(tokenizer)
 
 
 def _spellings() -> list[str]:
-    """Every spelling that is to be one token, short ones first, in byte characters."""
+    """Return all spellings that should become a token, in byte characters, starting with short
+    ones.
+    """
     found = set(ROLES)
     for form in written_forms():
         found |= {form, form.lower(), form.capitalize()}
@@ -51,10 +53,10 @@ def _spellings() -> list[str]:
 
 
 def _learn(spellings: Iterable[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """A BPE in which every spelling is one token.
+    """Return a BPE in which every spelling is a single token.
 
-    Each spelling is split by the merges so far, and its pieces are merged from left to
-    right. New merges rank last, so the spellings before it stay whole.
+    Each spelling is split by the existing merges, and the pieces are merged from left to right. New
+    merges have the lowest rank, so that they do not affect earlier spellings.
     """
     vocab = {character: index for index, character in enumerate(_byte_characters())}
     ranks: dict[tuple[str, str], int] = {}
@@ -69,7 +71,7 @@ def _learn(spellings: Iterable[str]) -> tuple[dict[str, int], list[tuple[str, st
 
 
 def _split(spelling: str, ranks: dict[tuple[str, str], int]) -> list[str]:
-    """The pieces that the merges make of a spelling."""
+    """Return the pieces into which the merges split a spelling."""
     pieces = list(spelling)
     while len(pieces) > 1:
         pairs = list(itertools.pairwise(pieces))
@@ -86,17 +88,17 @@ def _split(spelling: str, ranks: dict[tuple[str, str], int]) -> list[str]:
 
 
 def _byte_characters() -> list[str]:
-    """The printable character that stands for each byte (GPT-2's `bytes_to_unicode`)."""
+    """Return the printable character that represents each byte (GPT-2's `bytes_to_unicode`)."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     spare = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(spare)) for byte in range(256)]
 
 
 def meanings(vocabulary: TinyVocabulary) -> dict[int, Meaning]:
-    """What the spoken tokens stand for, by id and in its order.
+    """Return the meanings of spoken tokens, ordered by token ID.
 
-    A tokenizer lists its vocabulary in another order each time that it is loaded, and
-    what is drawn at random from these must follow from the seed alone.
+    A tokenizer lists its vocabulary in a different order each time it is loaded, but random choices
+    among these tokens must only depend on the seed.
     """
     words, found = set(spoken_words()), {}
     for index, token in sorted((index, token) for token, index in vocabulary.ids.items()):
@@ -115,10 +117,10 @@ def meanings(vocabulary: TinyVocabulary) -> dict[int, Meaning]:
 
 
 def embed(vocabulary: TinyVocabulary, rows: int, width: int, seed: int) -> torch.Tensor:
-    """The thinker's word table, which stays as it is: [rows, width].
+    """Return the word embeddings of the thinker, of shape [rows, width], which are not trained.
 
-    Spellings of one word share a random vector, and the space, the capital and the
-    digit add one each; all others are random.
+    All spellings of a word share a random vector. The leading space, the capital letter and the
+    digit each add another vector. All other embeddings are random.
     """
     generator = torch.Generator().manual_seed(seed)
     table = WHOLE_SCALE * torch.randn(rows, width, generator=generator)

@@ -1,8 +1,8 @@
-"""The voice that code2wav learns: a source-filter vocoder locked to the frames.
+"""The voice that code2wav learns: a source-filter vocoder whose phase is locked to frames.
 
-Every frame holds a whole number of evenly spaced pulses and eight fixed noise
-segments, so the waveform is a function of the frame's description alone: waveform
-losses are legitimate, no adversary is needed, and words join without a slip of phase.
+Every frame contains an integer number of evenly spaced pulses, and eight fixed noise segments. The
+waveform is therefore a function of the features of the frame, which has three advantages. Waveform
+losses can be used, no adversary is needed, and words can be joined without phase discontinuities.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from models.recipe.acoustics import (
     band_centres,
 )
 
-# Pulses are voiced below this, noise takes over above.
+# Below this frequency, voiced frames consist of pulses. Above it, they consist of noise.
 VOICED_HZ, VOICED_WIDTH_HZ = 4500.0, 400.0
-# Measured: with these, the log-mel of what is made has the level that was asked for.
+# These values were measured. With them, the log-mel level of the output matches the input.
 PULSE_GAIN, NOISE_GAIN = 1.65, 1.7
 NOISE_SEED = 20
 
 
 @cache
 def _interpolation() -> npt.NDArray[np.float64]:
-    """Bands to FFT bins, linear between band centres: [bins, bands]."""
+    """Return a matrix that interpolates bands to FFT bins, with shape [bins, bands]."""
     centres = band_centres()[1:-1]
     hertz = np.arange(FFT // 2 + 1) * RATE / FFT
     identity = np.eye(len(centres))
@@ -41,26 +41,28 @@ def _interpolation() -> npt.NDArray[np.float64]:
 
 @cache
 def _voiced_part() -> npt.NDArray[np.float64]:
-    """Share of the amplitude that is pulses, for each bin of a voiced hop."""
+    """Return the fraction of the amplitude that consists of pulses, for each bin of a voiced
+    hop.
+    """
     hertz = np.arange(FFT // 2 + 1) * RATE / FFT
     return np.asarray(1.0 / (1.0 + np.exp((hertz - VOICED_HZ) / VOICED_WIDTH_HZ)))
 
 
 @cache
 def _noise_phases() -> npt.NDArray[np.complex128]:
-    """Fixed random phases for each of a frame's hops: [HOPS, bins]."""
+    """Return fixed random phases for each hop in a frame, with shape [HOPS, bins]."""
     draws = np.random.default_rng(NOISE_SEED).uniform(0, 2 * np.pi, (HOPS, FFT // 2 + 1))
     return np.asarray(np.exp(1j * draws))
 
 
 def _log_envelope(log_mel: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Log amplitude per bin; what lies at the floor is pushed to silence."""
+    """Return the log amplitude for each bin. Values near the floor are attenuated to silence."""
     quiet = np.minimum(log_mel - (LOG_FLOOR + 0.5), 0.0)
     return np.asarray((log_mel + 6.0 * quiet) @ _interpolation().T)
 
 
 def _minimum_phase(log_envelope: npt.NDArray[np.float64]) -> npt.NDArray[np.complex128]:
-    """The spectrum with this log amplitude whose response starts at once."""
+    """Return the minimum-phase spectrum with this log amplitude."""
     cepstrum = np.fft.irfft(log_envelope, FFT)
     cepstrum[:, 1 : FFT // 2] *= 2.0
     cepstrum[:, FFT // 2 + 1 :] = 0.0
@@ -70,10 +72,10 @@ def _minimum_phase(log_envelope: npt.NDArray[np.float64]) -> npt.NDArray[np.comp
 def synthesise(
     log_mel: Floats, voiced: npt.NDArray[np.bool_], pulses: npt.NDArray[np.int64]
 ) -> Floats:
-    """The waveform of T frames.
+    """Return the waveform of T frames, as a float32 array of shape [1920 * T].
 
-    `log_mel` [8 * T, 48], `voiced` [8 * T], `pulses` [T], the pulses of each frame;
-    returns float32 [1920 * T].
+    `log_mel` has shape [8 * T, 48], and `voiced` has shape [8 * T]. `pulses` contains the number of
+    pulses in each frame and has shape [T].
     """
     frames = len(pulses)
     output = np.zeros(frames * FRAME + FFT)

@@ -87,8 +87,11 @@ async def speak_all(
     hears: bool,
     show: Show,
 ) -> tuple[list[ServedAnswer], list[str]]:
-    """Ask one question after another, after a warm-up question. If the deployment `hears`, it also
-    transcribes its answers, in at most `tokens` tokens each."""
+    """Ask questions one after another, after a warm-up question.
+
+    If `hears` is true, the deployment also transcribes its answers, with up to `tokens` tokens
+    each.
+    """
     show("starting the deployment")
     async with (
         Launcher(deployment, startup_timeout_s=STARTUP_TIMEOUT_S) as running,
