@@ -1,1 +1,1 @@
-"""How benchmarks compare: interleaved rounds, CPU time of processes, the state of the machine."""
+"""Tools to compare alternatives: interleaved rounds, CPU time of processes, and machine state."""

@@ -1,4 +1,4 @@
-"""What a benchmark's figures come from: code, cores, card, and what else the machine did."""
+"""Describes the conditions of a benchmark: code, cores, GPU, and the load of the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CARD_TIMEOUT_S = 30.0
 
 @contextmanager
 def stated_machine(show: Show = show_now) -> Iterator[None]:
-    """Show the machine and its load before the block, and the load and stolen time after it."""
+    """Print the machine and its load before the context, and the load and stolen time after it."""
     known = machine()
     available = len(os.sched_getaffinity(0))
     show(
@@ -33,7 +33,7 @@ def stated_machine(show: Show = show_now) -> Iterator[None]:
 
 
 def card() -> str:
-    """The names of the NVIDIA cards, or "no card"."""
+    """Return the names of the NVIDIA GPUs, or "no card"."""
     if (program := shutil.which("nvidia-smi")) is None:
         return "no card"
     command = [program, "--query-gpu=name", "--format=csv,noheader"]

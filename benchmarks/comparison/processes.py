@@ -1,4 +1,4 @@
-"""CPU time of processes, in seconds (Linux)."""
+"""Measures the CPU time of processes in seconds (Linux)."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ _PROC = Path("/proc")
 
 
 def process_cpu_s(pid: int) -> float:
-    """CPU time of all threads of a process, ended ones included, with the kernel's precision.
+    """Return the CPU time of all threads of a process, including threads that have ended.
 
-    Raises `OSError` if the process is gone. Source: `MAKE_PROCESS_CPUCLOCK` in the kernel's
-    posix-timers_types.h.
+    The precision is that of the kernel. Raises `OSError` if the process has ended. The clock ID is
+    computed as in the macro `MAKE_PROCESS_CPUCLOCK` in the kernel's posix-timers_types.h.
     """
     return time.clock_gettime((~pid << 3) | _PROCESS_CLOCK)
 
 
 def cpu_s_of(pids: Iterable[int]) -> float:
-    """CPU time of these processes together. Raises `OSError` if one is gone."""
+    """Return the total CPU time of these processes. Raises `OSError` if one of them has ended."""
     return sum(map(process_cpu_s, pids))
 
 
 def own_and_cpu_s_of(pids: Iterable[int]) -> float:
-    """CPU time of these processes and of this one, which has the client in it."""
+    """Return the total CPU time of these processes and this one, which contains the client."""
     return time.process_time() + cpu_s_of(pids)
 
 
 def tree_cpu_s() -> float:
-    """CPU time of this process and of all its descendants, running and ended.
+    """Return the CPU time of this process and of all its descendants, including those that have
+    ended.
 
-    The time of an ended grandchild counts once its parent has ended and was waited for.
+    The time of a grandchild that has ended is only included after its parent has ended and has been
+    waited for.
     """
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = time.process_time() + ended.ru_utime + ended.ru_stime
@@ -42,13 +44,14 @@ def tree_cpu_s() -> float:
         try:
             used += process_cpu_s(pid)
         except OSError:
-            # It has ended since it was listed; from now on its parent's figures have its time.
+            # The process has ended since it was listed. Its time is now included in that of its
+            # parent.
             continue
     return used
 
 
 def descendants(pid: int) -> list[int]:
-    """The running children of a process, their children, and so on."""
+    """Return all running descendants of a process."""
     found: list[int] = []
     left = [pid]
     while left:

@@ -1,7 +1,8 @@
-"""Interleaved rounds of the sides that a benchmark compares.
+"""Runs the alternatives of a benchmark in interleaved rounds.
 
-A round measures each side once. The order is reversed in every other round (A B, B A, A B, ...), so
-that a drift of the machine's speed favors no side. Each measurement is printed when it ends.
+Each round measures every alternative once. The order is reversed in every other round (A B, B A, A
+B, ...), so that changes in the speed of the machine do not favor any of them. Each measurement is
+printed when it is complete.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TypeVar
 
 CPU = "CPU"
 Figures = Mapping[str, float]
-"""Figures of one measurement by their names, which end with the unit: "CPU, ms"."""
+"""The figures of a measurement by name. Each name ends with the unit, such as "CPU, ms"."""
 
 Measure = Callable[[], Figures | Awaitable[Figures]]
 Show = Callable[[str], None]
@@ -22,21 +23,22 @@ T = TypeVar("T")
 
 
 def show_now(line: str) -> None:
-    """Print a line and flush it."""
+    """Print a line and flush the output."""
     print(line, flush=True)
 
 
 def in_order(sides: Sequence[T], number: int) -> Sequence[T]:
-    """The sides in the order of round `number`: as given if it is even, else reversed."""
+    """Return the sides in the order of round `number`, which is reversed if the number is odd."""
     return sides[::-1] if number % 2 else sides
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison.
+    """An alternative in a comparison.
 
-    `measure` does the work of one round. The first figure of a side that is compared is CPU time.
-    `against` names the sides that this one is divided by; a side without is a baseline.
+    `measure` performs the work of one round. If the side is compared, its first figure must be CPU
+    time. `against` contains the names of the sides to which this one is compared. A side for which
+    it is empty is a baseline.
     """
 
     name: str
@@ -46,9 +48,9 @@ class Side:
 
 @dataclass(slots=True)
 class Comparison:
-    """Runs the sides in interleaved rounds and keeps their figures.
+    """Runs the sides in interleaved rounds, and stores their figures.
 
-    Raises `ValueError` for a side that is compared with one that does not exist.
+    Raises `ValueError` if a side is compared with one that does not exist.
     """
 
     sides: Sequence[Side]
@@ -63,9 +65,10 @@ class Comparison:
             raise ValueError(f"no side of this comparison is called {', '.join(sorted(unknown))}")
 
     async def run(self, rounds: int, *, warm_up: int = 1) -> None:
-        """Measure so many rounds, after `warm_up` rounds whose figures are printed and dropped.
+        """Measure a number of rounds, after `warm_up` rounds whose figures are printed but not
+        stored.
 
-        Raises `ValueError` if the first figure of a side that is compared is not CPU time.
+        Raises `ValueError` if the first figure of a compared side is not CPU time.
         """
         if self.title:
             self.show(f"\n{self.title}")
@@ -82,16 +85,18 @@ class Comparison:
                     self.rounds[side.name].append(figures)
 
     def column(self, side: str, figure: str) -> list[float]:
-        """One figure of a side, by round."""
+        """Return a figure of a side for each round."""
         return [each[figure] for each in self.rounds[side]]
 
     def ratios(self, side: str, base: str, figure: str) -> list[float]:
-        """One figure of a side divided by another side's of the same round, by round."""
+        """Return the ratio of a figure of two sides for each round."""
         pairs = zip(self.column(side, figure), self.column(base, figure), strict=True)
         return [above / below for above, below in pairs if below]
 
     def report(self) -> None:
-        """Show the median, least and most of every figure, then the ratios of paired rounds."""
+        """Print the median, minimum and maximum of every figure, followed by the ratios of
+        rounds.
+        """
         heads = list(dict.fromkeys(name for side in self.sides for name in self._names(side)))
         self.show(f"\n| {self.title} | {' | '.join(heads)} |")
         self.show("|---|" + "--:|" * len(heads))
@@ -112,7 +117,7 @@ class Comparison:
         self.show(f"{side.name} / {base}: {shown}")
 
     def _check(self, side: Side, figures: Figures) -> None:
-        """Reject figures of a compared side that do not begin with CPU time."""
+        """Raise `ValueError` if the first figure of a compared side is not CPU time."""
         is_compared = side.against or any(side.name in each.against for each in self.sides)
         if is_compared and not next(iter(figures), "").startswith(CPU):
             raise ValueError(f"the first figure of {side.name} must be its {CPU} time")
@@ -122,13 +127,13 @@ class Comparison:
 
 
 def spread(figures: Sequence[float]) -> str:
-    """Median (least to most)."""
+    """Format the median, and the minimum and maximum in parentheses."""
     middle, least, most = statistics.median(figures), min(figures), max(figures)
     return f"{_digits(middle)} ({_digits(least)} to {_digits(most)})"
 
 
 def _digits(figure: float) -> str:
-    """At least three digits, and no exponent."""
+    """Format a number with at least three digits and without an exponent."""
     size = abs(figure)
     if size >= 100 or not size:
         return f"{figure:.0f}"

@@ -1,4 +1,4 @@
-"""How much of this machine's cores its host gave to others, from /proc/stat (Linux)."""
+"""Measures how much CPU time the host has taken from this machine, based on /proc/stat (Linux)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _COUNTED = 8
 
 @dataclass(frozen=True, slots=True)
 class CoreTicks:
-    """Ticks of all cores since the start: in all, and those that the host took."""
+    """The total number of ticks of all cores, and the number of ticks taken by the host."""
 
     passed: int
     stolen: int
 
     @classmethod
     def now(cls) -> CoreTicks:
-        """Read them."""
+        """Read the current values."""
         ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
         return cls(sum(ticks[:_COUNTED]), ticks[_STOLEN])
 
     def stolen_until(self, later: CoreTicks) -> float:
-        """The part of the cores' time between these moments that the host took."""
+        """Return the fraction of CPU time that the host has taken between two points in time."""
         return (later.stolen - self.stolen) / max(later.passed - self.passed, 1)

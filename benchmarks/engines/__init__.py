@@ -1,1 +1,1 @@
-"""Speed of single engines, against the reference and against other ways."""
+"""Measures the speed of single engines, compared to the reference and to alternatives."""

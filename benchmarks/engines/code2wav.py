@@ -1,9 +1,14 @@
-"""Speed of the code2wav engine: `python -m benchmarks.engines.code2wav --help`.
+"""Measures the speed of the code2wav engine: `python -m benchmarks.engines.code2wav --help`.
 
-Sides: this engine at several chunk sizes and numbers of sessions; left-context windows, where each
-chunk is decoded with 25 earlier frames by Hugging Face's forward and trimmed; and one Hugging Face
-decode of all frames at once, which is the bare side. CPU time of the thread per second of audio,
-since others may share the machine. Weights are random.
+The following alternatives are compared:
+
+- this engine, with several chunk sizes and numbers of sessions
+- windows, for which each chunk is decoded by Hugging Face's forward pass together with 25 previous
+  frames, whose samples are discarded
+- a single decode of all frames by Hugging Face, which is the baseline
+
+The figures are CPU time of the thread per second of audio, because other processes may use the same
+machine. The weights are random.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ WANTED = SegmentSettings("", Sampling(0.0, 0, 1.0, 1.0, 0, 1), frozenset({"audio
 
 
 def measure(run: Callable[[], object], frames: int) -> Figures:
-    """CPU time of this thread per second of the audio that `run` makes."""
+    """Return the CPU time of this thread per second of audio that `run` generates."""
     started = time.thread_time()
     run()
     used_s = time.thread_time() - started
@@ -49,7 +54,7 @@ def measure(run: Callable[[], object], frames: int) -> Figures:
 
 
 class Engines:
-    """The sides: one module, one decoder over its weights."""
+    """The alternatives, which share a module and a decoder that uses its weights."""
 
     def __init__(self, config: Qwen3OmniMoeCode2WavConfig, frames: int) -> None:
         torch.manual_seed(0)
@@ -62,19 +67,21 @@ class Engines:
 
     @torch.inference_mode()
     def one_shot(self, codes: Tensor) -> torch.Tensor:
-        """Hugging Face's decode of these frames: [samples]."""
+        """Decode frames with Hugging Face's module. Returns samples of shape [samples]."""
         samples: torch.Tensor = self.module(torch.from_numpy(codes.astype(np.int64)).T[None])
         return samples[0, 0]
 
     def windows(self, chunk: int) -> None:
-        """Each chunk with its left context, trimmed."""
+        """Decode each chunk together with its left context, and discard the samples of the
+        context.
+        """
         for start in range(0, len(self.codes), chunk):
             context = min(start, LEFT_CONTEXT)
             samples = self.one_shot(self.codes[start - context : start + chunk])
             samples[context * self.decoder.samples_per_frame :].numpy()
 
     def stream(self, chunk: int, sessions: int, frames: int) -> list[Tensor]:
-        """All sessions fed in chunks, each chunk of all of them before the next."""
+        """Decode several sessions. Each chunk is decoded for all sessions before the next one."""
         engine = VocoderEngine(self.decoder, EDGES, frames, sessions)
         keys = [SegmentKey(f"session-{each}", 0) for each in range(sessions)]
         parts: dict[SegmentKey, list[Tensor]] = {key: [] for key in keys}
@@ -93,7 +100,7 @@ class Engines:
 def _drain(
     engine: VocoderEngine, keys: Sequence[SegmentKey], parts: dict[SegmentKey, list[Tensor]]
 ) -> None:
-    """Step until nothing is left to decode."""
+    """Run steps until there is nothing left to decode."""
     done: set[SegmentKey] = set()
     while any(engine.awaited_edge(key) is None for key in keys if key not in done):
         for event in engine.step():
@@ -108,7 +115,7 @@ def _drain(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and print."""
+    """Run the benchmark and print the results."""
     options = _options(arguments)
     torch.set_num_threads(options.threads)
     engines = Engines(decoder_config(options.shape), options.frames)
@@ -121,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sides(engines: Engines, options: argparse.Namespace) -> list[Side]:
-    """What is compared."""
+    """Return the sides to compare."""
     frames = options.frames
 
     def side(name: str, made: int, run: Callable[[], object], *against: str) -> Side:
@@ -143,7 +150,7 @@ def _sides(engines: Engines, options: argparse.Namespace) -> list[Side]:
 
 
 def _print_facts(engines: Engines, options: argparse.Namespace) -> None:
-    """What is measured, and that it is right."""
+    """Print the settings, and the difference of streamed audio from a single decode."""
     parameters = sum(each.numel() for each in engines.module.parameters())
     state = engines.decoder.state_bytes
     print(
@@ -158,7 +165,9 @@ def _print_facts(engines: Engines, options: argparse.Namespace) -> None:
 
 
 def decoder_config(shape: str) -> Qwen3OmniMoeCode2WavConfig:
-    """The released model's, or one about as small as that of the tiny checkpoint."""
+    """Return the configuration of the released model, or one about as small as the tiny
+    checkpoint.
+    """
     if shape == "released":
         return Qwen3OmniMoeCode2WavConfig()
     return Qwen3OmniMoeCode2WavConfig(

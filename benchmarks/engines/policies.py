@@ -1,11 +1,13 @@
-"""Chunk policies against each other: `python -m benchmarks.engines.policies --help`.
+"""Compare chunk policies: `python -m benchmarks.engines.policies --help`.
 
-A policy says how many codec frames go to code2wav at a time. Small chunks sound sooner and cost
-more calls; large ones let the listener run dry when the step up to them is too steep. Decodes one
-utterance by each policy with the code2wav engine and notes the CPU time of every chunk. The
-default policy is the baseline. From these times, and a talker that makes a frame each so many
-milliseconds, it works out when each chunk can be played: the first audio after the talker's start,
-and the worst shortage of a player that starts with it.
+A policy determines how many codec frames are sent to code2wav at a time. With small chunks, audio
+starts earlier but there are more calls. With large chunks, playback may be interrupted if the chunk
+size increases too quickly. The code2wav engine decodes an utterance with each policy, and the CPU
+time of every chunk is recorded. The default policy is the baseline.
+
+Given these times and the talker's time per frame, the benchmark computes when each chunk can be
+played. The results are the time from the start of the talker to the first audio, and the maximum
+shortage of a player that starts with the first audio.
 """
 
 from __future__ import annotations
@@ -49,12 +51,14 @@ POLICIES = (
     ChunkPolicy(4, (), 25),
     ChunkPolicy(25, (), 25),
 )
-"""The default first; the last is a window of a decoder without state."""
+"""The first policy is the default. The last one is a window of a stateless decoder."""
 
 
 @dataclass(slots=True)
 class PolicyRun:
-    """A policy: the frame at which each of its chunks ends, and each round's CPU s of each."""
+    """A chunk policy, with the last frame of each of its chunks, and the CPU time per round and
+    chunk.
+    """
 
     policy: ChunkPolicy
     ends: list[int]
@@ -63,11 +67,13 @@ class PolicyRun:
 
     @property
     def chunk_s(self) -> list[float]:
-        """The median time of each chunk."""
+        """The median time of each chunk in seconds."""
         return [statistics.median(each) for each in zip(*self.rounds, strict=True)]
 
     def pieces(self, frame_s: float) -> list[tuple[float, float]]:
-        """When each chunk has been decoded, for a talker with this time per frame."""
+        """Return when each chunk has been decoded, given the talker's time per frame, and its
+        duration.
+        """
         done_s, pieces = 0.0, []
         for end, chunk_s, audio_s in zip(self.ends, self.chunk_s, self.audio_s, strict=True):
             done_s = max(done_s, end * frame_s) + chunk_s
@@ -76,7 +82,7 @@ class PolicyRun:
 
 
 def make_run(policy: ChunkPolicy, total: int) -> PolicyRun:
-    """The chunks that the talker's outlet sends of so many frames."""
+    """Return the chunks that the talker would send for a number of frames."""
     ends: list[int] = []
     while not ends or ends[-1] < total:
         ends.append(min(next_boundary(ends[-1] if ends else 0, policy), total))
@@ -84,7 +90,7 @@ def make_run(policy: ChunkPolicy, total: int) -> PolicyRun:
 
 
 def measure(run: PolicyRun, engines: Engines) -> Figures:
-    """Decode all chunks, one after the other, and note what each took."""
+    """Decode all chunks one after another, and record the time of each."""
     engine = VocoderEngine(engines.decoder, EDGES, len(engines.codes), 1)
     key = SegmentKey("one", 0)
     engine.admit(key, WANTED)
@@ -102,7 +108,7 @@ def measure(run: PolicyRun, engines: Engines) -> Figures:
 
 
 def _decode(engine: VocoderEngine, key: SegmentKey) -> int:
-    """Step until everything that came is decoded; the number of samples."""
+    """Decode all input that has arrived, and return the number of samples."""
     samples = 0
     while engine.awaited_edge(key) is None:
         for event in engine.step():
@@ -117,7 +123,7 @@ def _decode(engine: VocoderEngine, key: SegmentKey) -> int:
 
 
 def report(runs: Sequence[PolicyRun], frame_ms: Sequence[float]) -> None:
-    """A line for each policy."""
+    """Print a line for each policy."""
     print("\nfirst audio, ms / shortage, ms, at so many milliseconds a frame")
     heads = "".join(f"{f'{each:g} ms':>16}" for each in frame_ms)
     print(f"{'first, ramp, steady':38}{'chunks per s':>14}{heads}")
@@ -130,12 +136,12 @@ def report(runs: Sequence[PolicyRun], frame_ms: Sequence[float]) -> None:
 
 
 def name_of(policy: ChunkPolicy) -> str:
-    """Its numbers."""
+    """Format the numbers of a policy."""
     return f"{policy.first}, {list(policy.ramp)}, {policy.steady}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and print."""
+    """Run the benchmark and print the results."""
     options = _options(arguments)
     torch.set_num_threads(options.threads)
     engines = Engines(decoder_config(options.shape), options.frames)
@@ -154,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asyncio.run(comparison.run(options.rounds))
         comparison.report()
         for run in runs:
-            # The first warmed up.
+            # The first round was a warm-up.
             del run.rounds[0]
         report(runs, options.frame_ms)
     return 0

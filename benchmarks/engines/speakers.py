@@ -1,4 +1,4 @@
-"""Sessions that speak on one talker engine, and what its steps take."""
+"""Runs speaking sessions on a talker engine, and measures its steps."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from antiphon.values.segment import SegmentKey
 from antiphon_services.qwen3_omni.talker.engine import CODES
 from benchmarks.engines.stopwatch import Stopwatch
 
-# Of a prompt beside its user's words.
+# The number of tokens in a prompt, in addition to the words of the user.
 FRAME_IDS = 11
 MOST_STEPS_BEFORE = 4000
 
 
 class Speakers:
-    """Each run times `frames` - 1 steps in which all sessions draw a frame."""
+    """Speaking sessions. Each run measures `frames` - 1 steps in which every session draws a
+    frame.
+    """
 
     def __init__(
         self, engine: Engine, special: SpecialIds, frames: int, stopwatch: Stopwatch
@@ -33,7 +35,7 @@ class Speakers:
         self._numbers = count()
 
     def steps_ms(self, sampling: Sampling, prompts: Sequence[int]) -> list[float]:
-        """Steps of a session for each of these numbers of prompt rows."""
+        """Measure steps with one session for each of the given numbers of prompt rows."""
         keys = self._speaking(sampling, prompts)
         made = 0
         self._stopwatch.start()
@@ -55,9 +57,10 @@ class Speakers:
         recorded: int = 0,
         width: int = 0,
     ) -> list[float]:
-        """Steps of such sessions from when a prompt of so many rows arrives to its first frame.
+        """Measure steps from the arrival of another prompt until its first frame.
 
-        `recorded` and `width` are those of `join`, for the prompt that arrives.
+        `arriving` is the number of rows in this prompt. `recorded` and `width` are described in
+        `join`.
         """
         keys = self._speaking(sampling, prompts)
         keys.append(self.join(sampling, arriving, len(keys), recorded=recorded, width=width))
@@ -72,7 +75,9 @@ class Speakers:
         return laps
 
     def _speaking(self, sampling: Sampling, prompts: Sequence[int]) -> list[SegmentKey]:
-        """Sessions whose prompts are in, so that each makes a frame in every step."""
+        """Start sessions and process their prompts, so that each step generates a frame for each
+        session.
+        """
         keys = [self.join(sampling, rows, seed) for seed, rows in enumerate(prompts)]
         for _ in range(MOST_STEPS_BEFORE):
             if self.step() >= len(keys):
@@ -80,19 +85,21 @@ class Speakers:
         raise RuntimeError(f"{len(keys)} sessions do not make a frame each")
 
     def step(self) -> int:
-        """One step of the engine; how many frames came."""
+        """Run a step, and return the number of frames."""
         events = self._engine.step()
         return sum(isinstance(event, Emitted) and bool(event.tensors) for event in events)
 
     def join(
         self, sampling: Sampling, rows: int, seed: int, *, recorded: int = 0, width: int = 0
     ) -> SegmentKey:
-        """A session with a prompt of about so many rows; it speaks to the engine's limit.
+        """Add a session with a prompt of approximately `rows` rows. It speaks up to the engine's
+        limit.
 
-        `recorded` of the rows are those of a recording, hidden rows of `width` numbers.
+        `recorded` of these rows belong to a recording. They are hidden rows of size `width`.
         """
         key, special = SegmentKey(f"session {next(self._numbers)}", 0), self._special
-        # Those whose prompts are short speak while others' are read, up to the context's limit.
+        # Sessions with short prompts already speak while other prompts are processed, but only up
+        # to the context limit.
         settings = replace(sampling, seed=seed, max_tokens=MOST_STEPS_BEFORE)
         self._engine.admit(key, SegmentSettings("", settings, frozenset({CODES})))
         words = np.random.default_rng(seed).integers(20, 200, rows + 2 * self._frames)

@@ -1,4 +1,4 @@
-"""What steps of an engine take: CPU time of this thread, or time of a device by its events."""
+"""Measures the time of engine steps, as CPU time of this thread or as time on a device."""
 
 from __future__ import annotations
 
@@ -10,64 +10,64 @@ import torch
 
 
 class Stopwatch(Protocol):
-    """Times laps: `start`, then `lap` at the end of each."""
+    """Measures laps. Call `start` once, and then `lap` at the end of each lap."""
 
     def start(self) -> None:
-        """Begin the first lap, with no laps."""
+        """Delete all laps and start the first one."""
 
     def lap(self) -> None:
-        """End a lap and begin the next."""
+        """End the current lap and start the next one."""
 
     def laps_ms(self) -> list[float]:
-        """Milliseconds of each lap."""
+        """Return the duration of each lap in milliseconds."""
 
 
 class ThreadTime:
-    """CPU time of this thread: others may share the machine."""
+    """Measures CPU time of this thread, because other processes may use the same machine."""
 
     def __init__(self) -> None:
         self._marks: list[float] = []
 
     def start(self) -> None:
-        """Begin."""
+        """Implements `Stopwatch.start`."""
         self._marks = [time.thread_time()]
 
     def lap(self) -> None:
-        """End a lap."""
+        """Implements `Stopwatch.lap`."""
         self._marks.append(time.thread_time())
 
     def laps_ms(self) -> list[float]:
-        """Of each lap."""
+        """Implements `Stopwatch.laps_ms`."""
         return [1e3 * (end - begin) for begin, end in pairwise(self._marks)]
 
 
 class DeviceTime:
-    """Time between events of a device's current stream, which no clock of the host delays."""
+    """Measures the time between events of a device's current stream, independently of the host."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._events: list[torch.cuda.Event] = []
 
     def start(self) -> None:
-        """Begin when all that was asked before is done."""
+        """Start after all previous work on the device has been completed."""
         torch.cuda.synchronize(self._device)
         self._events = []
         self.lap()
 
     def lap(self) -> None:
-        """Ask for an event behind what was asked so far."""
+        """Record an event after the work that has been submitted so far."""
         make: Any = torch.cuda.Event
         event: torch.cuda.Event = make(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         self._events.append(event)
 
     def laps_ms(self) -> list[float]:
-        """Of each lap, once the last has ended."""
+        """Wait for the last lap to end, and return the duration of each lap."""
         torch.cuda.synchronize(self._device)
         pairs = pairwise(self._events)
         return [begin.elapsed_time(end) for begin, end in pairs]
 
 
 def stopwatch_of(device: torch.device) -> Stopwatch:
-    """Whichever is right for a device."""
+    """Return the appropriate stopwatch for a device."""
     return DeviceTime(device) if device.type == "cuda" else ThreadTime()

@@ -1,12 +1,13 @@
-"""Speed of the talker engine: `python -m benchmarks.engines.talker --help`.
+"""Measures the speed of the talker engine: `python -m benchmarks.engines.talker --help`.
 
-CPU time of the thread that runs it, since others may share the machine; weights are random and
-never end speech by themselves:
-- a frame of one session, against Hugging Face's `generate` of the talker at batch 1, which is the
-  bare side;
-- frames of 1, 2, 4, ... sessions in one engine;
-- a frame of one session after a prompt of 256 ... 4096 rows;
-- the longest step of sessions that speak while a long prompt arrives.
+The figures are CPU time of the thread that runs the engine, because other processes may use the
+same machine. The weights are random, and speech only ends at its limit. The following is measured:
+
+- a frame of one session, compared to Hugging Face's `generate` of the talker with batch size 1,
+  which is the baseline
+- frames of 1, 2, 4, ... sessions in one engine
+- a frame of one session after a prompt of 256 to 4096 rows
+- the longest step of speaking sessions while a long prompt is processed
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from benchmarks.engines.stopwatch import ThreadTime
 
 SHAPES = {
     "tiny": replace(SMALL, code_groups=16),
-    # The released talker's widths, with few layers.
+    # The widths of the released talker, with fewer layers.
     "wide": replace(
         SMALL,
         talker_hidden=1024,
@@ -70,7 +71,7 @@ LONG_PROMPT = 4096
 
 
 class Bench:
-    """One talker's weights, in Hugging Face's module and in an engine."""
+    """The weights of a talker, in Hugging Face's module and in an engine."""
 
     def __init__(self, shape: TinyShape, slots: int, frames: int, context: int) -> None:
         with tempfile.TemporaryDirectory() as directory:
@@ -94,23 +95,23 @@ class Bench:
         self.groups, self.kv_bytes = talker.groups, talker.cache.bytes
 
     def generate(self, sampling: str) -> float:
-        """Hugging Face's `generate`: milliseconds a frame, the prompt's not counted."""
+        """Measure Hugging Face's `generate` in milliseconds per frame, without the prompt."""
         return (self._generate(sampling, self.frames) - self._generate(sampling, 1)) / (
             self.frames - 1
         )
 
     def speak(self, sampling: str, sessions: int, prompt: int = PROMPT_ROWS) -> float:
-        """This engine: milliseconds a step of all sessions, which makes a frame of each."""
+        """Measure this engine in milliseconds per step, in which each session generates a frame."""
         return statistics.median(self.speakers.steps_ms(SAMPLINGS[sampling], [prompt] * sessions))
 
     def disturbed(self, sessions: int) -> float:
-        """The longest step of sessions that speak while a long prompt is read, milliseconds."""
+        """Return the longest step of speaking sessions while a long prompt is processed, in ms."""
         prompts = [PROMPT_ROWS] * sessions
         return max(self.speakers.disturbed_ms(DEFAULT_SAMPLING, prompts, LONG_PROMPT))
 
     @torch.inference_mode()
     def _generate(self, sampling: str, frames: int) -> float:
-        """Milliseconds for so many frames and the prompt."""
+        """Return the time in milliseconds for a number of frames and the prompt."""
         settings, config = SAMPLINGS[sampling], self.module.config
         hidden = config.text_config.hidden_size
         drawing = {"do_sample": False}
@@ -118,7 +119,7 @@ class Bench:
             drawing = {"do_sample": True, "temperature": 0.9, "top_k": 50, "top_p": 1.0}  # type: ignore[dict-item]
         vocabulary = config.text_config.vocab_size
         with warnings.catch_warnings():
-            # It says that the penalty does not see the prompt, which is wanted.
+            # The warning states that the penalty does not include the prompt, which is intended.
             warnings.simplefilter("ignore", UserWarning)
             started = time.thread_time()
             self.module.generate(
@@ -139,7 +140,7 @@ class Bench:
 
 
 def _make_module(config: Any) -> Any:
-    """Hugging Face's talker with random weights that seldom draw the stop code."""
+    """Return Hugging Face's talker with random weights that rarely draw the stop code."""
     torch.manual_seed(0)
     module: Any = Qwen3OmniMoeTalkerForConditionalGeneration(config)
     module.train(False)
@@ -152,7 +153,7 @@ def _make_module(config: Any) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and print."""
+    """Run the benchmark and print the results."""
     options = _options(arguments)
     torch.set_num_threads(options.threads)
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -173,13 +174,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(run: Callable[[], float], frames: int) -> Figures:
-    """CPU time per frame of a `run` whose steps make so many."""
+    """Return the CPU time per frame of a `run` whose steps generate this number of frames."""
     step_ms = run()
     return {"CPU, ms per frame": step_ms / frames, "CPU, ms per step": step_ms}
 
 
 def _comparisons(bench: Bench, options: argparse.Namespace) -> dict[str, list[Side]]:
-    """What is compared with what."""
+    """Return the sides to compare, by the title of the comparison."""
 
     def side(name: str, run: Callable[[], float], *against: str, frames: int = 1) -> Side:
         return Side(name, partial(_measure, run, frames), against)

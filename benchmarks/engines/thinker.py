@@ -1,11 +1,13 @@
-"""Speed of the thinker engine: `python -m benchmarks.engines.thinker --help`.
+"""Measures the speed of the thinker engine: `python -m benchmarks.engines.thinker --help`.
 
-Two comparisons on random weights that never end a reply by themselves, in CPU time of the thread
-that runs them, since others may share the machine:
-- an id with 1, 4, 16, ... sessions at once, against one after the other and against Hugging Face's
-  `generate` of the thinker at batch 1, which is the bare side;
-- the longest step between two ids of running replies while a long prompt arrives: prefilled in
-  chunks, prefilled whole, and when nothing arrives.
+Both comparisons use random weights with which replies only end at their limit. The figures are CPU
+time of the thread, because other processes may use the same machine. The following is compared:
+
+- the time per token with 1, 4, 16, ... concurrent sessions, with the same sessions one after
+  another, and with Hugging Face's `generate` of the thinker with batch size 1, which is the
+  baseline
+- the longest step between two tokens of running replies while a long prompt is processed, either in
+  chunks or all at once, and without such a prompt
 """
 
 from __future__ import annotations
@@ -49,12 +51,12 @@ SHAPES = {
 }  # fmt: skip
 TEXT_ONLY = frozenset({"text"})
 RUNNING = 4
-"""Sessions that decode while the long prompt arrives."""
+"""The number of sessions that generate tokens while the long prompt arrives."""
 QUIET_STEPS = 16
 
 
 class Thinkers:
-    """Engines and Hugging Face's thinker over one checkpoint."""
+    """The engines and Hugging Face's thinker, which use the same checkpoint."""
 
     def __init__(self, directory: Path, slots: int, tokens: int, prompt_rows: int) -> None:
         self._tokens = tokens
@@ -68,7 +70,7 @@ class Thinkers:
         self._segments = 0
 
     def together(self, sessions: int) -> float:
-        """CPU ms per id of so many sessions at once."""
+        """Return the CPU time per token of concurrent sessions in milliseconds."""
         self.chunked.forget()
         running = {self._start(self.chunked, _question(n), self._tokens) for n in range(sessions)}
         started = time.thread_time()
@@ -78,7 +80,7 @@ class Thinkers:
         return 1e3 * (time.thread_time() - started) / ids
 
     def one_by_one(self, sessions: int) -> float:
-        """CPU ms per id of so many sessions, each begun when the last has ended."""
+        """Return the CPU time per token in milliseconds for sessions that run one after another."""
         self.chunked.forget()
         started = time.thread_time()
         ids = 0
@@ -89,7 +91,7 @@ class Thinkers:
         return 1e3 * (time.thread_time() - started) / ids
 
     def generate(self) -> float:
-        """CPU ms per id of Hugging Face's `generate`."""
+        """Return the CPU time per token of Hugging Face's `generate` in milliseconds."""
         text = self._tokenizer.apply_chat_template(
             [{"role": "user", "content": _question(0)}], tokenize=False, add_generation_prompt=True
         )
@@ -100,7 +102,10 @@ class Thinkers:
         return 1e3 * (time.thread_time() - started) / float(count)
 
     def longest_gap(self, engine: ThinkerEngine, *, arrives: bool) -> float:
-        """CPU ms of the longest step of replies while a prompt arrives, else of the median one."""
+        """Return the CPU time of a step while replies are generated, in milliseconds.
+
+        If a prompt arrives, this is the longest step. Otherwise, it is the median.
+        """
         engine.forget()
         running = {self._start(engine, _question(n), 1 << 20) for n in range(RUNNING)}
         for _ in range(2 * RUNNING):
@@ -117,7 +122,7 @@ class Thinkers:
         return max(gaps) if arrives else statistics.median(gaps)
 
     def _start(self, engine: ThinkerEngine, words: str, tokens: int) -> SegmentKey:
-        """A new segment that asks something."""
+        """Start a segment that asks a question."""
         self._segments += 1
         key = SegmentKey("benchmark", self._segments)
         sampling = dataclasses.replace(DEFAULT_SAMPLING, max_tokens=tokens)
@@ -129,7 +134,10 @@ class Thinkers:
 
 
 def _step(engine: ThinkerEngine, running: set[SegmentKey]) -> list[SegmentKey]:
-    """Whose ids came; those that have ended are taken out of `running`."""
+    """Run a step and return the segments that received a token.
+
+    Segments that have ended are removed from `running`.
+    """
     events = engine.step()
     for event in events:
         if isinstance(event, Failed):
@@ -148,12 +156,12 @@ def _engine(directory: Path, config: StageConfig, prefill_rows: int) -> ThinkerE
 
 
 def _question(number: int) -> str:
-    """Some twenty words that begin differently for every number."""
+    """Return a question of about twenty words that starts differently for each number."""
     return f"{number} of the people ask: " + "what is the time of the water? " * 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and print."""
+    """Run the benchmark and print the results."""
     options = _options(arguments)
     torch.set_num_threads(options.threads)
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -171,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _endless_checkpoint(directory: Path, shape: str) -> Path:
-    """A checkpoint whose replies end by their limit alone."""
+    """Create a checkpoint whose replies only end at their limit."""
     build_tiny_checkpoint(directory, SHAPES[shape])
     stop = read_config(directory)["im_end_token_id"]
     for path in directory.glob("*.safetensors"):
@@ -184,7 +192,7 @@ def _endless_checkpoint(directory: Path, shape: str) -> Path:
 
 
 def _comparisons(thinkers: Thinkers, sessions: Sequence[int]) -> dict[str, list[Side]]:
-    """What is compared with what."""
+    """Return the sides to compare, by the title of the comparison."""
 
     def side(name: str, figure: str, run: Callable[[], float], *against: str) -> Side:
         def measure() -> Figures:
@@ -209,7 +217,7 @@ def _comparisons(thinkers: Thinkers, sessions: Sequence[int]) -> dict[str, list[
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.engines.thinker", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

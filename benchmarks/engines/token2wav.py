@@ -1,10 +1,11 @@
-"""Streaming token2wav against whole: `python -m benchmarks.engines.token2wav --help`.
+"""Measures streaming token2wav: `python -m benchmarks.engines.token2wav --help`.
 
-For each number of held-back blocks: the largest difference of a sample to the whole decode, how
-many codes the first audio needs, and what it and all of the speech take, in CPU time of one
-thread. Codes come a block at a time. The bare side is Hugging Face's decode of the whole; ours of
-the whole is a side, too. Weights are random; the widths are small, the number of
-layers and where these look can be the released ones.
+For each number of held-back blocks, the benchmark measures the maximum difference of a sample from
+the result of decoding all codes at once, the number of codes that the first audio requires, and the
+CPU time of a thread for the first audio and for the complete speech. Codes arrive one block at a
+time. The baseline is Hugging Face's decoder. Decoding all codes at once with our decoder is another
+side. The weights are random and the widths are small. The number of layers and their attention
+pattern can be those of the released model.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ DEPTHS = {"3": TINY, "22": RELEASED}
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Samples, the CPU seconds to the first and to all of them, and the codes that the first
-    needed."""
+    """The samples, the CPU time until the first sample and until all samples, and the number of
+    codes that the first sample required.
+    """
 
     samples: torch.Tensor
     first_s: float
@@ -49,7 +51,7 @@ class Decoded:
 
 @dataclass(slots=True)
 class DecoderSide:
-    """One way to decode; `last` is what its last round made."""
+    """A way to decode. `last` contains the result of its last round."""
 
     decode: Callable[[], Decoded]
     audio_s: float
@@ -66,7 +68,7 @@ class DecoderSide:
 
 
 class Decoders:
-    """Hugging Face's module with random weights, and ours over the same."""
+    """Hugging Face's module with random weights, and our decoder with the same weights."""
 
     def __init__(self, depth: str, width: int, codes: int) -> None:
         flow = DEPTHS[depth] | {
@@ -91,18 +93,19 @@ class Decoders:
         self.block = config.dit_config.block_size // config.dit_config.repeats
 
     def reference(self) -> Decoded:
-        """Hugging Face's forward."""
+        """Run Hugging Face's forward pass."""
         given = {"conditioning": self.voice.condition, "reference_mel": self.voice.mel}
         started = time.thread_time()
         self.module(self.codes[None], **given)
         used_s = time.thread_time() - started
-        # Apart from what is timed: the mode sees each operation of the module.
+        # This is not part of the measurement, because the mode intercepts each operation of the
+        # module.
         with KeyedNoise(SEED):
             samples = self.module(self.codes[None], **given)
         return Decoded(samples.reshape(-1), used_s, used_s, len(self.codes))
 
     def decode(self, held: int, size: int) -> Decoded:
-        """Ours, with codes in pieces of `size`."""
+        """Run our decoder with codes in pieces of `size`."""
         began = time.thread_time()
         utterance = self.ours.open(VOICE, seed=SEED, held_blocks=held)
         made: list[torch.Tensor] = []
@@ -120,7 +123,7 @@ class Decoders:
 
 @torch.inference_mode()
 def run(arguments: argparse.Namespace) -> None:
-    """Measure and print."""
+    """Run the benchmark and print the results."""
     torch.set_num_threads(1)
     decoders = Decoders(arguments.layers, arguments.width, arguments.codes)
     audio_s = arguments.codes / CODES_PER_SECOND
@@ -155,7 +158,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines.token2wav")
     parser.add_argument("--layers", choices=DEPTHS, default="3", help="(default: 3)")
     parser.add_argument("--width", type=int, default=64, help="of the layers (default: 64)")

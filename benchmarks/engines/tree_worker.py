@@ -1,9 +1,9 @@
-"""Every torch engine of one checkout, driven by commands: a child of `benchmarks.engines.trees`.
+"""Runs the torch engines of a checkout as a child process of `benchmarks.engines.trees`.
 
-Runs as a script with another checkout first on PYTHONPATH, so it uses only what all of them have:
-`load` of the stages, `antiphon_testkit.drive_engine` and the shape of chunks. Each line of
-standard input names a load. Each line of standard output is JSON: the CPU milliseconds of the
-engine's thread for each unit of output, and a digest of the output.
+The script is run with another checkout first on PYTHONPATH. It therefore only uses features that
+all checkouts have: `load` of the stages, `antiphon_testkit.drive_engine` and the format of chunks.
+Each line of standard input names a load. Each line of standard output is JSON. It contains the CPU
+time of the engine's thread per unit of output in milliseconds, and a digest of the output.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 
-# A checkout without import roots has its packages by other names.
+# In a checkout without import roots, the packages have other names.
 if not Path("services/antiphon_services").is_dir():
     sys.modules["antiphon_services"] = importlib.import_module("services")
     sys.modules["antiphon_testkit"] = importlib.import_module("antiphon.testing")
-# One without a package of values has each beside the others.
+# In a checkout without the package `values`, these modules are directly below `antiphon`.
 if not Path("antiphon/values").is_dir():
     for value in ("chunk", "conversation", "sampling", "segment"):
         sys.modules[f"antiphon.values.{value}"] = importlib.import_module(f"antiphon.{value}")
@@ -42,14 +42,18 @@ SESSIONS = 16
 CONTEXT_LIMIT = 1024
 PROMPT_ROWS, SPOKEN = 48, 24
 SINGLE_CODES = 96
-"""Of token2wav, whose codes have one group: eight blocks."""
+"""The number of codes for token2wav, whose codes have a single group. It corresponds to eight
+blocks.
+"""
 GREEDY = Sampling(0.0, 50, 1.0, 1.05, seed=0, max_tokens=SPOKEN)
 SAMPLED = replace(GREEDY, temperature=0.9)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A stage's `load` module, its checkpoint, the edge that leaves, and a session's chunks."""
+    """The module with a stage's `load`, its checkpoint, its output edge, and the chunks of a
+    session.
+    """
 
     module: str
     directory: Path
@@ -60,7 +64,7 @@ class Work:
 
 
 class Worker:
-    """The engines of this checkout over the checkpoints in a directory."""
+    """The engines of this checkout, with the checkpoints in a directory."""
 
     def __init__(self, directory: Path) -> None:
         self._works = works_in(directory)
@@ -73,7 +77,7 @@ class Worker:
         self._runs = 0
 
     def run(self, name: str, way: str, sessions: int) -> dict[str, Any]:
-        """Serve so many sessions at once; CPU time from the first step to the last."""
+        """Run concurrent sessions, and return the CPU time from the first step to the last."""
         work, engine = self._works[name], self._engines[name]
         if hasattr(engine, "forget"):
             engine.forget()
@@ -102,7 +106,10 @@ class Worker:
 
 
 def _digest(outputs: Any) -> dict[str, Any]:
-    """Of all output, whatever its cuts; samples by their sum, too, where digits may differ."""
+    """Return a digest of the output that does not depend on how it is divided.
+
+    For samples, which may differ slightly, the sum is included as well.
+    """
     digest, count, total = hashlib.sha256(), 0, 0.0
     for parts in outputs:
         for each in parts:
@@ -113,7 +120,9 @@ def _digest(outputs: Any) -> dict[str, Any]:
 
 
 def works_in(directory: Path) -> dict[str, Work]:
-    """What is served, by the folders that `benchmarks.engines.trees` has written."""
+    """Return the engines to run, based on the directories that `benchmarks.engines.trees` has
+    written.
+    """
     works: dict[str, Work] = {}
     for size in ("tiny", "medium"):
         omni = directory / f"qwen3_omni-{size}"
@@ -202,7 +211,7 @@ def _frames_of(config: dict[str, Any]) -> Callable[[int], Sequence[InputChunk]]:
 
 
 def _codes_of(groups: int, entries: int, count: int) -> Callable[[int], Sequence[InputChunk]]:
-    """So many frames, 4 in a chunk."""
+    """Return a function that creates a number of frames, with 4 frames per chunk."""
 
     def chunks(number: int) -> Sequence[InputChunk]:
         codes = np.random.default_rng(number).integers(0, entries, (count, groups))
@@ -223,7 +232,7 @@ def _codes_of(groups: int, entries: int, count: int) -> Callable[[int], Sequence
 
 
 def main() -> None:
-    """Serve commands until standard input ends: `NAME|greedy or sampled|SESSIONS`."""
+    """Process commands in the form `NAME|greedy or sampled|SESSIONS` until standard input ends."""
     torch.set_num_threads(1)
     worker = Worker(Path(sys.argv[1]))
     print(json.dumps({"ready": sorted(worker._works)}), flush=True)

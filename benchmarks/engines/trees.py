@@ -1,12 +1,13 @@
-"""Speed of the engines of two checkouts: `python -m benchmarks.engines.trees --against DIR`.
+"""Compares the engines of two checkouts: `python -m benchmarks.engines.trees --against DIR`.
 
-DIR is the baseline. Both checkouts run `tree_worker.py` of this one, each in a process of its own
-that has loaded these engines: thinker, talker and code2wav of Qwen3-Omni in a tiny and a medium
-size, talker and token2wav of Qwen2.5-Omni, talker and code2wav of Qwen3-TTS. Loads alternate
-between the two and between engines, in reversed order every other round, and each start of the
-processes is another set of rounds. Both read the same checkpoints, whose weights are random.
-Figures are CPU milliseconds of the engine's thread; output is compared, greedy ids and codes by
-every bit.
+DIR is the baseline. Both checkouts run this checkout's `tree_worker.py` in a separate process with
+the following engines: the thinker, talker and code2wav of Qwen3-Omni in a tiny and a medium size,
+the talker and token2wav of Qwen2.5-Omni, and the talker and code2wav of Qwen3-TTS. Loads alternate
+between the checkouts and between engines, in reverse order in every other round. Each start of the
+processes is another set of rounds. Both use the same checkpoints with random weights.
+
+The figures are CPU time of the engine's thread in milliseconds. The output is compared as well.
+Greedy tokens and codes must be identical.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ MEDIUM = dataclasses.replace(
 
 
 def write_checkpoints(directory: Path, sizes: Sequence[str]) -> None:
-    """Checkpoints whose replies and speech end by their limits alone."""
+    """Write checkpoints whose replies and speech only end at their limits."""
     for size in sizes:
         omni = directory / f"qwen3_omni-{size}"
         build_tiny_checkpoint(omni, MEDIUM if size == "medium" else TINY)
@@ -72,7 +73,7 @@ def write_checkpoints(directory: Path, sizes: Sequence[str]) -> None:
 
 
 def _never(directory: Path, name: str, ids: Sequence[int]) -> None:
-    """Let these ids be unlikely: their logits are 0."""
+    """Make these tokens unlikely by setting their logits to 0."""
     for path in directory.glob("*.safetensors"):
         tensors = load_file(path)
         if name in tensors:
@@ -81,10 +82,10 @@ def _never(directory: Path, name: str, ids: Sequence[int]) -> None:
 
 
 class Checkout:
-    """A worker over one checkout."""
+    """A worker process for one checkout."""
 
     def __init__(self, checkout: Path, checkpoints: Path) -> None:
-        # -P: the worker's own folder, of this checkout, is no place to import from.
+        # -P prevents imports from the directory of the script, which belongs to this checkout.
         command = [sys.executable, "-P", str(HERE / "benchmarks/engines/tree_worker.py")]
         self.process = subprocess.Popen(
             [*command, str(checkpoints)],
@@ -100,12 +101,12 @@ class Checkout:
         )
 
     def ready(self) -> list[str]:
-        """The engines that it has loaded."""
+        """Return the engines that the worker has loaded."""
         names: list[str] = self._answer()["ready"]
         return names
 
     def run(self, load: str) -> dict[str, Any]:
-        """What one load took and made."""
+        """Run a load and return its time and output."""
         assert self.process.stdin is not None
         self.process.stdin.write(load + "\n")
         self.process.stdin.flush()
@@ -122,7 +123,7 @@ class Checkout:
 
 @contextmanager
 def checkouts(against: Path, checkpoints: Path) -> Iterator[dict[str, Checkout]]:
-    """Both workers, which end afterwards."""
+    """Start both workers, and stop them afterwards."""
     made = {"before": Checkout(against, checkpoints), "now": Checkout(HERE, checkpoints)}
     try:
         yield made
@@ -133,7 +134,7 @@ def checkouts(against: Path, checkpoints: Path) -> Iterator[dict[str, Checkout]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and print; the status is 1 if greedy output differs."""
+    """Run the benchmark and print the results. Returns 1 if greedy output differs."""
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     options = _options(arguments)
     took: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -145,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ready = [side.ready() for side in sides.values()]
                 loads = [each for name in ready[0] for each in _loads(name)]
                 loads = [each for each in loads if all(word in each for word in options.only)]
-                # The first run of each is a warm-up.
+                # The first run of each load is a warm-up.
                 for number in range(-1, options.rounds):
                     for at, load in enumerate(in_order(loads, number)):
                         for side in in_order(list(sides), number + at):

@@ -1,15 +1,18 @@
-"""The thinker's two engines side by side: `python -m benchmarks.engines.vllm --help`.
+"""Compares the thinker's engines: `python -m benchmarks.engines.vllm --help`.
 
-Needs vLLM (`make bench-vllm`). Sides, on one checkpoint of random weights that never ends a reply
-by itself; the bare side is the stock model:
-- torch: the thinker's own engine;
-- vllm, words: the stock model without its audio tower;
-- vllm, stock: the stock model, without tap and connector;
-- vllm: with the tap, and no rows requested;
-- vllm, all rows: every prompt position's row is sent.
-With 1 and 8 sessions at once: CPU time of this process and of all that the engines started, wall
-time to the first id and between ids; and the time from a process's start until it serves. Trust
-wall time on a quiet machine alone.
+This requires vLLM (`make bench-vllm`). All sides use the same checkpoint, which has random weights
+and whose replies only end at their limit. The baseline is the stock model. The sides are:
+
+- torch: the thinker's own engine
+- vllm, words: the stock model without its audio tower
+- vllm, stock: the stock model, without tap and connector
+- vllm: with the tap, but without requesting rows
+- vllm, all rows: the row of every prompt position is sent
+
+For 1 and 8 concurrent sessions, the benchmark measures the CPU time of this process and of all
+processes that the engines have started, the time to the first token, and the time between tokens.
+It also measures the time from the start of a process until it is ready. Times other than CPU time
+are only reliable on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ from benchmarks.comparison.rounds import Comparison, Figures, Side
 
 SESSIONS = (1, 8)
 CONTEXT_LIMIT = 4096
-# Nothing is shown, so no tower for it is built.
+# Images and videos are not used, so their tower is not built.
 HEARING = MediaLimits(image=0, video=0)
 
 
@@ -62,13 +65,13 @@ STOCK = "vllm, stock"
 
 @dataclass(slots=True)
 class EngineRuns:
-    """One engine, and the number of runs so far."""
+    """An engine, and a counter for its runs."""
 
     engine: Engine
     runs: count[int]
 
     def measure(self, sessions: int, words: int, tokens: int) -> Figures:
-        """Sessions that start at once and are all driven to their end."""
+        """Start sessions at the same time, and run all of them to their end."""
         run, before_s, started = next(self.runs), tree_cpu_s(), time.perf_counter()
         running: dict[SegmentKey, list[float]] = {}
         for number in range(sessions):
@@ -104,7 +107,7 @@ def _start(engine: Engine, key: SegmentKey, words: str, tokens: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and print."""
+    """Run the benchmark and print the results."""
     options = _options(arguments)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
@@ -145,7 +148,7 @@ async def _compare(options: argparse.Namespace, checkpoint: Path, directory: Pat
 
 
 def _engines(checkpoint: Path) -> tuple[dict[str, EngineRuns], list[Callable[[], None]]]:
-    """All engines, started, and how to end those that have processes."""
+    """Start all engines. Returns them together with functions that stop their processes."""
     config = StageConfig(engine="vllm", context_limit=CONTEXT_LIMIT)
     environment.prepare(config, MODELS)
     from antiphon_services.qwen3_omni.thinker.vllm_engine.checkpoint import vllm_checkpoint
@@ -175,7 +178,9 @@ def _engines(checkpoint: Path) -> tuple[dict[str, EngineRuns], list[Callable[[],
 
 
 async def _start_up(engine: str, checkpoint: Path, directory: Path) -> Figures:
-    """From a thinker process's start until it serves; its CPU time counts once it has ended."""
+    """Measure a thinker process from its start until it is ready. CPU time includes its
+    shutdown.
+    """
     thinker = StageConfig(engine=engine, context_limit=CONTEXT_LIMIT)
     deployment = Deployment(model=str(checkpoint), stages={"thinker": thinker})
     path = directory / "deployment.yaml"
@@ -189,7 +194,7 @@ async def _start_up(engine: str, checkpoint: Path, directory: Path) -> Figures:
 
 
 def _ignore(event: LaunchEvent) -> None:
-    """Drop what the process reports."""
+    """Ignore an event of the process."""
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,1 +1,1 @@
-"""Proves and measures everything where there is a GPU; see `python -m benchmarks.gpu --help`."""
+"""Verifies and measures everything on a GPU: `python -m benchmarks.gpu --help`."""

@@ -1,10 +1,12 @@
-"""Prove and measure what runs on a GPU: `python -m benchmarks.gpu PART --json FILE`.
+"""Verify and measure the code that runs on a GPU: `python -m benchmarks.gpu PART --json FILE`.
 
-Each part ends within its budget of less than ten minutes. Every row is printed as one line of JSON
-and saved when it has been measured. A row that fails is a result, and the others go on. Rows that
-the budget has no time for are left out and named, with the command that measures them.
+Each part is limited to a budget of less than ten minutes. When a row has been measured, it is
+printed as a line of JSON and saved. A row that fails is a result as well, and the remaining rows
+are still measured. Rows that do not fit into the budget are skipped and listed, together with the
+command that measures them.
 
-The exit status is 1 if a row failed, 2 without a device, and 3 if the last row did not end in time.
+The exit status is 1 if a row has failed, 2 if there is no device, and 3 if the last row did not end
+in time.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ PARTS = {
 }
 NO_DEVICE = 2
 GRACE_S = 15.0
-"""How long after the budget a row may end."""
+"""How long a row may exceed the budget, in seconds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one part; the exit status."""
+    """Run one part and return the exit status."""
     options = _options(arguments)
     device = torch.device(options.device)
     torch.set_num_threads(options.threads)
@@ -69,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(options: argparse.Namespace) -> list[str]:
-    """The command that measures the rows that were left out."""
+    """Return the command that measures the skipped rows."""
     command = ["python", "-m", "benchmarks.gpu", options.part]
     if options.json:
         command += ["--json", str(options.json), "--rest"]
@@ -80,7 +82,8 @@ def _command(options: argparse.Namespace) -> list[str]:
 def _rows(
     options: argparse.Namespace, device: torch.device, directory: Path, report: Report
 ) -> list[Row]:
-    # Each part has imports of its own, and processes that some rows start import this module.
+    # Each part has its own imports. Processes that are started by some rows import this module as
+    # well.
     match options.part:
         case "correctness":
             from benchmarks.gpu.fidelity import fidelity_rows

@@ -1,4 +1,4 @@
-"""What a call of code2wav takes, by precision, and how exact that is."""
+"""Measures calls of code2wav and their accuracy by precision."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PRECISIONS = {"cuda": ("float32", "tf32", "bfloat16"), "cpu": ("float32",)}
 
 
 def code2wav_rows(device: torch.device, way: Way) -> list[Row]:
-    """Calls of 64 frames for 1, 16 and 64 sessions, by precision."""
+    """Return rows for calls with 64 frames in total for 1, 16 and 64 sessions, by precision."""
     loads = LOADS[device.type] if way in (Way(True), EAGER) else LOADS[device.type][-1:]
     return [
         Row(
@@ -50,7 +50,7 @@ def code2wav_rows(device: torch.device, way: Way) -> list[Row]:
 
 
 def exactness_rows(device: torch.device) -> list[Row]:
-    """How far samples of other precisions are from those of float32."""
+    """Return rows that measure the accuracy of other precisions compared to float32."""
     exact = ("tf32", "bfloat16") if device.type == "cuda" else ("bfloat16",)
     return [
         Row(f"code2wav, {each}, SNR against float32", partial(_code2wav_snr, device, each))
@@ -96,13 +96,13 @@ def _calls(device: torch.device, precision: str, way: Way, sessions: int, frames
             stopwatch.lap()
             laps += stopwatch.laps_ms()
             _finish(engine, keys)
-    # The first calls are of other shapes, or choose their kernels.
+    # The first calls have different shapes, or select their kernels.
     figures = {"frames": sessions * frames, "first_calls_ms": [round(each, 3) for each in laps[:3]]}
     return figures | summary(laps[3:])
 
 
 def _finish(engine: VocoderEngine, keys: Sequence[SegmentKey]) -> None:
-    """Decode what one step has not."""
+    """Decode the input that remains after a step."""
     while any(engine.awaited_edge(key) is None for key in keys):
         engine.step()
 
@@ -116,7 +116,7 @@ def _code2wav_snr(device: torch.device, precision: str) -> Figures:
     made: list[torch.Tensor] = []
     for each in ("float32", precision):
         with precision_of(each) as dtype, torch.inference_mode():
-            # Rounded weights of one model, not a model of its own.
+            # Use rounded weights of the same model instead of a different model.
             made.append(module.to(dtype)(given)[0, 0].double().cpu())
     exact, rounded = made
     noise = (rounded - exact).norm()
@@ -128,5 +128,5 @@ def _code2wav_snr(device: torch.device, precision: str) -> Figures:
 
 
 def random_codes(frames: int, groups: int, entries: int) -> np.ndarray[Any, Any]:
-    """Codes uint16 [frames, groups], always the same."""
+    """Return uint16 codes of shape [frames, groups]. They are the same in each call."""
     return np.random.default_rng(0).integers(0, entries, (frames, groups)).astype(np.uint16)

@@ -1,6 +1,7 @@
-"""Engines alone, at the released sizes with random weights: what a step takes.
+"""Measures the steps of single engines with the released sizes and random weights.
 
-On a CPU, where only the command is tried, the sizes are tiny and the figures mean nothing.
+On a CPU, which is only used to test the command, the sizes are tiny and the figures are
+meaningless.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from benchmarks.gpu.thinker_rows import ThinkerRows
 
 
 def engine_rows(device: torch.device, directory: Path) -> list[Row]:
-    """What a deployment runs comes first, what it is compared with later, repetitions last."""
+    """Return the rows: first the settings of a deployment, then comparisons, and then
+    repetitions.
+    """
     stages = Stages(device, directory)
     talker, thinker = TalkerRows(stages), ThinkerRows(stages)
-    # A thinker launches each step once it has read the last one's output.
+    # The thinker launches a step after it has read the output of the previous one.
     ways = with_graphs(device)
     thinkers = [way for way in ways if not way.launch_ahead]
     first = [

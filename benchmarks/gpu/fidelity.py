@@ -1,8 +1,9 @@
-"""Whether the engines say on a device what the reference says on a CPU.
+"""Verifies that the engines generate the same output on a device as the reference on a CPU.
 
-In float32 text ids and codes must be Hugging Face's and audio within 1e-4, whether steps are
-graphs or launched ahead. In bfloat16 both sides round, and choices part: so each is given the same
-rows, which come from nobody's choice, and is compared with float32 by its states.
+In float32, text tokens and codes must be identical to those of Hugging Face, and audio must be
+within 1e-4, regardless of CUDA graphs and launching ahead. In bfloat16, rounding on both sides
+leads to different choices. Therefore, both are given the same independent rows, and their states
+are compared with those in float32.
 """
 
 from __future__ import annotations
@@ -38,20 +39,23 @@ from benchmarks.gpu.report import HOLDS, Figures, Row
 from benchmarks.gpu.scale import EAGER, Way, bucketing_of, precision_of, with_graphs
 
 QUESTIONS = ("day one", "what is it?", "and then?", "how many are there", "one more", "why")
-# Cases, and tokens and frames of each: on a CPU, where all is as it is tested elsewhere, a few.
+# The number of cases, tokens and frames. On a CPU, there are only a few, because other tests cover
+# it.
 AMOUNTS = {"cuda": (3, 16, 12), "cpu": (1, 5, 4)}
 LEAST_MARGIN = 1e-4
 AUDIO_TOLERANCE = 1e-4
 CONTEXT = 256
-# Of the rows that states are compared on: first all at once, then one by one.
+# Of the rows for which states are compared, the first ones are processed at once, and the others
+# one by one.
 PREFILLED, DECODED = 40, 16
-# How much farther from float32 the engine's bfloat16 may be than Hugging Face's.
+# The maximum error of the engine's bfloat16 relative to float32, as a multiple of that of Hugging
+# Face.
 MOST_TIMES = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one question."""
+    """The answer to a question."""
 
     text_ids: npt.NDArray[Any]
     codes: npt.NDArray[Any]
@@ -60,7 +64,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Lab:
-    """A tiny checkpoint, and what the reference makes of questions whose choices are not close."""
+    """A tiny checkpoint, and the reference's answers to questions whose choices are not close."""
 
     directory: Path
     cases: int
@@ -70,7 +74,7 @@ class Lab:
     eager: dict[str, list[Answer]] = field(default_factory=dict)
 
     def ask_reference(self) -> Figures:
-        """Hugging Face on the CPU, in float32."""
+        """Run Hugging Face's model on the CPU in float32."""
         build_tiny_checkpoint(self.directory, SMALL)
         reference, margins = Reference(self.directory), []
         for question in QUESTIONS:
@@ -88,7 +92,7 @@ class Lab:
 
 
 def fidelity_rows(device: torch.device, directory: Path) -> list[Row]:
-    """The reference first, which the others are compared with."""
+    """Return the rows, starting with the reference with which the others are compared."""
     lab = Lab(directory / "checkpoint", *AMOUNTS[device.type])
     rows = [Row("reference, float32 on the CPU", lab.ask_reference, setup=True)]
     ways = [EAGER, *with_graphs(device), Way(False, launch_ahead=True)]
@@ -106,7 +110,7 @@ def fidelity_rows(device: torch.device, directory: Path) -> list[Row]:
 
 
 def _compare(lab: Lab, device: torch.device, dtype: str, way: Way) -> Figures:
-    """All questions in company, through the three engines."""
+    """Run all questions concurrently through the three engines."""
     with precision_of(dtype):
         made = _answers(lab, device, dtype, way)
     truth = list(lab.answers.values())
@@ -115,7 +119,7 @@ def _compare(lab: Lab, device: torch.device, dtype: str, way: Way) -> Figures:
         "codes_equal": _equal_share([each.codes for each in made], [t.codes for t in truth]),
     }
     if first := lab.eager.get(dtype):
-        # In bfloat16 graphs pad rows, which may choose other kernels.
+        # In bfloat16, graphs pad rows, which may lead to different kernels.
         told["codes_equal_to_eager"] = _equal_share(
             [each.codes for each in made], [each.codes for each in first]
         )
@@ -133,14 +137,14 @@ def _compare(lab: Lab, device: torch.device, dtype: str, way: Way) -> Figures:
 
 
 def _audio_error(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
-    # The reference's one decode ends a little before its last frame does.
+    # The reference's single decode ends slightly before its last frame.
     if len(ours) < len(theirs):
         return float("inf")
     return float(np.abs(ours[: len(theirs)] - theirs).max(initial=0.0))
 
 
 def _equal_share(ours: Sequence[npt.NDArray[Any]], theirs: Sequence[npt.NDArray[Any]]) -> float:
-    """The share of positions at the beginning of each that are equal to the truth's."""
+    """Return the fraction of positions that match before the first difference in each sequence."""
     same = total = 0
     for mine, true in zip(ours, theirs, strict=True):
         total += max(len(mine), len(true))
@@ -160,7 +164,7 @@ def _answers(lab: Lab, device: torch.device, dtype: str, way: Way) -> list[Answe
         engine="torch",
     )
     config = replace(common, **way.settings)
-    # On a CPU there are no graphs: what they call runs without.
+    # A CPU has no graphs, so the functions run without them.
     bucketing = bucketing_of(way, device)
     texts = _run(
         thinker.load(lab.directory, config, bucketing),
@@ -198,7 +202,7 @@ def _input(question: str) -> InputChunk:
 def _run(
     stage: LoadedStage, role: str, inputs: Mapping[str, Sequence[InputChunk]], tokens: int
 ) -> dict[str, SegmentOutput]:
-    """What comes of each, greedily, all in company. Raises what failed."""
+    """Run all inputs concurrently with greedy decoding. Raises the error if one fails."""
     edges = frozenset(edge.name for edge in PIPELINE.outputs(role)) - {"tool_calls"}
     wanted = SamplingRequest(temperature=0.0, max_tokens=tokens) if tokens else SamplingRequest()
     settings = SegmentSettings("", stage.facts.default_sampling.with_request(wanted), edges)
@@ -212,7 +216,9 @@ def _run(
 
 @torch.inference_mode()
 def _states(lab: Lab, device: torch.device, role: str) -> Figures:
-    """The decoder's states of given rows: the engine's layers and Hugging Face's, by precision."""
+    """Compare the decoder's states for given rows between the engine and Hugging Face, by
+    precision.
+    """
     from transformers import Qwen3OmniMoeForConditionalGeneration
 
     whole: Any = Qwen3OmniMoeForConditionalGeneration.from_pretrained(lab.directory)
@@ -242,7 +248,7 @@ def _theirs(module: Any, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _ours(module: Any, rows: torch.Tensor, role: str) -> torch.Tensor:
-    """Some rows at once, as of a prompt, then one by one."""
+    """Process some rows at once, like a prompt, and then the others one by one."""
     invariant = role == TALKER
     decoder = Decoder(module, 300, batch_invariant=invariant, exact_norms=not invariant)
     cache = KVCache(decoder.shape, 1, 300)

@@ -1,4 +1,4 @@
-"""Stages of the released sizes in this process: loaded and warmed up as services are."""
+"""Loads stages with the released sizes in this process, and warms them up like a service."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 class Stages:
-    """One stage at a time: the thinker's weights alone take 61 GB.
+    """Provides one stage at a time, because the thinker's weights alone require 61 GB.
 
-    Rows that follow each other and ask for the same stage share it. `model` is the directory of a
-    checkpoint without weights, which `write` makes.
+    Consecutive rows that request the same stage share it. `model` is the directory of a checkpoint
+    without weights, which `write` creates.
     """
 
     def __init__(self, device: torch.device, directory: Path) -> None:
@@ -34,11 +34,11 @@ class Stages:
         self._stage: LoadedStage | None = None
 
     def write(self) -> Figures:
-        """Write all of a checkpoint but weights: see `write_model`."""
+        """Write a checkpoint without weights, as described in `write_model`."""
         return write_model(self.device, self.model)
 
     def load(self, role: str, way: Way, *, slots: int, context: int) -> LoadedStage:
-        """The stage with these settings, and without segments."""
+        """Return the stage with these settings, without any segments."""
         key = role, way, slots, context
         if self._stage is None or self._key != key:
             self.forget()
@@ -54,16 +54,17 @@ class Stages:
         return self._stage
 
     def forget(self) -> None:
-        """Free the stage's memory."""
+        """Release the memory of the stage."""
         self._stage = self._key = None
         give_memory_back()
 
 
 def write_model(device: torch.device, directory: Path) -> Figures:
-    """Write a checkpoint's directory without weights, except for the thinker's words.
+    """Write the directory of a checkpoint without weights, except for the thinker's word
+    embeddings.
 
-    The talker looks words up in the file; every other weight is made where it is used. Every word
-    that may be drawn has a text.
+    The talker reads word embeddings from the file. All other weights are created where they are
+    used. Every token that may be drawn has a text.
     """
     from safetensors.torch import save_file
     from transformers import GenerationConfig
@@ -87,10 +88,11 @@ def write_model(device: torch.device, directory: Path) -> Figures:
 
 
 def on_new_thread(run: Callable[[], T]) -> T:
-    """What `run` returns on a thread that has run nothing before.
+    """Return the result of `run` on a new thread.
 
-    A service loads and warms up on one thread and steps on another. What torch and its libraries
-    keep for each thread, such as plans and workspaces, is made again there.
+    A service loads and warms up on one thread and runs steps on another one. Thread-specific data
+    of torch and its libraries, such as plans and workspaces, has to be created again on the new
+    thread.
     """
     made: list[T] = []
     raised: list[BaseException] = []
@@ -98,7 +100,7 @@ def on_new_thread(run: Callable[[], T]) -> T:
     def call() -> None:
         try:
             made.append(run())
-        # Raised again on the caller's thread.
+        # The error is raised again on the thread of the caller.
         except BaseException as error:
             raised.append(error)
 
@@ -111,10 +113,10 @@ def on_new_thread(run: Callable[[], T]) -> T:
 
 
 class FreshLengths:
-    """Lengths near those of `bases` in turn, none of which comes twice.
+    """Returns lengths close to those in `bases`, without ever repeating a length.
 
-    A length that was measured before finds plans and memory made for it; a service's lengths
-    seldom repeat.
+    If a length has already been measured, plans and memory for it exist. The lengths in a service
+    are rarely the same.
     """
 
     def __init__(self, bases: tuple[int, ...]) -> None:
@@ -122,7 +124,7 @@ class FreshLengths:
         self._used: set[int] = set()
 
     def take(self, count: int) -> list[int]:
-        """So many lengths, each at or above its base."""
+        """Return `count` lengths. Each length is at least its base."""
         return [self._next(self._bases[each % len(self._bases)]) for each in range(count)]
 
     def _next(self, base: int) -> int:

@@ -1,4 +1,4 @@
-"""The tests that need a GPU, as a row."""
+"""Runs the tests that require a GPU as a row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from benchmarks.gpu.report import HOLDS, Figures, Row
 
 ROOT = Path(__file__).parents[2]
 MARK = "pytest.mark.gpu"
-# Plug-ins of the machine would be loaded otherwise, and a warning of one fails every test.
+# Otherwise, other plug-ins that are installed on the machine would be loaded, and their warnings
+# would fail every test.
 PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout", "xdist")
 LEAST_S = 60.0
 
@@ -24,14 +25,19 @@ LEAST_S = 60.0
 def marked_test_rows(
     device: torch.device, directory: Path, left_s: Callable[[], float]
 ) -> list[Row]:
-    """Every test with the mark; on a CPU they are skipped, which shows that they import."""
+    """Return a row that runs all marked tests.
+
+    On a CPU, they are skipped, which still verifies that they can be imported.
+    """
     run = partial(_tests, device, directory / "tests.xml", left_s)
     least_s = LEAST_S if device.type == "cuda" else 0.0
     return [Row("tests that need a GPU", run, least_s=least_s)]
 
 
 def marked_files() -> list[str]:
-    """Test files with the mark. Others import what a machine with a GPU may lack."""
+    """Return the test files with the mark. Other files import packages that may not be
+    installed.
+    """
     paths = sorted((ROOT / "tests").rglob("test_*.py"))
     return [str(each) for each in paths if MARK in each.read_text("utf-8")]
 
@@ -40,7 +46,7 @@ def _tests(device: torch.device, result: Path, left_s: Callable[[], float]) -> F
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-W", "default"]
     for plugin in PLUGINS:
         command += ["-p", plugin]
-    # Where there is a GPU, a test that is skipped has failed.
+    # On a machine with a GPU, skipped tests count as failed.
     command += ["--gpu"] if device.type == "cuda" else []
     command += [f"--junit-xml={result}", *marked_files()]
     ran = subprocess.run(

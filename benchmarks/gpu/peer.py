@@ -1,4 +1,7 @@
-"""The other process of a transfer between devices: takes what it is told of, and says when."""
+"""The other process of a transfer between devices.
+
+It reads the data that it is told about, and reports when it is done.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ import torch
 
 
 class SharedPages:
-    """A file in memory that several processes map; `pinned`: the device copies it directly."""
+    """A memory-backed file that several processes map.
+
+    If `pinned` is true, the device can copy it directly.
+    """
 
     def __init__(self, path: Path, size: int, device: torch.device, *, pinned: bool) -> None:
         self._mapped = np.memmap(path, np.uint8, "r+", shape=(size,))
@@ -24,23 +30,23 @@ class SharedPages:
                 raise RuntimeError(f"cudaHostRegister: error {told}")
 
     def close(self) -> None:
-        """Give the pages back."""
+        """Unregister the pages."""
         if self._pinned:
             runtime: Any = torch.cuda.cudart()
             runtime.cudaHostUnregister(self.tensor.data_ptr())
 
 
 def finish(device: torch.device) -> None:
-    """Return when the device has done what it was asked."""
+    """Wait until the device has completed all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def serve(orders: Connection, device_name: str) -> None:
-    """Answer until None comes.
+    """Process orders until None is received.
 
-    A path with a size and `pinned` says which pages to read from then on, and a number of bytes to
-    read them; a tensor is read at once. The answer to what was read is the sum of its first bytes.
+    A path with a size and `pinned` selects the pages to read. A number of bytes reads these pages.
+    A tensor is read directly. The response to a read is the sum of its first bytes.
     """
     device = torch.device(device_name)
     if device.type == "cuda":
@@ -65,7 +71,7 @@ def serve(orders: Connection, device_name: str) -> None:
             target = torch.empty(len(source), dtype=torch.uint8, device=device)
         target[: len(source)].copy_(source, non_blocking=True)
         finish(device)
-        # What the sender has sent is its own: nothing of it may be held here.
+        # The sender owns the data, so no references may be kept here.
         del source, order
         orders.send(int(target[:16].sum()))
     if pages is not None:

@@ -1,8 +1,8 @@
-"""The whole pipeline as processes on one device, with weights that are made there.
+"""Runs the complete pipeline as processes on one device, with weights that are generated there.
 
-Every session asks at once, and each round is one burst. What a session tells is the time to its
-first audio, and its real-time factor: its time from the question to the end over the seconds of
-its audio.
+All sessions of a round start at the same time. For each session, the time to first audio and the
+real-time factor are measured. The latter is the time from the question to the end of the answer
+divided by the duration of its audio.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RECORDING_RATE_HZ = 16_000
 
 
 class RandomStage(ServiceProcess):
-    """A stage with weights of `benchmarks.gpu.stage` in the place of `services`."""
+    """A stage that uses `benchmarks.gpu.stage` to generate its weights."""
 
     @classmethod
     async def _run(
@@ -50,7 +50,7 @@ class RandomStage(ServiceProcess):
 
 
 class RandomLauncher(Launcher):
-    """Starts such stages."""
+    """A launcher that starts stages with generated weights."""
 
     def _service(self, name: str) -> type[ServiceProcess]:
         return RandomStage
@@ -62,9 +62,9 @@ def pipeline_rows(
     launcher: type[Launcher] = RandomLauncher,
     left_s: Callable[[], float] = lambda: 600.0,
 ) -> list[Row]:
-    """One row for each setting: its processes are started once, for all loads."""
+    """Return a row for each setting. Its processes are only started once for all loads."""
     scale, model = scale_of(device), directory / "released"
-    # The copies of a step are seen where nothing else takes longer.
+    # The copies of a step only matter if nothing else takes longer.
     ways = [*with_graphs(device), EAGER]
     ways += [Way(True, async_to_host=False), Way(True, async_to_device=False)]
     if device.type == "cpu":
@@ -121,7 +121,7 @@ def _measure(
 
 
 def _noise() -> bytes:
-    """A recording as a file: its hidden rows travel from the thinker to the talker."""
+    """Return a recording as a file. Its hidden rows are sent from the thinker to the talker."""
     samples = np.random.default_rng(0).normal(0, 1000, int(RECORDING_S * RECORDING_RATE_HZ))
     file = io.BytesIO()
     with wave.open(file, "wb") as written:
@@ -134,7 +134,7 @@ def _noise() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Seconds from the question to the first audio, to the end, and of audio."""
+    """Seconds from the question to the first audio and to the end, and seconds of audio."""
 
     first_audio_s: float
     total_s: float
@@ -148,14 +148,14 @@ async def _bursts(
     scale: Scale,
     left_s: Callable[[], float],
 ) -> Figures:
-    """Bursts of new questions; the first burst is reported by itself."""
+    """Run bursts of new questions. The first burst is reported separately."""
     heard: list[Heard] = []
     errors: list[str] = []
     first_burst: list[Heard] = []
     for burst in range(scale.rounds + 1):
         if burst and heard and left_s() < 1.0:
             break
-        # No two prompts are equal, or as long as one before.
+        # All prompts are different and have different lengths.
         asked = (
             _ask(client, [*question, " one" * (1 + each + burst * count)], scale)
             for each in range(count)
@@ -189,7 +189,7 @@ def _percentiles(values: Sequence[float]) -> dict[str, float]:
 async def _ask(
     client: antiphon.AsyncClient, question: Sequence[str | bytes], scale: Scale
 ) -> Heard:
-    """One answer to its limits."""
+    """Request an answer up to its limits."""
     started, first_s, samples, rate = time.perf_counter(), 0.0, 0, 24_000
     generation = client.generate(
         [antiphon.Message.user(*question)],

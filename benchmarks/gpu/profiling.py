@@ -1,4 +1,4 @@
-"""torch's profiler, for what runs on a thread of its own."""
+"""Wrappers for torch's profiler, for use on separate threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def profiled(device: torch.device) -> Any:
-    """A profiler of this thread's operations, and of the GPU's; a context manager."""
+    """Return a context manager that profiles the operations of this thread and of the GPU."""
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -21,7 +21,7 @@ def profiled(device: torch.device) -> Any:
 def start_profiler(device: torch.device) -> None:
     """Start the profiler once on this thread, which must be the one that imported torch.
 
-    Its library reports an error when another thread is the first to start it.
+    The profiler's library reports an error if another thread starts it first.
     """
     with profiled(device):
         torch.zeros(1, device=device).add_(1)

@@ -1,7 +1,7 @@
-"""One of two ranks of a process group on one device: `python -m benchmarks.gpu.rank RANK PORT ...`.
+"""One of two ranks of a process group: `python -m benchmarks.gpu.rank RANK PORT ...`.
 
-The first prints how long it takes to send bytes and to get as many back, one JSON object for all
-sizes.
+Both ranks use the same device. The first rank prints how long it takes to send bytes and receive
+the same number of bytes, as a JSON object for all sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WARM, ROUNDS = 3, 20
 
 
 def main(rank: int, port: int, device_name: str, sizes: list[int]) -> None:
-    """Join, and go through the sizes."""
+    """Join the group and measure all sizes."""
     device, c10d = torch.device(device_name), dist
     store: Any = c10d.TCPStore("127.0.0.1", port, 2, rank == 0, TIMEOUT)
     group = _join(store, rank, device)
@@ -40,7 +40,7 @@ def main(rank: int, port: int, device_name: str, sizes: list[int]) -> None:
         told[size] = round(1e3 * statistics.median(taken[WARM:]) / 2, 4)
     if rank == 0:
         print(json.dumps(told), flush=True)
-    # Who leaves first takes the other's transfers with it.
+    # If a rank exits, the transfers of the other rank fail.
     store.set(f"done/{rank}", b"")
     store.wait([f"done/{1 - rank}"], TIMEOUT)
 

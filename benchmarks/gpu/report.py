@@ -1,7 +1,7 @@
-"""Rows of figures within a time budget: each is printed and saved when it has been measured.
+"""Measures rows of figures within a time budget, and prints and saves each row.
 
-A row is one line of JSON. Its first figure is the CPU time of this process and its descendants.
-Rows that the budget has no time for are left out, with the command that measures them.
+A row is a line of JSON. Its first figure is the CPU time of this process and its descendants. Rows
+that do not fit into the budget are skipped, and the command that measures them is reported.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from benchmarks.comparison.processes import descendants, tree_cpu_s
 
 Figures = dict[str, Any]
 HOLDS = "holds"
-"""The figure that says whether a row shows what it must; rows that only measure have none."""
+"""The figure that states whether a row meets its expectation. Rows without an expectation do not
+have it.
+"""
 LEFT_OUT, RUN = "left_out", "run"
 CUT = 3
-"""Exit status of a call whose last row did not end in time."""
+"""The exit status if the last row did not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement. It does not start when less than `least_s` of the budget remains.
+    """A measurement. It is skipped if less than `least_s` seconds of the budget remain.
 
-    Later rows need what a `setup` row makes, so a call that measures some rows runs it too.
+    Other rows depend on a `setup` row, so it is also run if only some of the rows are measured.
     """
 
     name: str
@@ -46,10 +48,10 @@ class Row:
 
 
 def mirrored(rows: Sequence[Row]) -> list[Row]:
-    """Rows to compare, then the same rows in reverse order (A B B A).
+    """Return the rows, followed by the same rows in reverse order (A B B A).
 
-    A device that changes its speed during the run then favors none of them. The second row of a
-    pair is named "..., again".
+    This way, a device that changes its speed during the run does not favor any of them. The second
+    row of a pair is named "..., again".
     """
     if len(rows) < 2:
         return list(rows)
@@ -57,15 +59,15 @@ def mirrored(rows: Sequence[Row]) -> list[Row]:
 
 
 def again(rows: Sequence[Row]) -> list[Row]:
-    """The second half of `mirrored`."""
+    """Return the second half of `mirrored`."""
     return [replace(row, name=f"{row.name}, again") for row in reversed(rows)]
 
 
 class Report:
-    """The rows of one call, in a JSON file that is complete after each of them.
+    """The rows of a run. They are saved to a JSON file after each measurement.
 
-    `again` is the command that measures the rows that were left out. `measured` are rows of an
-    earlier call: they stay in the file and are not measured again.
+    `again` is the command that measures the skipped rows. `measured` contains rows of an earlier
+    run, which stay in the file and are not measured again.
     """
 
     def __init__(
@@ -91,23 +93,23 @@ class Report:
 
     @property
     def left_s(self) -> float:
-        """Seconds that remain of the budget."""
+        """The remaining budget in seconds."""
         return self._ends_at - self._clock()
 
     @property
     def failed(self) -> list[str]:
-        """Names of the rows that raised, or whose figures are not as they must be."""
+        """The names of rows that raised an error or did not meet their expectation."""
         return [
             each["name"] for each in self.rows if "error" in each or each.get(HOLDS, True) is False
         ]
 
     @property
     def left_out(self) -> list[str]:
-        """Names of the rows that there was no time for."""
+        """The names of rows that were skipped."""
         return [each["name"] for each in self.rows if LEFT_OUT in each]
 
     def run(self, rows: Sequence[Row]) -> None:
-        """Measure one after the other. What a row raises is its result; the others go on."""
+        """Measure the rows one after another. If a row raises an error, this is its result."""
         self._waiting = [each for each in rows if each.setup or each.name not in self._before]
         while self._waiting:
             row = self._waiting.pop(0)
@@ -124,11 +126,12 @@ class Report:
 
     @contextmanager
     def ends_within(self, grace_s: float) -> Iterator[None]:
-        """End this process that long after the budget, whatever the running row waits for.
+        """Exit the process at this time after the budget, even if a row is still running.
 
-        The file then says which row did not end, and the exit status is `CUT`.
+        The file then states which row did not end, and the exit status is `CUT`.
         """
-        # A row that holds the interpreter's lock stops the timer, but not this.
+        # A row that holds the interpreter's lock prevents the timer from running, but not this
+        # function.
         faulthandler.dump_traceback_later(self.left_s + 2 * grace_s, exit=True, file=sys.__stderr__)
         timer = threading.Timer(self.left_s + grace_s, self._cut)
         timer.daemon = True
@@ -149,7 +152,7 @@ class Report:
             self._leave_out(each)
         sys.stdout.flush()
         for pid in descendants(os.getpid()):
-            # It may have ended since it was listed.
+            # The process may have ended since it was listed.
             if Path(f"/proc/{pid}").exists():
                 os.kill(pid, signal.SIGKILL)
         os._exit(CUT)
@@ -164,7 +167,8 @@ class Report:
         print(json.dumps({k: v for k, v in figures.items() if k != "where"}, default=str))
         sys.stdout.flush()
         if self._path is not None:
-            # A run that is cut, or read while it goes on, leaves a complete file.
+            # If the run is interrupted, or the file is read during the run, the file is still
+            # complete.
             written = self._path.with_name(f"{self._path.name}.part")
             content = {**self._facts, "rows": self.rows}
             written.write_text(json.dumps(content, indent=1, default=str) + "\n", "utf-8")
@@ -172,7 +176,7 @@ class Report:
 
 
 def measured_rows(path: Path) -> list[Figures]:
-    """Rows of an earlier call's file, without those that were left out or failed."""
+    """Return the rows in the file of an earlier run, except those that were skipped or failed."""
     if not path.exists():
         return []
     rows: list[Figures] = json.loads(path.read_text("utf-8"))["rows"]
@@ -182,7 +186,8 @@ def measured_rows(path: Path) -> list[Figures]:
 def _measured(row: Row) -> Figures:
     try:
         return row.measure()
-    # Any error: the time on a device is short, and other rows can be measured.
+    # All errors are caught, because time on a device is limited and other rows can still be
+    # measured.
     except Exception as error:
         shown = "".join(traceback.format_exception(error)[-6:])
         return {"error": f"{type(error).__name__}: {error}", "where": shown}
@@ -191,7 +196,7 @@ def _measured(row: Row) -> Figures:
 
 
 def give_memory_back() -> None:
-    """Free the device memory of models in reference cycles; models with graphs are in one."""
+    """Release the device memory of models in reference cycles, such as models with graphs."""
     import torch
 
     gc.collect()

@@ -1,4 +1,4 @@
-"""How much is measured, by the device's memory, and the settings that are compared."""
+"""Determines the amount of work from the memory of the device, and the settings to compare."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from benchmarks.gpu.report import Figures
 
 STAGING_BYTES = 64 << 20
 ROOMY_BYTES = 100e9
-"""Free memory from which the whole pipeline has room for 64 sessions of 2,048 positions."""
+"""The free memory required to run the complete pipeline with 64 sessions of 2,048 positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is measured: of engines, and of the pipeline, which all have `context` positions."""
+    """The amount of work for engines and for the pipeline, in which sessions have `context`
+    positions.
+    """
 
     sessions: Sequence[int]
     context: int
@@ -71,12 +73,12 @@ DRY = Scale(
 
 
 def scale_of(device: torch.device) -> Scale:
-    """By the memory that was free when it was first asked for; tiny on a CPU."""
+    """Return the scale for the free memory at the first call. On a CPU, it is tiny."""
     return DRY if device.type == "cpu" else scale_for(_free_bytes(device))
 
 
 def scale_for(free_bytes: float) -> Scale:
-    """What a GPU with so much free memory has room for at the released sizes."""
+    """Return the scale that fits into the given amount of GPU memory with the released sizes."""
     return ROOMY if free_bytes >= ROOMY_BYTES else NARROW
 
 
@@ -87,7 +89,7 @@ def _free_bytes(device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Settings of a stage."""
+    """The settings of a stage."""
 
     graphs: bool
     launch_ahead: bool = False
@@ -96,7 +98,7 @@ class Way:
     async_to_device: bool = True
 
     def __str__(self) -> str:
-        """The words of row names."""
+        """Return the settings in the format of row names."""
         words = ["graphs" if self.graphs else "eager"]
         words += ["launch-ahead"] * self.launch_ahead + ["fused"] * self.fused
         words += ["async_to_host off"] * (not self.async_to_host)
@@ -105,12 +107,14 @@ class Way:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Fields of `StageConfig`, for a stage that decodes one position after the other."""
+        """The fields of `StageConfig` for a stage that decodes one position at a time."""
         return self.audio_settings | {"fused": self.fused}
 
     @property
     def audio_settings(self) -> dict[str, Any]:
-        """The same for a stage that makes audio, which fuses nothing."""
+        """The fields of `StageConfig` for a stage that generates audio, which has no fused
+        kernels.
+        """
         return {
             "graphs": self.graphs,
             "launch_ahead": self.launch_ahead,
@@ -123,8 +127,10 @@ EAGER = Way(False)
 
 
 def with_graphs(device: torch.device) -> list[Way]:
-    """The settings of a deployment on a GPU. Fused kernels are compiled, which takes minutes on a
-    CPU, where the command is only tried."""
+    """Return the settings of a deployment on a GPU.
+
+    Fused kernels are not included on a CPU, because compiling them takes minutes.
+    """
     ways = [Way(True, launch_ahead=True), Way(True)]
     if device.type == "cuda":
         ways += [replace(each, fused=True) for each in ways]
@@ -132,7 +138,7 @@ def with_graphs(device: torch.device) -> list[Way]:
 
 
 def bucketing_of(way: Way, device: torch.device) -> Bucketing | None:
-    """CUDA graphs; on a CPU the same calls without graphs."""
+    """Return CUDA graphs, or the same functions without graphs on a CPU."""
     if not way.graphs:
         return None
     return GraphPool(device) if device.type == "cuda" else Eager
@@ -140,7 +146,7 @@ def bucketing_of(way: Way, device: torch.device) -> Bucketing | None:
 
 @contextmanager
 def precision_of(name: str) -> Iterator[torch.dtype]:
-    """The dtype of weights, with float32 products as they are, or rounded to TF32."""
+    """Yield the dtype of weights. For `tf32`, float32 matrix products are rounded."""
     kept = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     rounds = name == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = rounds
@@ -151,7 +157,7 @@ def precision_of(name: str) -> Iterator[torch.dtype]:
 
 
 def summary(laps_ms: Sequence[float]) -> Figures:
-    """The first lap by itself, and the distribution of the others."""
+    """Return the first lap, and the distribution of the other laps."""
     first, *rest = laps_ms
     rest = rest or [first]
     return {
@@ -165,7 +171,7 @@ def summary(laps_ms: Sequence[float]) -> Figures:
 
 
 def to_host_of(device: torch.device, way: Way) -> ToHost:
-    """Copies during the engine's work, unless the setting is off; none on a CPU."""
+    """Return copies that run during the engine's work, unless they are disabled or on a CPU."""
     if device.type == "cpu" or not way.async_to_host:
         return ToHost.direct()
     return ToHost(copies_on(device), Staging(STAGING_BYTES, pinned=True))

@@ -1,7 +1,7 @@
-"""Which kernels torch's attention takes, as its profiler sees them, and what a new length costs.
+"""Determines the kernels that torch uses for attention, and the cost of new lengths.
 
-On compute capability 9 and 10 torch prefers cuDNN's attention. Its plans are kept per thread and
-keyed by every dimension, so each new length is planned on the host.
+On compute capability 9 and 10, torch prefers the attention of cuDNN. Its plans are stored per
+thread and depend on every dimension, so the host has to create a new plan for each length.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ BACKENDS = {
     "cudnn_attention": "cudnn",
     "attention_math": "math",
 }
-"""What each of torch's operators runs on."""
+"""The backend of each of torch's operators."""
 LENGTHS = {"cuda": 64, "cpu": 4}
 FIRST_LENGTH = 130
 HEADS, KEY_HEADS, WIDTH, SESSIONS = 16, 2, 128, 8
-"""Of the released talker."""
+"""The sizes of the released talker."""
 
 
 def sdpa_rows(device: torch.device, directory: Path) -> list[Row]:
-    """Backends of every engine, and the cost of lengths that a thread has not seen."""
+    """Return rows for the backends of every engine, and for lengths that are new to a thread."""
     start_profiler(torch.device("cpu"))
     stages = Stages(device, directory)
     rows = [Row("a checkpoint without weights", stages.write, setup=True)]
@@ -59,17 +59,18 @@ def sdpa_rows(device: torch.device, directory: Path) -> list[Row]:
 
 
 def backends_of(run: Callable[[], object]) -> Counter[str]:
-    """How many attention calls of `run` each backend took; a name that is not known stays as is."""
+    """Count the attention calls of `run` by backend. Unknown names are not changed."""
     with profiled(torch.device("cpu")) as profiler:
         run()
     names = (each.name for each in profiler.events() or ())
     found = (each.removeprefix(PREFIX) for each in names if each.startswith(PREFIX))
-    # "aten::_scaled_dot_product_fused_attention_overrideable" and those to come.
+    # For example, "aten::_scaled_dot_product_fused_attention_overrideable", and operators of later
+    # versions.
     return Counter(BACKENDS.get(each, each) for each in found)
 
 
 def _engine(stages: Stages, run: Callable[[Stages], Callable[[], object]]) -> Figures:
-    """The backends of one step. No call may go to cuDNN, and there must be some."""
+    """Return the backends of a step. There must be attention calls, but none that use cuDNN."""
 
     def measure() -> Counter[str]:
         return backends_of(run(stages))
@@ -82,7 +83,7 @@ def _talker(stages: Stages) -> Callable[[], object]:
     speakers = TalkerRows(stages).speakers(EAGER)
     for seed in range(2):
         speakers.join(DEFAULT_SAMPLING, scale_of(stages.device).prompt_rows[0], seed)
-    # The second step decodes; the first reads the prompts.
+    # The first step processes the prompts, and the second one decodes.
     return lambda: [speakers.step() for _ in range(3)]
 
 
@@ -103,7 +104,7 @@ def _code2wav(stages: Stages) -> Callable[[], object]:
 
 
 def _lengths(device: torch.device, cudnn: bool) -> Figures:
-    """Host time of a decode step's call with one more key each time, on a new thread."""
+    """Return the host time of attention calls with increasing lengths on a new thread."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     lengths = range(FIRST_LENGTH, FIRST_LENGTH + LENGTHS[device.type])
     queries = torch.randn(

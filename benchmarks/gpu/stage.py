@@ -1,6 +1,6 @@
-"""A stage whose weights are made on its device: `python -m benchmarks.gpu.stage ROLE --help`.
+"""A stage whose weights are generated on its device: `python -m benchmarks.gpu.stage ROLE --help`.
 
-Of the checkpoint's directory it reads what is no weight, and the words that the talker looks up.
+It only reads the files of the checkpoint that are not weights, and the talker's word embeddings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from antiphon_services.lm.reproducible import ask_for_equal_digits
 from antiphon_services.stage.loading import load_stage
 from benchmarks.gpu.weights import VOCODER_GAIN, end_never, random_module
 
-# Who asks for a module of the checkpoint, by role.
+# The modules that load modules of the checkpoint, by role.
 LOADERS = {
     "thinker": "antiphon_services.thinker.torch_loading",
     "talker": "antiphon_services.qwen3_omni.talker.load",
@@ -32,7 +32,7 @@ LOADERS = {
 
 
 def load_random(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:
-    """As `load_stage`, with numbers that no file has."""
+    """Load a stage like `load_stage`, but with random weights."""
 
     def made(
         module_class: type[torch.nn.Module],
@@ -53,7 +53,7 @@ def load_random(pipeline: Pipeline, role: str, model_dir: Path, config: StageCon
         return module
 
     loader: Any = importlib.import_module(LOADERS[role])
-    # Other loads of this process read their files.
+    # Only this load is affected. Other loads in this process still read their files.
     with patch.object(loader, "load_submodule", made):
         return load_stage(pipeline, role, model_dir, config)
 

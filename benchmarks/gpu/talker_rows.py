@@ -1,4 +1,4 @@
-"""What a step of the talker takes."""
+"""Measures steps of the talker."""
 
 from __future__ import annotations
 
@@ -15,28 +15,32 @@ from benchmarks.gpu.weights import sizes_of, special_ids, whole_config
 
 
 class TalkerRows:
-    """Rows of a talker whose prompts have lengths that no other row has had."""
+    """Rows of a talker. The prompts have lengths that no other row has used."""
 
     def __init__(self, stages: Stages) -> None:
         self._stages, self._scale = stages, scale_of(stages.device)
         self._lengths = FreshLengths(tuple(self._scale.prompt_rows))
 
     def frames(self, way: Way) -> list[Row]:
-        """Frames of sessions with prompts of mixed lengths."""
+        """Return rows for frames of sessions with prompts of different lengths."""
         return [
             Row(f"talker, {way}, {count} sessions", partial(self._frames, way, count))
             for count in self._scale.sessions
         ]
 
     def recordings(self) -> list[Row]:
-        """Steps while the hidden rows of a long recording arrive, by how they are copied."""
+        """Return rows for steps while the hidden rows of a long recording arrive, by type of
+        copy.
+        """
         return [
             Row(f"talker, {way}, a recording arrives", partial(self._disturbed, way))
             for way in (EAGER, Way(False, async_to_device=False))
         ]
 
     def speakers(self, way: Way) -> Speakers:
-        """Sessions on a talker with these settings, warmed up as a stage is."""
+        """Return sessions on a talker with these settings, which has been warmed up like a
+        stage.
+        """
         device, scale = self._stages.device, self._scale
         longest = max(*scale.prompt_rows, scale.arriving) + 2 * len(scale.sessions) * scale.frames
         limit = max(scale.context, longest + scale.frames)

@@ -1,4 +1,4 @@
-"""What a step of the torch thinker takes."""
+"""Measures steps of the torch thinker."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from benchmarks.gpu.report import Figures, Row
 from benchmarks.gpu.scale import EAGER, Way, scale_of, summary
 
 AROUND = 16
-"""Prompt rows of the chat template, and more."""
+"""More than the number of prompt rows in the chat template."""
 
 
 class Readers:
-    """Sessions that ask with random letters, most of which are a token each."""
+    """Sessions whose prompts consist of random letters. Most of the letters are separate tokens."""
 
     def __init__(self, engine: Engine, tokens: int) -> None:
         self._engine, self._tokens = engine, tokens
         self._numbers = count()
 
     def ask(self, letters: int) -> SegmentKey:
-        """A session that is ready to step; its reply has no end of its own."""
+        """Add a session that is ready to step. Its reply only ends at its limit."""
         number = next(self._numbers)
         key = SegmentKey(f"session {number}", 0)
         sampling = Sampling(0.0, 0, 1.0, 1.0, 0, self._tokens)
@@ -47,7 +47,9 @@ class Readers:
         return key
 
     def step(self) -> set[SegmentKey]:
-        """One step; the sessions that have got a token. Raises what failed."""
+        """Run a step. Returns the sessions that received a token, and raises the error if one
+        failed.
+        """
         given = set()
         for event in self._engine.step():
             if isinstance(event, Failed):
@@ -63,28 +65,30 @@ class Readers:
 
 
 class ThinkerRows:
-    """Rows of a thinker whose prompts have lengths that no other row has had."""
+    """Rows of a thinker. The prompts have lengths that no other row has used."""
 
     def __init__(self, stages: Stages) -> None:
         self._stages, self._scale = stages, scale_of(stages.device)
         self._lengths = FreshLengths(tuple(self._scale.prompt_rows))
 
     def tokens(self, way: Way) -> list[Row]:
-        """Tokens of sessions with prompts of mixed lengths."""
+        """Return rows for tokens of sessions with prompts of different lengths."""
         return [
             Row(f"thinker, {way}, {count} sessions", partial(self._decode, way, count))
             for count in self._scale.sessions
         ]
 
     def prefills(self) -> list[Row]:
-        """One prompt to its first token."""
+        """Return rows for a single prompt up to its first token."""
         return [
             Row(f"thinker, prefill of {letters}", partial(self._prefill, letters))
             for letters in self._scale.prefills
         ]
 
     def readers(self, way: Way) -> Readers:
-        """Sessions on a thinker with these settings, warmed up as a stage is."""
+        """Return sessions on a thinker with these settings, which has been warmed up like a
+        stage.
+        """
         scale = self._scale
         slots = max(scale.sessions)
         stage = self._stages.load(THINKER, way, slots=slots, context=scale.context)
@@ -95,7 +99,8 @@ class ThinkerRows:
         lengths = self._lengths.take(sessions)
 
         def measure() -> Figures:
-            # What is under way of sessions that are asked one by one would be other prompts' time.
+            # If the sessions were started one at a time, steps in progress would include other
+            # prompts.
             keys = {readers.ask(letters) for letters in lengths}
             waiting = set(keys)
             while waiting:
@@ -113,7 +118,7 @@ class ThinkerRows:
 
     def _prefill(self, letters: int) -> Figures:
         scale, stopwatch = self._scale, stopwatch_of(self._stages.device)
-        # Random letters are seldom a token together; byte by byte is the most.
+        # Several random letters rarely form a single token. The maximum is one token per byte.
         stage = self._stages.load(THINKER, EAGER, slots=1, context=max(scale.prefills) + 4 * AROUND)
         readers = Readers(stage.engine, 4)
 

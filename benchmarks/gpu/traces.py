@@ -1,4 +1,4 @@
-"""One step of each engine under the profiler: its operations, launches and waits, and a trace."""
+"""Profiles one step of each engine: its operations, launches and waits, and a trace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABLE_ROWS, TABLE_CHARACTERS = 12, 4000
 
 
 def trace_rows(device: torch.device, directory: Path, traces: Path) -> list[Row]:
-    """A frame of the talker and a token of the thinker, of one session, with each setting."""
+    """Return rows for a talker frame and a thinker token of one session, with each setting."""
     start_profiler(device)
     stages = Stages(device, directory)
     ways = (*with_graphs(device), EAGER)
@@ -69,7 +69,7 @@ def _file(way: Way) -> str:
 
 
 def _traced(device: torch.device, step: Callable[[], object], path: Path) -> Figures:
-    """What one step asked of the device, and where its trace is."""
+    """Return the operations of a step on the device, and the path of its trace."""
     on_gpu = device.type == "cuda"
     with profiled(device) as profiler:
         step()

@@ -1,7 +1,8 @@
-"""Ways from one process's device memory to another's on one machine, and the links' own.
+"""Measures transfers from the device memory of one process to that of another process.
 
-Shared memory as the links have it, whose pages may be pinned; a process group of two ranks on one
-device; and CUDA's own handles, which no link uses. What a library refuses is a result too.
+Both processes run on the same machine. The following alternatives are compared: shared memory as
+used by links, optionally with pinned pages, a process group of two ranks on one device, and CUDA's
+own handles, which links do not use. If a library refuses a transfer, this is a result as well.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ PAYLOADS = {"cuda": ("8 KB", "192 KB", "4 MB", "41 MB"), "cpu": ("8 KB",)}
 WARM, ROUNDS = 3, 20
 PEER_S, GROUP_S = 60.0, 120.0
 SHARED_MEMORY_FILES = Path("/dev/shm")
-# Ranks on one device are refused by host and bus: one of the two says that it is elsewhere.
+# NCCL rejects two ranks on one device, which it identifies by host and bus. One of the ranks
+# therefore claims to be on another host.
 ONE_MACHINE = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 
 
 def transport_rows(device: torch.device) -> list[Row]:
-    """From device to device, and from process to process."""
-    # On a CPU the command is tried; nothing is compared.
+    """Return rows for transfers between devices and between processes."""
+    # On a CPU, only the command is tested, so the comparison is not mirrored.
     compared = mirrored if device.type == "cuda" else list
     rows = compared(
         [
@@ -62,7 +64,7 @@ def transport_rows(device: torch.device) -> list[Row]:
 
 
 class Peer:
-    """A process with a context of its own on the device."""
+    """A process with its own context on the device."""
 
     def __init__(self, device: torch.device) -> None:
         context: Any = processes.get_context("spawn")
@@ -83,7 +85,7 @@ class Peer:
         self._process.kill()
 
     def ask(self, order: object) -> object:
-        """Send an order; its answer. Raises `TimeoutError` and `EOFError`."""
+        """Send an order and return the response. Raises `TimeoutError` or `EOFError`."""
         self._orders.send(order)
         return self._answer()
 
@@ -94,7 +96,7 @@ class Peer:
 
 
 def _shared_memory(device: torch.device, pinned: bool) -> Figures:
-    """Out of the device into shared pages, and from there into the device by the other process."""
+    """Copy from the device to shared pages. The other process copies them to the device."""
     largest, told = max(SIZES[device.type]), {}
     with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY_FILES) as file, Peer(device) as peer:
         file.truncate(largest)
@@ -114,7 +116,10 @@ def _shared_memory(device: torch.device, pinned: bool) -> Figures:
 
 
 def _handles(device: torch.device) -> Figures:
-    """The other process copies from this one's memory: CUDA IPC, on a CPU torch's shared memory."""
+    """Let the other process copy from the memory of this one.
+
+    This uses CUDA IPC or, on a CPU, torch's shared memory.
+    """
     told = {}
     with Peer(device) as peer:
         for size in SIZES[device.type]:
@@ -125,7 +130,7 @@ def _handles(device: torch.device) -> Figures:
 
 
 def _timed(move: Callable[[], object]) -> float:
-    """Milliseconds of one transfer, the middle of some; each brings ones."""
+    """Return the median duration of transfers in milliseconds, and verify their content."""
     taken = []
     for _ in range(WARM + ROUNDS):
         started = time.perf_counter()
@@ -143,7 +148,7 @@ def _rates(told: dict[int, float]) -> Figures:
 
 
 def _group(device: torch.device) -> Figures:
-    """NCCL, on a CPU Gloo."""
+    """Measure NCCL or, on a CPU, Gloo."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -170,7 +175,7 @@ def _group(device: torch.device) -> Figures:
     if any(each.returncode for each in ranks):
         said = [error[-1500:] or output[-1500:] for output, error in outputs]
         refused = {"refused": said}
-        # Gloo has no reason to.
+        # Gloo should never refuse a transfer.
         return refused if device.type == "cuda" else {**refused, HOLDS: False}
     return _rates({int(size): ms for size, ms in _json(outputs[0][0]).items()})
 
@@ -181,7 +186,9 @@ def _json(printed: str) -> dict[str, float]:
 
 
 def _link(arm: Arm, payloads: tuple[str, ...]) -> Figures:
-    """Messages as links send them, host memory to host memory; see benchmarks.transport."""
+    """Measure messages sent by links between the host memory of two processes, as in
+    benchmarks.transport.
+    """
 
     async def measure() -> Figures:
         producer = await start(arm, process_group=0)
@@ -200,7 +207,8 @@ def _link(arm: Arm, payloads: tuple[str, ...]) -> Figures:
             await producer.wait()
         finally:
             if producer.returncode is None:
-                # Its consumer too, which would keep what this process prints to open.
+                # This also kills the consumer. Otherwise, it would keep the standard output of this
+                # process open.
                 os.killpg(producer.pid, signal.SIGKILL)
                 await producer.wait()
         return told

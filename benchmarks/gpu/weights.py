@@ -1,6 +1,7 @@
-"""Models of the released sizes whose weights are made on the device: no file of 60 GB.
+"""Creates models with the released sizes and random weights on the device.
 
-Numbers are random, but for norms and ends: a reply and speech go on to their limits.
+This avoids a file of 60 GB. Normalization layers and end tokens are not random, so that replies and
+speech continue up to their limits.
 """
 
 from __future__ import annotations
@@ -60,21 +61,23 @@ RELEASED = TinyShape(
     decoder_kv_heads=16,
     decoder_dim=1536,
 )
-"""Of Qwen3-Omni-30B-A3B, but for the vocabulary of words and the towers."""
+"""The sizes of Qwen3-Omni-30B-A3B, except for the text vocabulary and the towers."""
 TINY = replace(SMALL, code_groups=16, codebook_size=1024)
-"""Its first codebook has many times `top_k` codes, so that a logit of 0 is not drawn."""
+"""The first codebook has many times more than `top_k` codes, so a code with a logit of 0 is not
+drawn.
+"""
 ENTRIES = 151_643
-"""Of the released vocabulary, before its special tokens."""
+"""The size of the released vocabulary, without special tokens."""
 GAIN = 1.5
 VOCODER_GAIN = 0.6
-"""Small enough for samples that are not cut off."""
+"""Small enough to prevent the samples from being clipped."""
 SHARE_OF_LAYER = 0.1
-"""How much of what a layer adds is kept where it is scaled by weights of its own."""
+"""The scale of a layer's output, for layers that have their own scaling weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is measured: `shape`, and at least how many `entries` the byte-level vocabulary has."""
+    """The sizes to measure: the `shape`, and the minimum number of `entries` in the vocabulary."""
 
     shape: TinyShape
     entries: int = 0
@@ -82,18 +85,23 @@ class Sizes:
 
 @cache
 def whole_config(sizes: Sizes) -> Any:
-    """Of the whole model, by transformers' class."""
+    """Return the configuration of the complete model for transformers."""
     with tempfile.TemporaryDirectory() as directory:
         return config_of(sizes, TOKENIZER.write(Path(directory), entries=sizes.entries))
 
 
 def sizes_of(device: torch.device) -> Sizes:
-    """The released ones on a GPU; on a CPU, where only the command is tried, tiny ones."""
+    """Return the released sizes on a GPU, and tiny sizes on a CPU, on which only the command is
+    tested.
+    """
     return Sizes(RELEASED, ENTRIES) if device.type == "cuda" else Sizes(TINY)
 
 
 def config_of(sizes: Sizes, vocabulary: Any) -> Any:
-    """The configuration of these sizes; widths that a shape has no field for are the released."""
+    """Return the configuration with these sizes.
+
+    For sizes that a shape does not define, the values of the released model are used.
+    """
     config: Any = make_config(sizes.shape, vocabulary)
     if sizes.shape is RELEASED:
         config.talker_config.text_config.shared_expert_intermediate_size = 768
@@ -104,7 +112,7 @@ def config_of(sizes: Sizes, vocabulary: Any) -> Any:
 
 
 def special_ids(config: Any) -> SpecialIds:
-    """Of a configuration."""
+    """Return the special IDs of a configuration."""
     return SpecialIds.from_config(config.to_dict())
 
 
@@ -118,9 +126,10 @@ def random_module(
     skip: Sequence[str] = (),
     gain: float = GAIN,
 ) -> ModuleT:
-    """`module_class(config)` in eval mode, its weights made on the device; see `load_submodule`.
+    """Return `module_class(config)` in evaluation mode, with weights generated on the device.
 
-    Products of `gain` 1 keep the size of what they are given.
+    The parameters are those of `load_submodule`. With a `gain` of 1, matrix products preserve the
+    scale of their input.
     """
     device = torch.device(device)
     generator = torch.Generator(device).manual_seed(0)
@@ -148,7 +157,7 @@ def random_module(
 
 
 def random_talker(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """Speech that does not end by itself."""
+    """Return a talker whose speech only ends at its limit."""
     module: Any = random_module(
         Qwen3OmniMoeTalkerForConditionalGeneration, config.talker_config, dtype=dtype, device=device
     )
@@ -157,7 +166,7 @@ def random_talker(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def random_thinker(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """Text that does not end by itself; without eyes."""
+    """Return a thinker without vision, whose text only ends at its limit."""
     module: Any = random_module(
         Qwen3OmniMoeThinkerForConditionalGeneration,
         config.thinker_config,
@@ -170,7 +179,7 @@ def random_thinker(config: Any, dtype: torch.dtype, device: torch.device) -> Any
 
 
 def random_code2wav(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """A vocoder."""
+    """Return a vocoder."""
     return random_module(
         Qwen3OmniMoeCode2Wav,
         config.code2wav_config,
@@ -182,6 +191,6 @@ def random_code2wav(config: Any, dtype: torch.dtype, device: torch.device) -> An
 
 @torch.no_grad()
 def end_never(module: Any, stop: int) -> None:
-    """Give the id `stop` a logit of 0: the median, which `top_k` leaves out."""
+    """Set the logit of the token `stop` to 0. This is the median, so `top_k` excludes it."""
     head = module.codec_head if hasattr(module, "codec_head") else module.lm_head
     head.weight[stop] = 0.0

@@ -1,1 +1,1 @@
-"""What attackers send, and what honest clients see of it."""
+"""Measures the effect of attacks on other clients."""

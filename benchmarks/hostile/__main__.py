@@ -1,11 +1,13 @@
-"""`python -m benchmarks.hostile`: eight bombs of each format beside four honest clients.
+"""`python -m benchmarks.hostile`: send malicious files while other clients use the service.
 
-Real services with the checkpoint that comes with the repository. Four clients ask in turn by 5 s of
-WAV or WebM each, and their first audio is timed: in turn undisturbed, and beside eight attackers
-who send one kind of bomb, once each or (`--flood`) over and over. When the attackers have left, the
-CPU time that the gateway and its children take within a second is read. A row is kept if every
-honest answer came to its end, their median first audio is within twice the undisturbed one of the
-same minute, and the CPU is idle afterwards.
+Real services run with the checkpoint in the repository. Four regular clients send 5 seconds of
+audio, as WAV and WebM in turn, and their time to first audio is measured. This is done without
+attackers and with eight attackers, in turn. The attackers send one type of malicious file, either
+once or repeatedly (`--flood`). After the attackers have left, the CPU time that the gateway and its
+child processes use within a second is measured.
+
+A row passes if every regular answer is complete, if the median time to first audio is at most twice
+the one without attackers in the same minute, and if the CPU is idle afterwards.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ from benchmarks.hostile import files
 HONEST, ATTACKERS = 4, 8
 PATIENCE_S = 60.0
 IDLE_S = 0.1
-"""CPU time within a second after the attackers have left; the gateway's own probes take some."""
+"""The permitted CPU time within a second after the attackers have left. The gateway's own health
+checks use some of it.
+"""
 
 BOMBS: Mapping[str, Callable[[], bytes]] = {
     "vorbis, 255 channels": lambda: files.stretched(
@@ -62,7 +66,7 @@ BOMBS: Mapping[str, Callable[[], bytes]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What honest clients saw beside one kind of bomb, and what was left of it. Seconds."""
+    """The results for regular clients and one type of malicious file. Times are in seconds."""
 
     bomb: str
     bytes: int
@@ -77,7 +81,7 @@ class Row:
 
 
 def speech(seconds: float) -> bytes:
-    """A WAV file of noise."""
+    """Return a WAV file with noise."""
     file = io.BytesIO()
     samples = np.random.default_rng(0).integers(-3_000, 3_000, round(16_000 * seconds), np.int16)
     with wave.open(file, "wb") as out:
@@ -89,7 +93,7 @@ def speech(seconds: float) -> bytes:
 
 
 def part_of(file: bytes) -> dict[str, object]:
-    """The part of a message that brings a file."""
+    """Return the message part that contains a file."""
     data = base64.b64encode(file).decode()
     for kind, head in (("png", b"\x89PNG"), ("jpeg", b"\xff\xd8"), ("webp", b"RIFF")):
         if file.startswith(head) and file[8:12] != b"WAVE":
@@ -98,7 +102,7 @@ def part_of(file: bytes) -> dict[str, object]:
 
 
 def body_of(file: bytes) -> bytes:
-    """A chat that is answered in speech."""
+    """Return a chat request for a spoken answer."""
     return msgspec.json.encode(
         {
             "model": "antiphon-demo",
@@ -112,7 +116,10 @@ def body_of(file: bytes) -> bytes:
 
 
 async def asked(http: httpx.AsyncClient, body: bytes) -> float:
-    """Seconds to the first audio of an answer that is read to its end; raises for any other."""
+    """Return the seconds to the first audio of an answer, which is read to its end.
+
+    Raises an error if the request fails or there is no audio.
+    """
     began, first = time.perf_counter(), 0.0
     done = False
     async with http.stream("POST", "/v1/chat/completions", content=body) as response:
@@ -127,7 +134,7 @@ async def asked(http: httpx.AsyncClient, body: bytes) -> float:
 
 
 async def attack(http: httpx.AsyncClient, body: bytes, statuses: list[int], *, flood: bool) -> None:
-    """Send a bomb, over and over if it is to be a flood."""
+    """Send a malicious file, repeatedly if `flood` is true."""
     while True:
         response = await http.post("/v1/chat/completions", content=body)
         statuses.append(response.status_code)
@@ -136,7 +143,7 @@ async def attack(http: httpx.AsyncClient, body: bytes, statuses: list[int], *, f
 
 
 def cpu_s(root: int) -> float:
-    """CPU time of a process and of all its descendants so far."""
+    """Return the CPU time of a process and of all its descendants so far."""
     children: dict[int, list[int]] = {}
     times: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -160,7 +167,7 @@ def cpu_s(root: int) -> float:
 async def measure(
     http: httpx.AsyncClient, gateway: int, bomb: str, rounds: int, *, flood: bool
 ) -> Row:
-    """Honest clients, in turn without and with attackers."""
+    """Measure regular clients without and with attackers, in turn."""
     attacking = body_of(file := BOMBS[bomb]())
     sound = speech(5.0)
     bodies = [body_of(sound), body_of(files.wav_in_webm(sound))] * (HONEST // 2)
@@ -181,7 +188,8 @@ async def measure(
         for each in attackers:
             each.cancel()
         await asyncio.gather(*attackers, return_exceptions=True)
-    # What was sent before they left is on its way; then nothing may be left to do.
+    # Requests that were sent before the attackers left may still be processed. After that, the CPU
+    # must be idle.
     await asyncio.sleep(1.0)
     before = cpu_s(gateway)
     await asyncio.sleep(1.0)
@@ -205,13 +213,13 @@ async def measure(
 
 
 def kept(row: Row) -> bool:
-    """Whether a row is as it has to be."""
+    """Return whether a row meets the expectations."""
     slow = row.first_audio_median > 2 * row.undisturbed_median
     return not (row.failed or slow or row.cpu_after > IDLE_S)
 
 
 async def run(bombs: list[str], rounds: int, json: Path | None, *, flood: bool) -> bool:
-    """Measure all; whether everything was kept."""
+    """Measure all files, and return whether all of them meet the expectations."""
     deployment, _ = resolve(Deployment(), application_root())
     endpoints = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
     console = Console(sys.stdout, output=False)
@@ -231,14 +239,14 @@ async def run(bombs: list[str], rounds: int, json: Path | None, *, flood: bool) 
 
 
 def write(path: Path | None, rows: list[Row]) -> None:
-    """Keep what was measured so far."""
+    """Write the results so far."""
     if path is not None:
         told = [asdict(each) for each in rows]
         path.write_bytes(msgspec.json.format(msgspec.json.encode(told)))
 
 
 def line(row: Row) -> str:
-    """A row for people."""
+    """Format a row as text."""
     seconds = f"{row.first_audio_median:.3f} s ({row.first_audio_most:.3f})"
     times = (
         f"{row.first_audio_median / row.undisturbed_median:.2f} x {row.undisturbed_median:.3f} s"
@@ -252,7 +260,7 @@ def line(row: Row) -> str:
 
 
 def main() -> int:
-    """Measure, and tell by the exit status whether everything was kept."""
+    """Run the benchmark. The exit status states whether all expectations were met."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.hostile",
         description=__doc__,

@@ -1,4 +1,4 @@
-"""Small files that cost a decoder very much."""
+"""Creates small files that are very expensive to decode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _ogg_crc(page: bytes) -> int:
 
 
 def ogg_pages(data: bytes) -> list[bytes]:
-    """The pages of an Ogg file."""
+    """Return the pages of an Ogg file."""
     pages, at = [], 0
     while at < len(data):
         count = data[at + 26]
@@ -39,15 +39,14 @@ def ogg_pages(data: bytes) -> list[bytes]:
 
 
 def ogg_page(page: bytes, content: bytes) -> bytes:
-    """The page with other content, which is one packet, and its checksum right."""
+    """Replace the content of a page with a single packet, and update the checksum."""
     lacing = bytes([255] * (len(content) // 255) + [len(content) % 255])
     head = page[:22] + bytes(4) + bytes([len(lacing)]) + lacing
     return head[:22] + struct.pack("<I", _ogg_crc(head + content)) + head[26:] + content
 
 
 def stretched(data: bytes, seconds: float, rate_hz: int) -> bytes:
-    """An Ogg file whose audio pages are repeated until it lasts so long; their checksums are
-    right."""
+    """Repeat the audio pages of an Ogg file up to a duration, and update their checksums."""
     pages = ogg_pages(data)
     heads = [page for page in pages if struct.unpack_from("<q", page, 6)[0] <= 0]
     body = pages[len(heads) + 1 : -1] or pages[len(heads) :]
@@ -70,12 +69,12 @@ def _numbered(page: bytes, number: int) -> bytes:
 
 
 def in_webm(data: bytes) -> bytes:
-    """The packets of an Ogg file in WebM."""
+    """Return the packets of an Ogg file in a WebM container."""
     return _webm(data, "ogg", "copy")
 
 
 def wav_in_webm(data: bytes) -> bytes:
-    """The sound of a WAV file as Opus in WebM."""
+    """Encode a WAV file as Opus in a WebM container."""
     return _webm(data, "wav", "libopus")
 
 
@@ -85,7 +84,7 @@ def _webm(data: bytes, kind: str, codec: str) -> bytes:
 
 
 def sound_file(container: str, subtype: str, channels: int, rate_hz: int, seconds: float) -> bytes:
-    """A file that libsndfile writes, of silence."""
+    """Return a file with silence that libsndfile has written."""
     file = io.BytesIO()
     samples = np.zeros((round(rate_hz * seconds), channels), np.int16)
     soundfile.write(file, samples, rate_hz, subtype, format=container)
@@ -93,14 +92,14 @@ def sound_file(container: str, subtype: str, channels: int, rate_hz: int, second
 
 
 def opus_of_255_channels() -> bytes:
-    """One coded stream that all of 255 channels show."""
+    """Return a file with a single coded stream that is mapped to 255 channels."""
     head, *pages = ogg_pages(sound_file("OGG", "OPUS", 1, 48_000, 1.0))
     told = struct.pack("<8sBBHIhB", b"OpusHead", 1, 255, 312, 48_000, 0, 255)
     return ogg_page(head, told + bytes((1, 0)) + bytes(255)) + b"".join(pages)
 
 
 def vorbis_at(rate_hz: int) -> bytes:
-    """A second of sound whose header tells another rate."""
+    """Return a file with a second of audio whose header contains a different sample rate."""
     head, *pages = ogg_pages(sound_file("OGG", "VORBIS", 1, 48_000, 1.0))
     content = head[27 + head[26] :]
     content = content[:12] + struct.pack("<I", rate_hz) + content[16:]
@@ -108,7 +107,7 @@ def vorbis_at(rate_hz: int) -> bytes:
 
 
 def mp3_with_junk(frames: int = 8, junk_words: int = 20_000) -> bytes:
-    """Frames with sync words between them that lead to nothing."""
+    """Return a file in which frames are separated by sync words that do not start a frame."""
     data = sound_file("MP3", "MPEG_LAYER_III", 1, 48_000, 1.0)
     start = data.index(b"\xff\xfb", 500)
     step = data.index(b"\xff\xfb", start + 4) - start
@@ -119,14 +118,14 @@ def mp3_with_junk(frames: int = 8, junk_words: int = 20_000) -> bytes:
 
 
 def png_of(width: int, height: int) -> bytes:
-    """A PNG file that claims to be so large."""
+    """Return a PNG file whose header contains these dimensions."""
     data = bytearray(_picture("PNG"))
     data[16:24] = struct.pack(">II", width, height)
     return bytes(data)
 
 
 def jpeg_of(width: int, height: int) -> bytes:
-    """A JPEG file that claims to be so large."""
+    """Return a JPEG file whose header contains these dimensions."""
     data = bytearray(_picture("JPEG"))
     at = data.index(b"\xff\xc0")
     data[at + 5 : at + 9] = struct.pack(">HH", height, width)
@@ -134,21 +133,23 @@ def jpeg_of(width: int, height: int) -> bytes:
 
 
 def jpeg_of_scans(count: int) -> bytes:
-    """A JPEG file that repeats its scan."""
+    """Return a JPEG file that repeats its scan."""
     data = _picture("JPEG")
     at = data.index(b"\xff\xda")
     return data[:at] + data[at:-2] * count + data[-2:]
 
 
 def jpeg_of_segments(count: int, segment: bytes, *, after_size: bool) -> bytes:
-    """A JPEG file with so many segments, or fill bytes, before its frame header or its scan."""
+    """Return a JPEG file with additional segments or fill bytes before its frame header or its
+    scan.
+    """
     data = _picture("JPEG")
     at = data.index(b"\xff\xda" if after_size else b"\xff\xc0")
     return data[:at] + segment * count + data[at:]
 
 
 def png_of_chunks(kind: bytes, count: int, *, after_pixels: bool = False) -> bytes:
-    """A PNG file with so many more chunks, without content, before or after its pixels."""
+    """Return a PNG file with additional empty chunks before or after its pixels."""
     data = _picture("PNG")
     at = data.index(b"IEND" if after_pixels else b"IDAT") - 4
     chunk = bytes(4) + kind + struct.pack(">I", zlib.crc32(kind))
@@ -156,7 +157,7 @@ def png_of_chunks(kind: bytes, count: int, *, after_pixels: bool = False) -> byt
 
 
 def webp_of(width: int, height: int, kind: bytes) -> bytes:
-    """The head of a WebP file of that kind that claims to be so large."""
+    """Return the start of a WebP file of this type whose header contains these dimensions."""
     if kind == b"VP8X":
         size = bytes(4) + (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     elif kind == b"VP8L":

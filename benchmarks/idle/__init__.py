@@ -1,1 +1,1 @@
-"""What a fleet costs that has nothing to do."""
+"""Measures the cost of an idle fleet."""

@@ -1,11 +1,12 @@
-"""What a fleet costs that has nothing to do: `python -m benchmarks.idle [--against DIR]`.
+"""Measure the cost of an idle fleet: `python -m benchmarks.idle [--against DIR]`.
 
-A gateway and three stage processes whose engines compute nothing. After some calls, so that
-standing streams are open, the CPU time and the wake-ups (voluntary context switches of all threads)
-of each process are counted for a while. Then, with the same processes, one stage is stopped
-(SIGSTOP), goes on, and is killed (SIGKILL); the figure is the time until `/health` of the gateway
-is not ready. With `--against DIR` another checkout is measured in alternating order. `--json FILE`
-gets every round, `--threads` prints the wake-ups of each thread.
+The fleet consists of a gateway and three stage processes whose engines perform no computation.
+After some calls, which open standing streams, the CPU time and the wake-ups (voluntary context
+switches of all threads) of each process are measured for a while. After that, one stage is stopped
+(SIGSTOP), resumed, and killed (SIGKILL). The figure is the time until the gateway's `/health`
+reports that it is not ready. With `--against DIR`, another checkout is measured in alternating
+order. `--json FILE` writes every round to a file, and `--threads` prints the wake-ups of each
+thread.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from benchmarks.opening.__main__ import HERE, Fleet
 from benchmarks.opening.calls import open_grpc
 
 PROBE_TIMEOUT_S = 1.5
-"""The default, which the benchmark of openings raises."""
+"""The default, which the benchmark of opening calls increases."""
 CALLS = 4
 SETTLED_S = 2.0
 PAUSE_S = 0.01
@@ -39,7 +40,7 @@ STOPPED = "talker"
 
 
 def wake_ups(pid: int) -> Counter[str]:
-    """Voluntary context switches of a process's threads so far, by the name of the thread."""
+    """Return the voluntary context switches of a process's threads so far, by thread name."""
     found: Counter[str] = Counter()
     for task in Path(f"/proc/{pid}/task").iterdir():
         lines = (task / "status").read_text().splitlines()
@@ -49,7 +50,7 @@ def wake_ups(pid: int) -> Counter[str]:
 
 
 async def measure(checkout: Path, seconds: float, *, threads: bool) -> Mapping[str, float]:
-    """The figures of one fleet. CPU is a share of one core."""
+    """Measure a fleet. CPU time is a fraction of one core."""
     fleet = Fleet(checkout, CALLS, probe_timeout_s=PROBE_TIMEOUT_S)
     try:
         await open_grpc(fleet.addresses["grpc"], CALLS)
@@ -107,7 +108,7 @@ async def compare(options: argparse.Namespace) -> Comparison:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; the process's exit status."""
+    """Run the benchmark and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.idle",
         description=__doc__,

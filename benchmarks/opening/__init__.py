@@ -1,1 +1,1 @@
-"""What it costs to open a call."""
+"""Measures the cost of opening a call."""

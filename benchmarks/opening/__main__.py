@@ -1,10 +1,11 @@
-"""What it costs to open a call: `python -m benchmarks.opening [--against DIR]`.
+"""Measure the cost of opening a call: `python -m benchmarks.opening [--against DIR]`.
 
-A gateway and three stage processes whose engines compute nothing. So many calls are opened at once,
-over gRPC and over HTTP; each speaks a few frames and ends. Figures of a round: CPU milliseconds a
-call of each process, calls a second, and the median time from the opening of all calls to each
-step. With `--against DIR` another checkout runs beside this one in alternating order, with this
-checkout's client, and is the baseline. `--json FILE` gets every round.
+The fleet consists of a gateway and three stage processes whose engines perform no computation.
+Calls are opened at the same time over gRPC and over HTTP. Each call speaks a few frames and ends. A
+round measures the CPU time of each process per call in milliseconds, the number of calls per
+second, and the median time until each step. With `--against DIR`, another checkout is measured in
+alternating order, with the client of this checkout. It is the baseline. `--json FILE` writes every
+round to a file.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ FRAMES = 2
 
 
 class Fleet:
-    """A gateway and its stages, of one checkout. `settings` are the gateway's, as `gateway_config`
-    names them."""
+    """A gateway and its stages from one checkout.
+
+    `settings` contains gateway settings, with the names that `gateway_config` uses.
+    """
 
     def __init__(self, checkout: Path, slots: int, **settings: float) -> None:
         self._checkout = checkout
@@ -54,22 +57,22 @@ class Fleet:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The processes, by role; the gateway's by its name."""
+        """The process IDs by role. The gateway has its own name."""
         return {name: each.pid for name, each in self._processes.items()}
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU seconds of each process so far, and of the client's, which is this one."""
+        """Return the CPU time of each process so far, including this one, which runs the client."""
         used = {name: process_cpu_s(each.pid) for name, each in self._processes.items()}
         return used | {"client": time.process_time()}
 
     def stop(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         for each in self._processes.values():
             each.kill()
             each.wait()
 
     def _start(self, name: str, *arguments: str) -> None:
-        # -P: the script's own folder, of this checkout, is no place to import from.
+        # -P prevents imports from the directory of the script, which belongs to this checkout.
         command = [sys.executable, "-P", str(HERE / "benchmarks/opening/process.py"), *arguments]
         self._processes[name] = subprocess.Popen(
             command,
@@ -90,7 +93,7 @@ class Fleet:
 
 @contextmanager
 def fleets(checkouts: Mapping[str, Path], slots: int) -> Iterator[dict[str, Fleet]]:
-    """One of each checkout; they end with the block."""
+    """Start a fleet for each checkout, and stop them afterwards."""
     made: dict[str, Fleet] = {}
     try:
         for name, checkout in checkouts.items():
@@ -102,7 +105,7 @@ def fleets(checkouts: Mapping[str, Path], slots: int) -> Iterator[dict[str, Flee
 
 
 def measure(fleet: Fleet, protocol: str, count: int) -> dict[str, float]:
-    """The figures of one round."""
+    """Measure a round."""
     before, began = fleet.cpu_s(), time.perf_counter()
     calls = asyncio.run(_opened(fleet, protocol, count))
     took, after = time.perf_counter() - began, fleet.cpu_s()
@@ -117,7 +120,7 @@ async def _opened(fleet: Fleet, protocol: str, count: int) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; the process's exit status."""
+    """Run the benchmark and return the exit status."""
     options = _options(argv)
     checkouts = {"now": HERE}
     if options.against is not None:
@@ -125,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rounds: dict[tuple[str, int, str], list[dict[str, float]]] = defaultdict(list)
     with stated_machine(), fleets(checkouts, max(options.calls)) as sides:
         loads = [(protocol, count) for protocol in options.protocols for count in options.calls]
-        # The first round of each is a warm-up.
+        # The first round of each load is a warm-up.
         for number in range(-1, options.rounds):
             for at, (protocol, count) in enumerate(in_order(loads, number)):
                 for side in in_order(list(sides), number + at):

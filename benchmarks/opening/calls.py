@@ -1,4 +1,4 @@
-"""Calls that are opened at once, and when each of them reached each step."""
+"""Opens calls at the same time, and records when each call reaches each step."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ BODY = {
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Milliseconds from the moment at which all calls were opened.
+    """The times of a call, in milliseconds from the moment when all calls were opened.
 
-    Over gRPC `accepted` is the first event of any kind, over HTTP the head of the response.
+    `accepted` is the first event over gRPC, or the head of the response over HTTP.
     """
 
     accepted: float
@@ -37,7 +37,7 @@ class Steps:
 
 
 def medians(calls: Sequence[Steps]) -> dict[str, float]:
-    """The median of each step, and the last call's first audio."""
+    """Return the median of each step, and the time to first audio of the last call."""
     names = ("accepted", "first_text", "first_audio", "ended")
     made = {
         f"{name}, ms": statistics.median(getattr(each, name) for each in calls) for name in names
@@ -46,7 +46,7 @@ def medians(calls: Sequence[Steps]) -> dict[str, float]:
 
 
 async def open_grpc(address: str, count: int) -> list[Steps]:
-    """So many calls over one channel."""
+    """Open calls over a single channel."""
     async with antiphon.AsyncClient(address) as client:
         await client.server_info()
         began = time.perf_counter()
@@ -66,7 +66,7 @@ async def open_grpc(address: str, count: int) -> list[Steps]:
 
 
 async def open_http(address: str, count: int) -> list[Steps]:
-    """So many calls over as many connections, which are open beforehand."""
+    """Open calls over separate connections, which are established beforehand."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(
         base_url=f"http://{address}", timeout=300.0, limits=limits

@@ -1,8 +1,8 @@
-"""One process of the benchmark, of the checkout that `PYTHONPATH` names.
+"""A process of the benchmark, which uses the checkout in `PYTHONPATH`.
 
-`python -P process.py stage ROLE SLOTS FRAMES` prints its address, `python -P process.py gateway
-STAGES SETTINGS` (JSON: addresses by role, and the gateway's settings) prints a JSON object with
-`http` and `grpc` when it is ready. Both serve until stdin ends.
+`python -P process.py stage ROLE SLOTS FRAMES` prints its address. `python -P process.py gateway
+STAGES SETTINGS` takes stage addresses by role and gateway settings, both as JSON. When it is ready,
+it prints a JSON object with the keys `http` and `grpc`. Both processes run until stdin is closed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WAIT_S = 300.0
 
 
 async def serve_stage(role: str, slots: int, frames: int) -> None:
-    """A stage whose engine computes nothing."""
+    """Serve a stage whose engine performs no computation."""
     loaded = load(role, frames)
     facts = replace(loaded.facts, input_kinds=("text",), voices=("one",))
     limits = replace(LIMITS, slots=slots, stall_timeout_s=WAIT_S)
@@ -36,7 +36,7 @@ async def serve_stage(role: str, slots: int, frames: int) -> None:
 
 
 async def serve_gateway(stages: dict[str, str], settings: dict[str, float]) -> None:
-    """A gateway that admits every call at once."""
+    """Serve a gateway that admits every call immediately."""
     from antiphon_gateway.server import Gateway
 
     given = {

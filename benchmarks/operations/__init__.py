@@ -1,1 +1,1 @@
-"""What a step asks its device for."""
+"""Counts the operations that a step performs on its device."""

@@ -1,12 +1,14 @@
-"""What a step asks its device for, without a device: `python -m benchmarks.operations`.
+"""Count the device operations of a step without a device: `python -m benchmarks.operations`.
 
-Counts a step of each family's stages at the released depths on the meta device: kernels that a
-device would launch, copies that the host waits for, and distinct shapes and strides of attention in
-64 steps; with the setting `fused` off, and on for stages that have it. Language models are in
-bfloat16, audio decoders in float32. Views cost nothing; attention, norms, sorts and products count
-one each. Where triton is installed, as in .venv-kernels, each fused function is lowered by Inductor
-for an H100 and counts as many kernels as were generated; elsewhere it counts one, and the output
-says so.
+A step of each model family's stages is run with the released number of layers on the meta device.
+The following is counted: kernels that a device would launch, copies for which the host waits, and
+distinct shapes and strides of attention in 64 steps. This is done with the setting `fused` off and,
+for stages that support it, on. Language models use bfloat16, and audio decoders use float32.
+
+Views are not counted. Attention, normalization, sorting and matrix products count as one kernel
+each. If triton is installed, as in .venv-kernels, Inductor compiles each fused function for an
+H100, and the number of generated kernels is counted. Otherwise, each fused function counts as one
+kernel, which the output mentions.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ FIRST_POSITION = 100
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What consecutive steps asked for.
+    """The operations of consecutive steps.
 
-    `launches` of each step, `waits` for copies in all of them, and how many distinct `keys` of
-    attention there were.
+    `launches` contains the number of kernels in each step, `waits` is the total number of copies
+    for which the host waits, and `keys` is the number of distinct attention keys.
     """
 
     launches: list[int]
@@ -50,7 +52,7 @@ class Counted:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Count and print."""
+    """Run the benchmark and print the results."""
     options = _options(arguments)
     lowered = importlib.util.find_spec("triton") is not None
     print("each fused function:", "as generated for an H100" if lowered else "taken as one kernel")
@@ -73,7 +75,7 @@ def _row(name: str, sessions: int, *, lowered: bool) -> str:
 
 
 def count(name: str, sessions: int, *, fused: bool, lowered: bool, steps: int = STEPS) -> Counted:
-    """What consecutive steps ask for, after one that is not counted."""
+    """Count the operations of consecutive steps, after one step that is not counted."""
     kernels = CountedKernels() if fused else None
     totals, waits, keys = [], 0, set()
     with torch.inference_mode(), meta_as_a_gpu() as device:
@@ -98,18 +100,18 @@ def count(name: str, sessions: int, *, fused: bool, lowered: bool, steps: int = 
 
 
 def _extra(calls: Counter[Call]) -> int:
-    """Kernels of functions of which each counted as one."""
+    """Return the number of kernels of fused functions that have not been counted yet."""
     return sum((_generated(call) - 1) * times for call, times in calls.items())
 
 
 @cache
 def _generated(call: Call) -> int:
-    """Kernels of one call."""
+    """Return the number of kernels of a call."""
     name, arguments = call
     if name == DRAW:
         return 1
     if name == "turn_heads_into":
-        # The copy into the cache is where the kernel writes.
+        # The copy to the cache is the output of the kernel.
         return generated_for_cuda(functions.turned, arguments[1:]).launches
     return generated_for_cuda(getattr(functions, name), arguments).launches
 

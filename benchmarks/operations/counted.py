@@ -1,4 +1,4 @@
-"""Fused kernels on the meta device, and what was asked of them."""
+"""Records the calls of fused kernels on the meta device."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ DRAW = "choose"
 
 
 class CountedKernels(Kernels):
-    """Runs the functions as they are, each as one launch of `launches` once that is set.
+    """Runs the original functions. If `launches` is set, each call counts as one launch.
 
-    `calls` are their names and arguments, tensors as `Spec`.
+    `calls` contains their names and arguments, in which tensors are replaced with `Spec`.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class CountedKernels(Kernels):
 
 
 class Decomposed(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Takes apart what torch makes of other operations, which inference mode leaves whole."""
+    """Decomposes composite operations, which inference mode does not decompose."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -1,4 +1,4 @@
-"""A step of each family's stages, of models that `models` builds."""
+"""Creates functions that run a step of each model family's stages, with models from `models`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ from benchmarks.operations.models import COSY_DRAWN, DRAWN, LIMIT
 
 FRAMES_OF_A_PIECE = 4
 MEL_FRAMES = 50
-"""Of a vocoder's call; as many as a block of CosyVoice3 has."""
+"""The number of mel frames in a vocoder call. It matches a block of CosyVoice3."""
 
 Step = Callable[[int, int], Any]
-"""A step of so many sessions, the first of which is at a position."""
+"""Runs a step with a number of sessions. The second argument is the position of the first
+session.
+"""
 
 Text = TypeVar("Text")
 
@@ -49,7 +51,9 @@ Text = TypeVar("Text")
 def draws_of(
     sessions: int, position: int, text: Text, sampling: Sampling = DRAWN
 ) -> list[FrameDraw[Text]]:
-    """A draw of each session, of which each is a position further than the one before."""
+    """Return a draw for each session. The position of each session is one higher than the previous
+    one.
+    """
     return [
         FrameDraw(slot, position + slot, text, replace(sampling, seed=slot), 3)
         for slot in range(sessions)
@@ -57,45 +61,47 @@ def draws_of(
 
 
 def omni3_talker_step(talker: Talker, sampling: Sampling = DEFAULT_SAMPLING) -> Step:
-    """A frame of every session."""
+    """Return a step that generates a frame for every session."""
     return lambda sessions, position: talker.step([], draws_of(sessions, position, 7, sampling))
 
 
 def omni25_talker_step(talker: CodecTalker, sampling: Sampling = DRAWN) -> Step:
-    """A code of every session."""
+    """Return a step that generates a code for every session."""
     return lambda sessions, position: talker.step(
         [], draws_of(sessions, position, TextRow.PAD, sampling)
     )
 
 
 def tts_talker_step(talker: TtsTalker, sampling: Sampling = DRAWN) -> Step:
-    """A frame of every session."""
+    """Return a step that generates a frame for every session."""
     return lambda sessions, position: talker.step(
         [TtsTurn((), (), each) for each in draws_of(sessions, position, 7, sampling)]
     )
 
 
 def cosy_talker_step(talker: SpeechTalker, sampling: Sampling = COSY_DRAWN) -> Step:
-    """A code of every session, in the midst of utterances."""
+    """Return a step that generates a code for every session, in the middle of an utterance."""
     place = DrawPlace(3, 3, early=False, continues=False)
     return lambda sessions, position: talker.step([], draws_of(sessions, position, place, sampling))
 
 
 def mimo_talker_step(talker: SpeechTextModel, sampling: Sampling = DRAWN) -> Step:
-    """A position of every session: an id, and a group of frames, which only the device knows
-    whether it is needed."""
+    """Return a step that generates a position for every session.
+
+    A position is a token and a group of frames. Only the device knows whether the group is needed.
+    """
     place = PositionDraw(3, replace(sampling, top_k=0, repetition_penalty=1.0))
     return lambda sessions, position: talker.step([], draws_of(sessions, position, place, sampling))
 
 
 def mimo_code2wav_step(decoder: FrameCodecDecoder) -> Step:
-    """Samples of a window of every session. Each has its own call."""
+    """Return a step that decodes a window for every session, with one call per session."""
     codes = torch.zeros(MEL_FRAMES, len(CODEBOOKS), dtype=torch.int64, device="meta")
     return lambda sessions, position: [decoder.samples(codes) for _ in range(sessions)]
 
 
 def thinker_step(thinker: ThinkerModel) -> Step:
-    """Logits of every session."""
+    """Return a step that computes logits for every session."""
     ids, none = np.full(1, 30, np.int32), np.empty(0, np.intp)
     thinker.cache.reserve(LIMIT)
     return lambda sessions, position: thinker.forward(
@@ -104,10 +110,10 @@ def thinker_step(thinker: ThinkerModel) -> Step:
 
 
 def code2wav_step(decoder: StreamDecoder, slots: int = models.SLOTS) -> Step:
-    """Samples of four frames of every session, or three of every other one."""
+    """Return a step that decodes four frames of every session, or three of every other session."""
     states = decoder.new_states(slots)
     codes = np.zeros((FRAMES_OF_A_PIECE, decoder.groups), np.uint16)
-    # Inference mode hides what operations are made of.
+    # Inference mode hides the parts of composite operations.
     advance = type(decoder).advance.__wrapped__  # type: ignore[attr-defined]
     return lambda sessions, position: advance(
         decoder,
@@ -117,7 +123,10 @@ def code2wav_step(decoder: StreamDecoder, slots: int = models.SLOTS) -> Step:
 
 
 def omni25_flow_step(flow: Flow, speaker_width: int, layers: int) -> Step:
-    """The first evaluation of an utterance of every session; graphs do all `layers` at once."""
+    """Return a step that runs the first evaluation for every session.
+
+    With graphs, all `layers` are run at once.
+    """
     voice = flow.voice(
         torch.zeros(1, speaker_width, device="meta"), torch.zeros(1, 60, 80, device="meta")
     )
@@ -135,13 +144,15 @@ def omni25_flow_step(flow: Flow, speaker_width: int, layers: int) -> Step:
 
 
 def omni25_vocoder_step(vocoder: MelVocoder) -> Step:
-    """Samples of a piece of every session, in one call."""
+    """Return a step that decodes a piece for every session in a single call."""
     piece = torch.zeros(MEL_FRAMES, 80, device="meta")
     return lambda sessions, position: list(vocoder.decode([piece] * sessions))
 
 
 def cosy_flow_step(flow: MelFlow) -> Step:
-    """An evaluation for a block behind one that is kept. Each session has its own."""
+    """Return a step that runs an evaluation for a block after a cached one, separately per
+    session.
+    """
     device, shape = flow.device, flow.block
     pages = BlockPages(shape, 2 * shape.page_bytes, device)
     cache = BlockCache(pages)
@@ -167,7 +178,7 @@ def cosy_flow_step(flow: MelFlow) -> Step:
 
 
 def cosy_vocoder_step(vocoder: HarmonicVocoder) -> Step:
-    """Samples of the first block of a stream. Each session has its own call."""
+    """Return a step that decodes the first block of a stream, with one call per session."""
     mel = torch.zeros(MEL_FRAMES, MEL_BINS, device="meta")
 
     def step(sessions: int, position: int) -> list[Tensor]:
@@ -195,7 +206,9 @@ FAMILIES: dict[str, Callable[..., Step]] = {
         models.tts_talker(device, **replayed)
     ),
 }
-"""Of stages with fused kernels, on a device; with the keywords of `models.Replayed`."""
+"""The steps of stages that support fused kernels. They accept the keyword arguments in
+`models.Replayed`.
+"""
 
 UNFUSED: dict[str, Callable[[torch.device], Step]] = {
     "Qwen3-Omni, code2wav": lambda device: code2wav_step(models.omni3_code2wav(device)),
@@ -210,4 +223,4 @@ UNFUSED: dict[str, Callable[[torch.device], Step]] = {
     "CosyVoice3, flow evaluation": lambda device: cosy_flow_step(models.cosy_flow(device)),
     "CosyVoice3, vocoder": lambda device: cosy_vocoder_step(models.cosy_vocoder(device)),
 }
-"""Of stages that refuse `fused`."""
+"""The steps of stages that do not support `fused`."""

@@ -1,7 +1,8 @@
-"""What Inductor generates for a CUDA device, on a machine that has none.
+"""Determines the code that Inductor generates for a CUDA device, on a machine without one.
 
-Inductor lowers, fuses and writes Triton for tensors that claim to be on an H100 and hold nothing.
-Only the compilation of what it wrote is left out. Needs triton to be installed.
+Inductor lowers and fuses the operations and generates Triton code for tensors that claim to be on
+an H100 but contain no data. Only the compilation of the generated code is skipped. This requires
+triton.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ H100 = SimpleNamespace(
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A tensor's layout."""
+    """The layout of a tensor."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -40,17 +41,17 @@ class Spec:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Spec:
-        """That of a tensor."""
+        """Return the layout of a tensor."""
         return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
     def empty(self, device: str) -> Tensor:
-        """A tensor like it."""
+        """Return an empty tensor with this layout."""
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """How many kernels were written, and how many of libraries are called beside them."""
+    """The number of generated kernels, and the number of library calls in addition to them."""
 
     kernels: int
     library: int
@@ -58,17 +59,19 @@ class Generated:
 
     @property
     def launches(self) -> int:
-        """All of them."""
+        """The total number of launches."""
         return self.kernels + self.library
 
 
 class _Written(Exception):
-    """The code is there."""
+    """Raised when the code has been generated."""
 
 
 def generated_for_cuda(function: Callable[..., Any], arguments: Sequence[Any]) -> Generated:
-    """What a function of these arguments becomes; tensors are given as `Spec`. It writes to none of
-    them, since a copy to an operand asks for a device."""
+    """Compile a function for arguments in which tensors are given as `Spec`.
+
+    The function must not modify its arguments, because copying to an operand requires a device.
+    """
     from torch._inductor import metrics
     from torch._inductor.compile_fx import compile_fx
 
@@ -126,7 +129,7 @@ def _as_on_an_h100(written: list[str]) -> Iterator[None]:
         (torch.cuda, "_maybe_exchange_device", lambda index: 0),
         (torch.cuda, "get_rng_state", lambda *args: torch.zeros(16, dtype=torch.uint8)),
         (torch.cuda, "set_rng_state", nothing),
-        # They look for products and attention, by running some.
+        # These functions search for matrix products and attention patterns by running examples.
         (joint_graph, "lazy_init", nothing),
         (post_grad, "lazy_init", nothing),
         (graph.GraphLowering, "compile_to_module", write),

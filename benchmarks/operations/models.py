@@ -1,7 +1,7 @@
-"""Models of all families on a device that holds no values, of any depth.
+"""Creates models of all families with any number of layers, on a device that stores no values.
 
-Widths are those of tiny checkpoints. The default numbers of layers, groups and experts are those of
-the released ones. Tests of what a step asks its device for build theirs here, too.
+The widths are those of tiny checkpoints. By default, the numbers of layers, groups and experts are
+those of the released models. Tests that count the operations of a step also use these functions.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ MIMO = replace(
 )
 MIMO_GROUP_ID = 7
 MIMO_STEPS = mimo_tiny.GROUP + mimo_tiny.CHANNELS - 1
-"""Of its frame predictor for a group."""
+"""The number of steps of the frame predictor for a group."""
 
 DRAWN = Sampling(
     temperature=0.9, top_k=40, top_p=0.8, repetition_penalty=1.05, seed=0, max_tokens=9
@@ -119,14 +119,14 @@ TTS_TOKENS = (
 
 
 class Replayed(TypedDict, total=False):
-    """What runs steps as graphs, and fused."""
+    """Settings that run steps as graphs or with fused kernels."""
 
     bucketing: Bucketing | None
     kernels: Kernels | None
 
 
 def omni3_config(shape: TinyShape = OMNI3) -> Any:
-    """Qwen3-Omni's."""
+    """Return the configuration of Qwen3-Omni."""
     with tempfile.TemporaryDirectory() as directory:
         return omni3_tiny.make_config(shape, OMNI3_TOKENIZER.write(Path(directory)))
 
@@ -134,7 +134,7 @@ def omni3_config(shape: TinyShape = OMNI3) -> Any:
 def omni3_thinker(
     device: torch.device, shape: TinyShape = OMNI3, slots: int = SLOTS, **replayed: Unpack[Replayed]
 ) -> ThinkerModel:
-    """Qwen3-Omni's, in bfloat16."""
+    """Return the thinker of Qwen3-Omni in bfloat16."""
     config = omni3_config(shape)
     with device:
         module = Qwen3OmniMoeThinkerForConditionalGeneration(config.thinker_config)
@@ -152,7 +152,7 @@ def omni3_thinker(
 def omni3_talker(
     device: torch.device, shape: TinyShape = OMNI3, slots: int = SLOTS, **replayed: Unpack[Replayed]
 ) -> Talker:
-    """Qwen3-Omni's, in bfloat16."""
+    """Return the talker of Qwen3-Omni in bfloat16."""
     config = omni3_config(shape)
     special = SpecialIds.from_config(config.to_dict())
     with device:
@@ -171,14 +171,14 @@ def omni3_talker(
 
 
 def omni3_code2wav(device: torch.device, shape: TinyShape = OMNI3) -> StreamDecoder:
-    """Qwen3-Omni's, in float32."""
+    """Return the code2wav decoder of Qwen3-Omni in float32."""
     config = omni3_config(shape)
     with device:
         return StreamDecoder(omni3_vocoder.vocoder_of(Qwen3OmniMoeCode2Wav(config.code2wav_config)))
 
 
 def omni25_config(shape: TinyOmni25Shape = OMNI25) -> Any:
-    """Qwen2.5-Omni's."""
+    """Return the configuration of Qwen2.5-Omni."""
     with tempfile.TemporaryDirectory() as directory:
         return omni25_tiny.make_config(shape, OMNI25_TOKENIZER.write(Path(directory)))
 
@@ -189,7 +189,7 @@ def omni25_thinker(
     slots: int = SLOTS,
     **replayed: Unpack[Replayed],
 ) -> ThinkerModel:
-    """Qwen2.5-Omni's, in bfloat16."""
+    """Return the thinker of Qwen2.5-Omni in bfloat16."""
     config = omni25_config(shape)
     with device:
         module = Qwen2_5OmniThinkerForConditionalGeneration(config.thinker_config)
@@ -211,7 +211,7 @@ def omni25_talker(
     slots: int = SLOTS,
     **replayed: Unpack[Replayed],
 ) -> CodecTalker:
-    """Qwen2.5-Omni's, in bfloat16."""
+    """Return the talker of Qwen2.5-Omni in bfloat16."""
     config = omni25_config(shape)
     fields = config.to_dict()
     with device:
@@ -233,7 +233,7 @@ def omni25_talker(
 def omni25_flow(
     device: torch.device, shape: TinyOmni25Shape = OMNI25, bucketing: Bucketing | None = None
 ) -> Flow:
-    """Qwen2.5-Omni's, in float32."""
+    """Return the flow of Qwen2.5-Omni in float32."""
     config = omni25_config(shape)
     with device:
         module = Qwen2_5OmniToken2WavDiTModel(config.token2wav_config.dit_config)
@@ -241,7 +241,10 @@ def omni25_flow(
 
 
 def omni25_vocoder(device: torch.device) -> MelVocoder:
-    """Qwen2.5-Omni's, in float32, at the released widths, which are transformers' defaults."""
+    """Return the vocoder of Qwen2.5-Omni in float32.
+
+    It has the released widths, which are the defaults of transformers.
+    """
     with device:
         return MelVocoder(Qwen2_5OmniToken2WavBigVGANModel(Qwen2_5OmniBigVGANConfig()))
 
@@ -252,7 +255,7 @@ def tts_talker(
     slots: int = SLOTS,
     **replayed: Unpack[Replayed],
 ) -> TtsTalker:
-    """Qwen3-TTS's, in bfloat16."""
+    """Return the talker of Qwen3-TTS in bfloat16."""
     ids = {name: at for at, name in enumerate(TTS_TOKENS)}
     config = tts_tiny.make_config(shape, ids, LIMIT)
     with device:
@@ -270,7 +273,7 @@ def tts_talker(
 
 
 def tts_code2wav(device: torch.device, shape: TtsShape = TTS) -> StreamDecoder:
-    """Qwen3-TTS's, in float32."""
+    """Return the code2wav decoder of Qwen3-TTS in float32."""
     fields = tts_tiny.make_codec_config(shape)["decoder_config"]
     with device:
         decoder = tts_codec.CodecDecoder(tts_codec.CodecConfig.from_dict(fields))
@@ -278,7 +281,7 @@ def tts_code2wav(device: torch.device, shape: TtsShape = TTS) -> StreamDecoder:
 
 
 def cosy_config(shape: CosyVoiceShape = COSY) -> dict[str, Any]:
-    """CosyVoice3's, but for its talker's layers."""
+    """Return the configuration of CosyVoice3, without the layers of its talker."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / MODEL_FILE
         path.write_text(model_yaml(shape))
@@ -288,7 +291,7 @@ def cosy_config(shape: CosyVoiceShape = COSY) -> dict[str, Any]:
 def cosy_talker(
     device: torch.device, shape: CosyVoiceShape = COSY, slots: int = SLOTS
 ) -> SpeechTalker:
-    """CosyVoice3's, in bfloat16. It has neither graphs nor fused kernels."""
+    """Return the talker of CosyVoice3 in bfloat16. It supports neither graphs nor fused kernels."""
     with device:
         module = SpeechTalkerModule(Qwen2Config(**layers_config(shape, WORDS)))
     told = cosy_config(shape)["llm"]["sampling"]
@@ -308,7 +311,7 @@ def mimo_talker(
     slots: int = SLOTS,
     bucketing: Bucketing | None = None,
 ) -> SpeechTextModel:
-    """MiMo-Audio's, in bfloat16. It has no fused kernels."""
+    """Return the talker of MiMo-Audio in bfloat16. It does not support fused kernels."""
     config = Qwen2Config(**mimo_tiny.model_config(shape, WORDS, end=0))
     with device:
         module = SpeechTextModule(config).to(torch.bfloat16)
@@ -332,7 +335,7 @@ def mimo_talker(
 
 
 def mimo_code2wav(device: torch.device, shape: MimoShape = MIMO) -> FrameCodecDecoder:
-    """MiMo-Audio's, in float32."""
+    """Return the code2wav decoder of MiMo-Audio in float32."""
     config = mimo_tiny.codec_config(shape)
     with device:
         module = CodecDecoderModule(config)
@@ -341,7 +344,7 @@ def mimo_code2wav(device: torch.device, shape: MimoShape = MIMO) -> FrameCodecDe
 
 
 def cosy_flow(device: torch.device, shape: CosyVoiceShape = COSY) -> MelFlow:
-    """CosyVoice3's, in float32."""
+    """Return the flow of CosyVoice3 in float32."""
     config = cosy_config(shape)["flow"]
     with device:
         module = FlowModule(config)
@@ -355,7 +358,7 @@ def cosy_flow(device: torch.device, shape: CosyVoiceShape = COSY) -> MelFlow:
 
 
 def cosy_vocoder(device: torch.device, shape: CosyVoiceShape = COSY) -> HarmonicVocoder:
-    """CosyVoice3's, in float32."""
+    """Return the vocoder of CosyVoice3 in float32."""
     config = cosy_config(shape)["hift"]
     with device:
         module = VocoderModule(config)

@@ -1,1 +1,1 @@
-"""What a gateway does with more than it can answer."""
+"""Measures how a gateway handles more requests than it can answer."""

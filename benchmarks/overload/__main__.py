@@ -1,12 +1,14 @@
-"""`python -m benchmarks.overload`: goodput and first audio at 0.2 to 3 times the capacity.
+"""`python -m benchmarks.overload`: measure goodput and first audio at 0.2 to 3 times the capacity.
 
-Real services with the checkpoint that comes with the repository, and steps as long as those of an
-accelerator (`benchmarks/overload/pace.py`), so that slots are the limit, and neither the cores nor
-the load generator. Requests come over HTTP at a rate, to two gateways in alternating order: one
-whose queue waits for `--wait` seconds at most, and one that admits everything, to wait for as long
-as it takes. An answer is good if its audio begins within `--good` seconds and plays on. CPU time is
-of the gateway and of all stages. What is measured is added to the file that `--json` names, so that
-a curve can be made of several runs; `--svg` draws all that is in it.
+Real services run with the checkpoint in the repository. Their steps take as long as those of an
+accelerator (`benchmarks/overload/pace.py`), so that the slots are the limit, and neither the cores
+nor the load generator. Requests arrive over HTTP at a given rate. They are sent to two gateways in
+alternating order. Requests in the queue of one gateway time out after `--wait` seconds. The other
+gateway admits all requests, which can wait indefinitely.
+
+An answer is good if its audio starts within `--good` seconds and plays without interruption. CPU
+time is that of the gateway and all stages. Results are added to the file given by `--json`, so that
+several runs can be combined, and `--svg` draws all results in this file.
 """
 
 from __future__ import annotations
@@ -40,14 +42,14 @@ LOADS = (0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0)
 
 
 class Measured(msgspec.Struct, kw_only=True):
-    """The file of `--json`. `capacity` is in requests a second."""
+    """The content of the file given by `--json`. `capacity` is in requests per second."""
 
     capacity: float = 0.0
     points: list[CurvePoint] = []
 
 
 def settings_of(arm: str, wait_s: float) -> dict[str, Any]:
-    """A gateway's."""
+    """Return the settings of a gateway."""
     if arm == ADMISSION:
         return {"queue": {"timeout_s": wait_s}, "connections": {"max_connections": 4096}}
     return {
@@ -62,7 +64,7 @@ def settings_of(arm: str, wait_s: float) -> dict[str, Any]:
 
 
 async def measure(given: argparse.Namespace, measured: Measured) -> None:
-    """All loads of both gateways, which share the stages."""
+    """Measure all loads with both gateways, which share the stages."""
     stage = StageConfig(slots=SLOTS)
     deployment, _ = resolve(Deployment(stages=dict.fromkeys(STEP_S, stage)), application_root())
     endpoints: dict[str, Any] = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
@@ -120,7 +122,7 @@ async def measure(given: argparse.Namespace, measured: Measured) -> None:
 
 
 def write(path: Path | None, measured: Measured) -> None:
-    """Keep what was measured so far."""
+    """Write the results so far."""
     if path is not None:
         points = [asdict(each) for each in measured.points]
         told = {"capacity": measured.capacity, "points": points}
@@ -128,7 +130,7 @@ def write(path: Path | None, measured: Measured) -> None:
 
 
 def main() -> int:
-    """Measure, tell, draw."""
+    """Run the benchmark, print the results, and draw them."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.overload",
         description=__doc__,
@@ -167,7 +169,7 @@ def main() -> int:
     for arm in sorted({each.arm for each in measured.points}):
         print(kept(measured.points, arm))
     if given.svg is not None:
-        # matplotlib takes a second to import.
+        # Importing matplotlib takes a second.
         from benchmarks.overload.picture import draw
 
         draw(measured.points, given.svg, capacity=measured.capacity, limit_s=given.good)

@@ -1,4 +1,4 @@
-"""From a run of the load test to a point of the curve. Pure."""
+"""Converts the result of a load test to a point of the curve."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ REFUSED = ErrorCode.RESOURCE_EXHAUSTED.value
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One load. `first_audio_p99_s` is of the requests that were not refused; of one that had no
-    audio when the run ended it is at least how long it had been waiting, so it is a lower bound
-    where `unanswered` is not 0."""
+    """The results for one load.
+
+    `first_audio_p99_s` includes all requests that were not rejected. For a request that had no
+    audio when the run ended, the time that it had waited is used. If `unanswered` is not 0, the
+    percentile is therefore a lower bound.
+    """
 
     arm: str
     load: float
@@ -35,7 +38,7 @@ class CurvePoint:
 
 
 def curve_point(arm: str, load: float, rate: float, result: Result) -> CurvePoint:
-    """What a run at `load` times the capacity says."""
+    """Convert the result of a run at `load` times the capacity."""
     refused = [each for each in result.points if each.error.startswith(REFUSED)]
     others = [each for each in result.points if not each.error.startswith(REFUSED)]
     audio_s, refusals_s = [*map(_waited_s, others)], [each.duration for each in refused]
@@ -59,7 +62,7 @@ def curve_point(arm: str, load: float, rate: float, result: Result) -> CurvePoin
 
 
 def table(points: Sequence[CurvePoint]) -> list[str]:
-    """Lines of Markdown."""
+    """Return the points as a Markdown table."""
     lines = [
         "| gateway | load | requests/s | good/s | good | refused | no answer | first audio p50, s "
         "| p99 | refusal p50, ms | p99 |",
@@ -84,7 +87,7 @@ def table(points: Sequence[CurvePoint]) -> list[str]:
 
 
 def kept(points: Sequence[CurvePoint], arm: str) -> str:
-    """How much of an arm's best goodput is left at its largest load."""
+    """Describe how much of the best goodput remains at the highest load."""
     own = [each for each in points if each.arm == arm]
     most, last = max(each.good_per_s for each in own), max(own, key=lambda each: each.load)
     part = last.good_per_s / most if most else 0.0

@@ -1,7 +1,8 @@
-"""A stage whose steps take as long as `pace.py` says: `python -m benchmarks.overload.paced_stage`.
+"""A stage with steps of a fixed duration: `python -m benchmarks.overload.paced_stage`.
 
-It computes what it always does and waits for the rest of the time, so that a run depends little
-on what else the machine does. In everything else it is `python -m antiphon_services`.
+A step performs its usual computation and then waits for the rest of its duration as defined in
+`pace.py`, so that other work on the machine hardly affects the result. In all other respects, the
+stage is identical to `python -m antiphon_services`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Step = Callable[[Collection[SegmentKey]], Sequence[EngineEvent]]
 
 
 def load_paced(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:
-    """The stage, with an engine whose steps take their time."""
+    """Load a stage whose engine has steps of a fixed duration."""
     loaded = load_stage(pipeline, role, model_dir, config)
     setattr(loaded.engine, "step", _paced(loaded.engine.step, STEP_S[role]))  # noqa: B010
     return loaded

@@ -1,4 +1,6 @@
-"""The curve as an SVG. Needs matplotlib, which only development installs."""
+"""Draws the curve as an SVG. Requires matplotlib, which is only part of a development
+installation.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from benchmarks.overload.curve import CurvePoint
 
 
 def draw(points: Sequence[CurvePoint], path: Path, *, capacity: float, limit_s: float) -> None:
-    """Goodput and first audio by load, an arm a line."""
+    """Draw goodput and time to first audio by load, with one line per gateway."""
     figure = Figure(figsize=(8, 6), layout="constrained")
     FigureCanvasSVG(figure)
     goodput, latency = figure.subplots(2, sharex=True)

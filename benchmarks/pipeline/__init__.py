@@ -1,1 +1,1 @@
-"""Time to first audio and throughput of the whole pipeline."""
+"""Measures time to first audio and throughput of the complete pipeline."""

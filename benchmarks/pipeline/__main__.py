@@ -1,10 +1,11 @@
-"""The pipeline as four services, in one process, and as Hugging Face's `generate`.
+"""Compare the pipeline as four services, in one process, and with Hugging Face's `generate`.
 
-Sides: a short and a long reply streamed through the services, the long one with `whole` delivery,
-the same three engines in this process without services, `generate`, and services and one process
-again with several sessions at once. The bare sides are those in one process. All sides run on the
-same cores, one by default: with more, services compute at the same time and one process does not.
-CPU time is of all processes that take part, the client included.
+The sides are a short and a long reply streamed through the services, the long reply with `whole`
+delivery, the same three engines in this process without services, and `generate`. Services and one
+process are also measured with several concurrent sessions. The baselines run in one process. All
+sides use the same cores, which is one core by default. With more cores, the services run in
+parallel, but a single process does not. CPU time includes all processes involved, including the
+client.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from benchmarks.comparison.processes import own_and_cpu_s_of
 from benchmarks.comparison.rounds import Comparison, Figures, Side
 from benchmarks.pipeline.one_process import OneProcess, Taken
 
-# Text and speech go on to their limits, so that every round is the same work.
+# Text and speech continue up to their limits, so that every round performs the same work.
 SHAPES = {
     "tiny": TinyShape(endless_text=True, endless_speech=True),
-    # Engines whose steps take milliseconds, as a real model's do on its own device.
+    # Engines whose steps take milliseconds, like those of a real model on a GPU.
     "mid": TinyShape(
         hidden=512,
         layers=8,
@@ -72,7 +73,7 @@ SHORT_TOKENS, QUESTION = 20, "day one"
 async def ask(
     client: antiphon.AsyncClient, tokens: int, frames: int, delivery: Delivery | None = None
 ) -> Taken:
-    """Answer the question through the services."""
+    """Request an answer through the services."""
     started, first_audio_s = time.perf_counter(), 0.0
     generation = client.generate(
         QUESTION,
@@ -88,7 +89,7 @@ async def ask(
 
 
 def generate(reference: Reference, tokens: int, frames: int) -> Taken:
-    """Answer the question with Hugging Face; its first audio comes with its last."""
+    """Generate an answer with Hugging Face. All of its audio is available at the end."""
     case = Case(
         conversation(("user", QUESTION)), thinker_max_tokens=tokens, talker_max_tokens=frames + 1
     )
@@ -99,7 +100,7 @@ def generate(reference: Reference, tokens: int, frames: int) -> Taken:
 
 
 async def measure(run: Callable[[], Awaitable[Sequence[Taken]]], pids: Collection[int]) -> Figures:
-    """What answers took, and the CPU time of `pids` and of this process meanwhile."""
+    """Return the times of answers, and the CPU time of `pids` and of this process."""
     before_s = own_and_cpu_s_of(pids)
     taken = await run()
     return {
@@ -115,7 +116,7 @@ def make_sides(
     client: antiphon.AsyncClient,
     running: Running,
 ) -> list[Side]:
-    """What is compared."""
+    """Return the sides to compare."""
     reference, engines = Reference(directory), OneProcess(directory)
     tokens, frames, sessions = options.tokens, options.frames, options.sessions
     pids = [process.pid for process in running.processes.values()]
@@ -149,7 +150,7 @@ def make_sides(
 
 
 async def compare(options: argparse.Namespace, directory: Path) -> None:
-    """Run all sides in interleaved rounds and report."""
+    """Run all sides in interleaved rounds and print a report."""
     async with (
         Launcher(local_deployment(directory)) as running,
         antiphon.AsyncClient(running.grpc_address) as client,
@@ -162,7 +163,7 @@ async def compare(options: argparse.Namespace, directory: Path) -> None:
 
 
 def use_cores(count: int) -> None:
-    """Confine this process, and those that it starts, to the first `count` of its cores."""
+    """Restrict this process, and the processes that it starts, to its first `count` cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
 

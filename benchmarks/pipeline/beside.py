@@ -1,10 +1,10 @@
-"""`python -m benchmarks.pipeline.beside WHAT`: the same services with and without one feature.
+"""`python -m benchmarks.pipeline.beside WHAT`: compare services with and without a feature.
 
-Two deployments of a tiny checkpoint run side by side and answer in alternating order.
-`failovers`: the gateway keeps what clients have of answers, to continue them; the bare side has
-`gateway.failover.failovers` 0. `mutual-tls`: services authenticate each other; the bare side is
-plaintext.
-CPU time is of all processes of a side, without the client.
+Two deployments of a tiny checkpoint run at the same time and answer in alternating order. With
+`failovers`, the gateway stores the output that clients have received, so that answers can be
+continued. The baseline sets `gateway.failover.failovers` to 0. With `mutual-tls`, services
+authenticate each other. The baseline uses plaintext. CPU time is that of all processes of a side,
+without the client.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TOKENS_PER_S = 3.7
 async def measure(
     given: argparse.Namespace, client: antiphon.AsyncClient, running: Running
 ) -> Figures:
-    """Answer so many requests at once."""
+    """Answer concurrent requests."""
 
     def cpu_ms() -> dict[str, float]:
         return {name: 1e3 * process_cpu_s(each.pid) for name, each in running.processes.items()}
@@ -65,7 +65,7 @@ async def measure(
 
 
 def deployments(what: str, model: Path, folder: Path) -> dict[str, Deployment]:
-    """The two sides; the second is the bare one."""
+    """Return the two sides. The second one is the baseline."""
     plain = local_deployment(model)
     if what == FAILOVERS:
         return {
@@ -77,7 +77,7 @@ def deployments(what: str, model: Path, folder: Path) -> dict[str, Deployment]:
 
 
 async def compare(given: argparse.Namespace, model: Path, folder: Path) -> None:
-    """Start both deployments, measure and report."""
+    """Start both deployments, measure them, and print a report."""
     async with AsyncExitStack() as stack:
 
         async def start(deployment: Deployment) -> Measure:
@@ -93,8 +93,11 @@ async def compare(given: argparse.Namespace, model: Path, folder: Path) -> None:
 
 
 def kept_bytes(seconds: float) -> tuple[int, int, float]:
-    """What is kept of an answer of so long: its values, the memory that they take, and the seconds
-    of CPU for keeping them."""
+    """Measure the stored output of an answer with this duration.
+
+    Returns the size of its values, the memory that they use, and the CPU time to store them in
+    seconds.
+    """
     frames = round(seconds * FRAMES_PER_S)
     texts = [TextProduced(" word", np.array([7], np.int32)) for _ in range(round(seconds * 3.7))]
     samples = np.zeros(SAMPLES_PER_FRAME, np.float32)

@@ -1,4 +1,4 @@
-"""The three engines in one process, called one after the other on one thread."""
+"""Runs the three engines in one process, one after another on a single thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from antiphon_testkit.conversations import conversation
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Seconds from the question to the first audio, and to the end."""
+    """The seconds from the question to the first audio and to the end."""
 
     first_audio_s: float
     total_s: float
@@ -30,7 +30,7 @@ class Taken:
 
 @dataclass(slots=True)
 class _Reply:
-    """A session: its outlets, by edge, and when its audio began and all of it had ended."""
+    """A session, with its output edges, the time of its first audio, and the time of its end."""
 
     outlets: dict[str, OutputEdge]
     open_edges: set[str] = field(default_factory=lambda: {"text", "audio"})
@@ -39,7 +39,7 @@ class _Reply:
 
 
 class OneProcess:
-    """The same engines as the services run, without services between them."""
+    """The engines of the services, without services between them."""
 
     def __init__(self, directory: Path) -> None:
         config = StageConfig()
@@ -51,7 +51,9 @@ class OneProcess:
         self._turns = 0
 
     def run(self, questions: Sequence[str], tokens: int, frames: int) -> list[Taken]:
-        """Answer all questions at once; chunks go from engine to engine by the outlets' rule."""
+        """Answer all questions concurrently. Chunks between engines follow the rules of output
+        edges.
+        """
         self._started = time.perf_counter()
         wanted = {
             THINKER: SamplingRequest(temperature=0.0, max_tokens=tokens),
@@ -70,7 +72,7 @@ class OneProcess:
         return [Taken(reply.first_audio_s, reply.total_s) for reply in replies.values()]
 
     def _admit(self, wanted: dict[str, SamplingRequest], question: str) -> SegmentKey:
-        """A new session on all engines, with its question."""
+        """Start a session with its question on all engines."""
         self._turns += 1
         key = SegmentKey("bench", self._turns)
         for role, stage in self._stages.items():
@@ -83,7 +85,7 @@ class OneProcess:
         return key
 
     def _take(self, replies: dict[SegmentKey, _Reply], event: object) -> None:
-        """Hand output on to the next engine, and note when audio came."""
+        """Pass output to the next engine, and record when audio arrives."""
         if isinstance(event, Failed):
             raise event.error
         if not isinstance(event, Emitted):
@@ -106,7 +108,7 @@ class OneProcess:
 
 
 def _outlets() -> dict[str, OutputEdge]:
-    """One per edge of the pipeline, as a stage has them."""
+    """Return an output edge for each edge of the pipeline, as in a stage."""
     return {
         edge.name: OutputEdge(edge, edge.delivery, PIPELINE.chunk_policy)
         for role in (THINKER, TALKER, CODE2WAV)

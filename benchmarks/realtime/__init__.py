@@ -1,1 +1,1 @@
-"""What a realtime conversation costs the gateway."""
+"""Measures the cost of a realtime conversation in the gateway."""

@@ -1,11 +1,12 @@
-"""CPU time of 1000 audio events of 80 ms: `python -m benchmarks.realtime`.
+"""Measure the CPU time of 1000 audio events of 80 ms: `python -m benchmarks.realtime`.
 
-Sides: a bare Starlette application that parses, decodes and counts the same events and answers the
-same messages (`bare.py`); the gateway with turns that the client ends; and the gateway with turns
-that it detects. Each gets the same bytes over 16 connections, as fast as it reads them. CPU time
-is of all processes of a side, without the client, which is the same program for all. Turns of more
-than 4 s are also forwarded to a stage; `--turn 40` leaves that out. The CPU time of silero's
-network alone is a side of its own: turn detection cannot cost less.
+The sides are a bare Starlette application that parses, decodes and counts the same events and sends
+the same responses (`bare.py`), the gateway with turns that the client ends, and the gateway with
+turns that it detects. All of them receive the same bytes over 16 connections, as fast as they can
+read them. CPU time includes all processes of a side except the client, which is the same program
+for all of them. Turns longer than 4 seconds are also forwarded to a stage, which `--turn 40`
+prevents. The CPU time of Silero's network is measured separately, because it is a lower bound for
+turn detection.
 """
 
 from __future__ import annotations
@@ -38,9 +39,12 @@ EVENT_MS = 80
 SAMPLES = 24_000 * EVENT_MS // 1000
 WARM_UP_EVENTS = 20
 EVENTS_PER_TURN = 100
-"""8 s of audio. What is beyond `gateway.conversations.listen_after_s` of a turn (4 s), the gateway
-also resamples and forwards to a stage, and the stage encodes it. The bare application does nothing
-like it."""
+"""The number of events in a turn, which corresponds to 8 seconds of audio.
+
+Audio after the first `gateway.conversations.listen_after_s` of a turn (4 seconds) is also resampled
+by the gateway, forwarded to a stage and encoded there. The bare application does nothing
+comparable.
+"""
 CLEAR, CLEARED = '{"type": "input_audio_buffer.clear"}', "input_audio_buffer.cleared"
 BARE = "bare Starlette"
 TAKEN, HEARD = "gateway, turns by the client", "gateway, turns detected"
@@ -55,7 +59,9 @@ TURN_DETECTION = {
 
 @dataclass(slots=True)
 class Traffic:
-    """Messages and bytes of text that a client sent, and messages that it received."""
+    """The messages and bytes of text that a client has sent, and the messages that it has
+    received.
+    """
 
     sent: int = 0
     sent_bytes: int = 0
@@ -63,20 +69,22 @@ class Traffic:
 
 
 class CountedConnection:
-    """A client's connection that counts into `traffic`."""
+    """A client connection whose messages are counted in `traffic`."""
 
     def __init__(self, connection: ClientConnection, traffic: Traffic) -> None:
         self._connection = connection
         self._traffic = traffic
 
     async def send(self, text: str) -> None:
-        """Send one message."""
+        """Send a message."""
         await self._connection.send(text)
         self._traffic.sent += 1
         self._traffic.sent_bytes += len(text)
 
     async def until(self, kind: str) -> None:
-        """Receive messages up to one of this type. Raises `RuntimeError` for an error."""
+        """Receive messages up to the first one of this type. Raises `RuntimeError` if it is an
+        error.
+        """
         while True:
             event = json.loads(await self._connection.recv())
             self._traffic.received += 1
@@ -86,7 +94,7 @@ class CountedConnection:
                 return
 
     async def append(self, event: str, events: int, events_per_turn: int) -> None:
-        """Append so many events, clear the buffer after each turn, and wait for its answer."""
+        """Append events. After each turn, clear the buffer and wait for the response."""
         for number in range(1, events + 1):
             await self.send(event)
             if number % events_per_turn == 0 or number == events:
@@ -96,7 +104,7 @@ class CountedConnection:
 
 @asynccontextmanager
 async def bare_process() -> AsyncIterator[tuple[str, int]]:
-    """The bare application in a process of its own: its WebSocket URL and process id."""
+    """Run the bare application in a separate process. Returns its WebSocket URL and process ID."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         program = "from benchmarks.realtime.bare import serve; import sys; serve(int(sys.argv[1]))"
         argv = (sys.executable, "-c", program, str(listener.fileno()))
@@ -109,7 +117,7 @@ async def bare_process() -> AsyncIterator[tuple[str, int]]:
 
 
 def append_event(noise: np.random.Generator) -> str:
-    """An event that appends 80 ms of noise."""
+    """Return an event that appends 80 ms of noise."""
     pcm16 = noise.normal(0, 1000, SAMPLES).astype("<i2").tobytes()
     audio = pybase64.b64encode_as_string(pcm16)
     return json.dumps({"type": "input_audio_buffer.append", "audio": audio})
@@ -118,7 +126,9 @@ def append_event(noise: np.random.Generator) -> str:
 async def measure(
     url: str, pids: Sequence[int], side: str, events: int, events_per_turn: int = EVENTS_PER_TURN
 ) -> Figures:
-    """Send so many events over all connections and return what they cost `pids`, server first."""
+    """Send events over all connections, and return their cost in `pids`, starting with the
+    server.
+    """
     event, traffic = append_event(np.random.default_rng(0)), Traffic()
     opened = [await connect(url, compression=None) for _ in range(CONNECTIONS)]
     connections = [CountedConnection(each, traffic) for each in opened]
@@ -150,7 +160,7 @@ async def measure(
 
 
 async def network(events: int) -> Figures:
-    """Silero's network alone, in a process with as many threads as the gateway's."""
+    """Measure Silero's network in a process with the same number of threads as the gateway."""
     numbers = map(str, (CONNECTIONS, events, EVENT_MS))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.realtime.inference", *numbers,
@@ -161,7 +171,7 @@ async def network(events: int) -> Figures:
 
 
 async def compare(rounds: int, events: int, events_per_turn: int) -> None:
-    """Start both servers, measure and report."""
+    """Start both servers, measure them, and print a report."""
     async with bare_process() as (bare_url, bare_pid), Launcher(local_deployment(MODEL)) as running:
         url = running.http_url.replace("http", "ws", 1) + "/v1/realtime"
         gateway = running.processes["gateway"].pid
@@ -182,7 +192,7 @@ async def compare(rounds: int, events: int, events_per_turn: int) -> None:
 
 
 def check_equal_work(comparison: Comparison) -> None:
-    """Raise `RuntimeError` unless the gateway got and answered what the bare application did."""
+    """Raise `RuntimeError` if the gateway and the bare application processed different messages."""
     for figure in ("messages sent", "bytes sent", "messages received"):
         bare, gateway = (comparison.column(side, figure) for side in (BARE, TAKEN))
         if bare != gateway:

@@ -1,8 +1,8 @@
-"""A bare Starlette application that does with audio events what any realtime server must.
+"""A bare Starlette application that performs the minimum work of any realtime server.
 
-It parses each event, decodes its base64, counts the samples against a bound, and sends the
-messages that the gateway sends: `session.created`, `session.updated` and
-`input_audio_buffer.cleared`. It keeps no conversation and runs no model.
+It parses each event, decodes its base64, checks the number of samples, and sends the same messages
+as the gateway: `session.created`, `session.updated` and `input_audio_buffer.cleared`. It neither
+stores a conversation nor runs a model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_SAMPLES = 24_000 * 600
 
 
 async def converse(websocket: WebSocket) -> None:
-    """Serve one connection. Closes it with 1009 when it buffers more than `MOST_SAMPLES`."""
+    """Serve a connection. Closes it with 1009 if it buffers more than `MOST_SAMPLES`."""
     await websocket.accept()
     numbers = itertools.count(1)
 
@@ -49,7 +49,7 @@ async def converse(websocket: WebSocket) -> None:
 
 
 def server() -> uvicorn.Server:
-    """The application, with the HTTP and WebSocket implementations that the gateway uses."""
+    """Return a server with the HTTP and WebSocket implementations that the gateway uses."""
     config = uvicorn.Config(
         Starlette(routes=[WebSocketRoute("/v1/realtime", converse)]),
         ws="websockets-sansio",

@@ -1,7 +1,7 @@
-"""What silero's network itself takes of the audio that events carry.
+"""Measures the CPU time of Silero's network for the audio of events.
 
-`python -m benchmarks.realtime.inference CONVERSATIONS EVENTS EVENT_MS` prints the milliseconds of
-CPU for each 1000 events, when those of so many conversations come together.
+`python -m benchmarks.realtime.inference CONVERSATIONS EVENTS EVENT_MS` prints the CPU time per 1000
+events in milliseconds, if the events of all conversations arrive at the same time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from antiphon_gateway.voice_activity.network import (
 
 
 def measure(conversations: int, events: int, event_ms: int) -> float:
-    """See the head of this file."""
+    """Return the CPU time per 1000 events in milliseconds."""
     network, sound = voice_network(), np.random.default_rng(0)
-    # An event completes some frames, or one more: by turns, which is right for 80 ms.
+    # The number of frames that an event completes alternates between two values, which is correct
+    # for 80 ms.
     least, rest = divmod(event_ms * RATE_HZ // 1000, FRAME_SAMPLES)
     sounds = [
         sound.normal(0, 0.03, (least + (rest > 0 and n % 2), SEEN_SAMPLES)).astype(np.float32)

@@ -1,9 +1,10 @@
-"""Conversations that are interrupted: `python -m benchmarks.realtime.interruptions`.
+"""Measure interrupted conversations: `python -m benchmarks.realtime.interruptions`.
 
-All conversations at `/v1/realtime` are answered at the same time, by real services on loopback.
-Then each is interrupted at a moment of its own: the client cancels, or its user speaks and the
-gateway detects it. Figures are the CPU time of all services, how long after the interruption the
-last audio came, and how long the stages had slots taken after all had been interrupted.
+Real services on loopback answer all conversations at `/v1/realtime` at the same time. Each
+conversation is then interrupted at a different time. Either the client cancels the answer, or its
+user speaks and the gateway detects it. The figures are the CPU time of all services, the time from
+the interruption to the last audio, and how long stages still used slots after the last
+interruption.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ QUESTION = "Say after me: " + " and ".join(
     ["the morning is cold", "the water is deep", "the small house is green"] * 2
 )
 WITHIN_S = 0.5
-"""Interruptions are spread over this."""
+"""The interval over which interruptions are distributed, in seconds."""
 VAD = {"type": "server_vad", "create_response": False, "interrupt_response": True}
 
 
 class Load:
-    """What the stages say of the segments that they have open."""
+    """The number of open segments that the stages report."""
 
     def __init__(self) -> None:
         self._open = dict.fromkeys(STAGES, 0)
         self._changed = asyncio.Condition()
 
     async def watch(self, role: str, address: str) -> None:
-        """Follow a stage, for ever."""
+        """Watch a stage indefinitely."""
         async with grpc.aio.insecure_channel(address) as channel:
             async for load in stage_stub(channel).WatchLoad(stage_pb2.WatchLoadRequest()):
                 async with self._changed:
@@ -61,7 +62,7 @@ class Load:
                     self._changed.notify_all()
 
     async def wait_free(self) -> float:
-        """When no stage has a segment open any more."""
+        """Wait until no stage has an open segment, and return the time."""
         async with self._changed:
             await self._changed.wait_for(lambda: not any(self._open.values()))
         return time.monotonic()
@@ -79,14 +80,14 @@ class Caller:
         await self._connection.send(json.dumps({"type": kind, **fields}))
 
     async def until(self, kind: str) -> dict[str, Any]:
-        """The next event of a kind."""
+        """Receive events up to the first one of this type, and return it."""
         while (event := json.loads(await self._connection.recv()))["type"] != kind:
             assert event["type"] != "error", event
         found: dict[str, Any] = event
         return found
 
     async def begin(self, *, spoken: bool) -> None:
-        """Ask, and return when the answer is heard."""
+        """Ask a question, and return when the first audio of the answer arrives."""
         audio = {"input": {"turn_detection": VAD if spoken else None}}
         await self.send("session.update", session={"type": "realtime", "audio": audio})
         part = {"type": "input_text", "text": QUESTION}
@@ -96,7 +97,9 @@ class Caller:
         await self.until("response.output_audio.delta")
 
     async def interrupt(self, *, spoken: bool) -> tuple[float, float] | None:
-        """When the answer was interrupted, and when its last audio came; None if it was over."""
+        """Return the times of the interruption and of the last audio, or None if the answer had
+        ended.
+        """
         at = last = time.monotonic()
         speaking = None
         if spoken:
@@ -125,7 +128,7 @@ class Caller:
 
 
 async def speech_of(http_url: str) -> list[str]:
-    """A second of speech, in pieces of 0.1 s: the model's own."""
+    """Return a second of speech from the model, in pieces of 0.1 seconds."""
     async with openai.AsyncOpenAI(base_url=f"{http_url}/v1", api_key="none") as api:
         answer = await api.chat.completions.create(
             model=MODEL.name,
@@ -142,7 +145,7 @@ async def speech_of(http_url: str) -> list[str]:
 
 @asynccontextmanager
 async def callers(http_url: str, count: int, speech: Sequence[str]) -> AsyncIterator[list[Caller]]:
-    """So many conversations."""
+    """Open conversations."""
     url = f"{http_url.replace('http', 'ws', 1)}/v1/realtime?model={MODEL.name}"
     async with AsyncExitStack() as stack:
         opened = [
@@ -155,7 +158,9 @@ async def callers(http_url: str, count: int, speech: Sequence[str]) -> AsyncIter
 async def one_round(
     http_url: str, count: int, speech: Sequence[str], load: Load, *, spoken: bool
 ) -> tuple[list[float], float]:
-    """Seconds from each interruption to the last audio, and from the last one to free slots."""
+    """Return the seconds from each interruption to the last audio, and from the last one to free
+    slots.
+    """
     async with callers(http_url, count, speech) as talking:
         await asyncio.gather(*(each.begin(spoken=spoken) for each in talking))
 
@@ -174,7 +179,7 @@ async def one_round(
 async def measure(
     running: Running, count: int, speech: Sequence[str], load: Load, *, spoken: bool
 ) -> Figures:
-    """Figures of one round."""
+    """Measure a round."""
     pids = [each.pid for each in running.processes.values()]
     before_s = cpu_s_of(pids)
     lasts, free_s = await one_round(running.http_url, count, speech, load, spoken=spoken)
@@ -190,7 +195,7 @@ async def measure(
 
 
 async def compare(rounds: int, count: int) -> None:
-    """Measure both kinds of interruption in alternating order and report."""
+    """Measure both types of interruption in alternating order, and print a report."""
     slots = {role: StageConfig(slots=count) for role in STAGES}
     load = Load()
     async with Launcher(local_deployment(MODEL, **slots)) as running:

@@ -1,9 +1,9 @@
-"""The text of cut answers beside what was heard: `python -m benchmarks.realtime.truncation`.
+"""Compare truncated text with the words heard: `python -m benchmarks.realtime.truncation`.
 
-What a listener has heard is estimated (`SpokenPart.cut`), because models give no alignment. The
-checkpoint in the repository does: one of its codes says which token each frame speaks. So its
-answers are cut at many moments, and the words that the estimate keeps are counted beside those that
-had been spoken by then.
+The text that a listener has heard is estimated (`SpokenPart.cut`), because models do not provide an
+alignment. The checkpoint in the repository does provide one, because one of its codes contains the
+token that each frame speaks. Its answers are therefore truncated at many points, and the words that
+the estimate keeps are compared with those that had actually been spoken.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MODEL = Path(__file__).parents[2] / "models" / "antiphon-demo"
 FRAME_S = 0.08
 EVERY_S = 0.25
 AHEAD_S = 1.0
-"""How much of an interrupted answer the client has beyond what it has played."""
+"""The duration of audio that the client has received but not yet played at an interruption."""
 
 
 def word_ends_s(answer: Spoken, tokenizer: Tokenizer) -> list[float]:
-    """When each word of an answer had been spoken."""
+    """Return when each word of an answer has been spoken completely."""
     offsets = tokenizer.encode(answer.text, add_special_tokens=False).offsets
     spoken = answer.codes[:, TOKEN_GROUP]
     ends: dict[int, float] = {}
@@ -37,7 +37,7 @@ def word_ends_s(answer: Spoken, tokenizer: Tokenizer) -> list[float]:
         if token == TEXT_OVER or token >= len(offsets):
             continue
         start, end = offsets[token]
-        # The last character of the token says of which word it is.
+        # The last character of the token determines the word to which it belongs.
         word = len(answer.text[:end].split()) - 1
         if answer.text[start:end].strip():
             ends[word] = (frame + 1) * FRAME_S
@@ -45,7 +45,9 @@ def word_ends_s(answer: Spoken, tokenizer: Tokenizer) -> list[float]:
 
 
 def errors(answer: Spoken, ends_s: list[float], *, complete: bool) -> list[int]:
-    """Words too many or too few, at each moment at which the answer is cut."""
+    """Return the number of additional or missing words at each point where the answer is
+    truncated.
+    """
     whole_s = len(answer.codes) * FRAME_S
     found = []
     for end_s in np.arange(EVERY_S, whole_s, EVERY_S).tolist():
@@ -57,7 +59,7 @@ def errors(answer: Spoken, ends_s: list[float], *, complete: bool) -> list[int]:
 
 
 async def main() -> None:
-    """Ask, cut and print."""
+    """Request answers, truncate them, and print the results."""
     parser = argparse.ArgumentParser(description="the error of what was heard of a cut answer")
     parser.add_argument("--every", type=int, default=4, help="of the repertoire's exchanges")
     asked = parser.parse_args()

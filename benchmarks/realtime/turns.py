@@ -1,13 +1,13 @@
-"""First audio by what was said before it, and by how long: `python -m benchmarks.realtime.turns`.
+"""Measure the time to first audio by length of the input: `python -m benchmarks.realtime.turns`.
 
-A user says the same in each of twenty turns of a conversation at `/v1/realtime`, before real
-services on loopback; and speeches of about 20 s and of about 200 s, each in a conversation of its
-own, short and long ones in alternating order. Figures are the CPU time of all services and the time
-from the commit that ends the recording to the first audio of the answer.
+A user says the same in each of twenty turns of a conversation at `/v1/realtime`, with real services
+on loopback. In addition, speeches of about 20 and 200 seconds are sent in separate conversations,
+in alternating order. The figures are the CPU time of all services, and the time from the commit
+that ends the recording to the first audio of the answer.
 
-A speech leaves to be heard at its end what it has of the audio tower's last window, of 8 s: half of
-it after 20 s and all after 200 s. So speeches of both kinds end in all quarters of a window, and
-are compared where they leave equally much, and together.
+At the end of a speech, the part of it that is in the last window of the audio tower still has to be
+processed. A window has 8 seconds. Speeches of both lengths therefore end in all quarters of a
+window. They are compared for equal remainders, and in total.
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ TURNS = 20
 SHOWN = (1, 2, 5, 10, 15, TURNS)
 WINDOW_S = 8
 SPEECHES_S = ((14, 16, 18, 20), (198, 200, 194, 196))
-"""Short ones and long ones, in pairs that leave as much of a window."""
+"""Short and long speeches in seconds, in pairs with the same remainder of a window."""
 PIECE_S = 0.1
 MOST_TOKENS = 12
 AHEAD_S = 20.0
-"""So much of a speech is brought at once; then the stages are given the time to take it in."""
+"""This much of a speech is sent at once. After that, the stages are given time to process it."""
 PAUSE_S = 1.0
 LAST_S = 0.4
-"""So much comes behind the last pause: who speaks is heard but for this when he stops."""
+"""The duration of speech after the last pause. The rest of the speech has already been
+processed.
+"""
 
 
 async def begin(caller: Caller, instructions: str = "") -> None:
-    """Turns are ended by the client, and answers are short."""
+    """Configure a conversation with short answers, in which the client ends turns."""
     audio = {"input": {"turn_detection": None}}
     session = {"type": "realtime", "audio": audio, "max_output_tokens": MOST_TOKENS}
     session |= {"instructions": instructions} if instructions else {}
@@ -50,7 +52,7 @@ async def begin(caller: Caller, instructions: str = "") -> None:
 
 
 async def answer(caller: Caller) -> float:
-    """Seconds from the end of what was said to the first audio of the answer to it."""
+    """Return the seconds from the end of the user's turn to the first audio of the answer."""
     ended = time.monotonic()
     await caller.send("input_audio_buffer.commit")
     await caller.send("response.create")
@@ -61,7 +63,10 @@ async def answer(caller: Caller) -> float:
 
 
 async def turns(caller: Caller, speech: Sequence[str], name: str) -> list[float]:
-    """Of each turn of a conversation, which begins like no other: it reuses its own turns alone."""
+    """Return the time of each turn of a conversation.
+
+    The conversation has a unique beginning, so it can only reuse its own turns.
+    """
     await begin(caller, f"You are {name}.")
     taken = []
     for _ in range(TURNS):
@@ -72,7 +77,10 @@ async def turns(caller: Caller, speech: Sequence[str], name: str) -> list[float]
 
 
 async def long_turn(caller: Caller, speech: Sequence[str], seconds: float) -> float:
-    """Of one speech that is so long, and heard while it is spoken, if faster than it would be."""
+    """Return the time of a single long speech.
+
+    It is processed while it is being sent, which is faster than real time.
+    """
     await begin(caller)
     count, last = round(seconds / PIECE_S), round(LAST_S / PIECE_S)
     pieces = itertools.islice(itertools.cycle(speech), count)
@@ -84,7 +92,7 @@ async def long_turn(caller: Caller, speech: Sequence[str], seconds: float) -> fl
 
 
 class Talking:
-    """Conversations with one deployment."""
+    """Conversations with a deployment."""
 
     def __init__(self, running: Running, speech: Sequence[str]) -> None:
         self._url, self._speech = running.http_url, speech
@@ -92,7 +100,7 @@ class Talking:
         self._numbers = itertools.count()
 
     async def measure_turns(self) -> Figures:
-        """First audio of each shown turn of one conversation; the first turn is the baseline."""
+        """Measure the selected turns of a conversation. The first turn is the baseline."""
         before_s, name = cpu_s_of(self._pids), f"number {next(self._numbers)}"
         async with callers(self._url, 1, self._speech) as (caller,):
             taken = await turns(caller, self._speech, name)
@@ -101,7 +109,7 @@ class Talking:
         return {"CPU, ms per turn": 1e3 * used_s / TURNS, **shown}
 
     async def measure_speech(self, seconds: float) -> Figures:
-        """First audio after one speech."""
+        """Measure the time to first audio after a speech."""
         before_s = cpu_s_of(self._pids)
         async with callers(self._url, 1, self._speech) as (caller,):
             taken = await long_turn(caller, self._speech, seconds)
@@ -109,7 +117,7 @@ class Talking:
 
 
 async def compare(conversations: int, speeches: int) -> None:
-    """Talk and report."""
+    """Run all measurements and print a report."""
     async with Launcher(local_deployment(MODEL)) as running:
         talking = Talking(running, await speech_of(running.http_url))
         if conversations:

@@ -1,1 +1,1 @@
-"""What the stage runtime itself costs: real processes and links, engines that compute nothing."""
+"""Measures the cost of the stage runtime, with real processes and engines that do nothing."""

@@ -1,9 +1,10 @@
-"""The runtime's own cost per codec frame and per token, of one or two checkouts.
+"""Measure the runtime's own cost per codec frame and per token, for one or two checkouts.
 
-Three real stage processes, linked, whose engines compute nothing: what is left is the runtime,
-transport and gRPC. Figures are CPU time of each process per position at several numbers of
-sessions, and Python calls in `antiphon` per position. With `--against DIR` (another checkout that
-has this benchmark) both checkouts are measured in alternating order, and DIR is the baseline.
+Three real stage processes are linked, but their engines perform no computation. The remaining cost
+is that of the runtime, the transport and gRPC. The figures are the CPU time of each process per
+position for several numbers of sessions, and the number of Python calls in `antiphon` per position.
+With `--against DIR`, both checkouts are measured in alternating order, and DIR is the baseline. The
+other checkout must contain this benchmark.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ POSITIONS = 200
 
 
 def start(checkout: Path, role: str, sessions: int, *flags: str) -> subprocess.Popen[str]:
-    """One stage process of a checkout."""
+    """Start a stage process from a checkout."""
     command = [sys.executable, "-m", "benchmarks.runtime.stage", role, str(sessions)]
     return subprocess.Popen(
         [*command, str(POSITIONS), *flags],
@@ -41,7 +42,7 @@ def start(checkout: Path, role: str, sessions: int, *flags: str) -> subprocess.P
 
 
 def measure(checkout: Path, sessions: int) -> Figures:
-    """CPU time per position of so many sessions, after one session that warms up."""
+    """Measure the CPU time per position, after a session that serves as a warm-up."""
     processes = {role: start(checkout, role, max(sessions, 2)) for role in ROLES}
     try:
         addresses = {role: _line(process) for role, process in processes.items()}
@@ -62,7 +63,7 @@ def measure(checkout: Path, sessions: int) -> Figures:
 
 
 def count_calls(checkout: Path, sessions: int) -> float:
-    """Python calls in `antiphon` per position of so many sessions, of all processes."""
+    """Return the number of Python calls in `antiphon` per position, for all processes."""
     processes = {role: start(checkout, role, max(sessions, 2), "--count-calls") for role in ROLES}
     try:
         addresses = {role: _line(process) for role, process in processes.items()}
@@ -87,7 +88,7 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; the process's exit status."""
+    """Run the benchmark and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32, 64])

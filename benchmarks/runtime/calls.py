@@ -1,4 +1,4 @@
-"""Counts calls of Python functions that are written in `antiphon`, on all threads."""
+"""Counts calls of Python functions that are defined in `antiphon`, on all threads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ LEFT_OUT = ("/testkit/antiphon_testkit/", "/antiphon/v1/")
 
 
 class CallCount:
-    """Counts between `start` and `stop`, on threads that begin after `start` and on this one.
+    """Counts calls between `start` and `stop`, on this thread and on threads that start after
+    `start`.
 
-    A generator or coroutine counts each time it is entered.
+    A generator or coroutine counts each time it is resumed.
     """
 
     def __init__(self) -> None:
@@ -23,12 +24,12 @@ class CallCount:
         self._counted: dict[CodeType, bool] = {}
 
     def start(self) -> None:
-        """Begin."""
+        """Start counting."""
         threading.setprofile(self._profile)
         sys.setprofile(self._profile)
 
     def stop(self) -> int:
-        """The calls so far."""
+        """Stop counting, and return the number of calls."""
         sys.setprofile(None)
         threading.setprofile(None)
         return next(self._counts)

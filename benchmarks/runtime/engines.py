@@ -1,8 +1,8 @@
-"""Engines that compute nothing, at the pace and with the payloads of Qwen3-Omni's stages.
+"""Engines without computation that have the pace and the payloads of Qwen3-Omni's stages.
 
-The thinker and the talker make one position of every segment a step, and a step lasts at least
-`STEP_S`, as that of a real engine would; sleeping costs no CPU time. Code2wav decodes whatever
-frames have come.
+The thinker and the talker generate one position of every segment per step. A step takes at least
+`STEP_S`, like that of a real engine. Sleeping does not use CPU time. Code2wav decodes all frames
+that have arrived.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ SAMPLES_PER_FRAME = 1920
 
 @dataclass(slots=True)
 class _Running:
-    """A segment: positions that may be made of what has come, positions made."""
+    """A segment, with the number of positions that can be generated and that have been
+    generated.
+    """
 
     outputs: frozenset[str]
     available: int = 0
@@ -45,7 +47,7 @@ class _Running:
 
 
 class IdleEngine:
-    """One stage's engine: positions of `awaited` come in, as many go out on `outputs`."""
+    """The engine of a stage, which generates as many positions as it receives."""
 
     def __init__(self, role: str, positions: int) -> None:
         self._role = role
@@ -54,14 +56,14 @@ class IdleEngine:
         self._due = time.monotonic()
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in. The thinker needs no input."""
+        """Add a segment. The thinker does not need any input."""
         running = _Running(settings.outputs)
         if self._role == THINKER:
             running.available, running.finish_reason = self._positions, FinishReason.STOP
         self._segments[key] = running
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Count what has come."""
+        """Count the positions that have arrived."""
         if chunk.edge not in ("tokens", "codes"):
             return
         running = self._segments[key]
@@ -69,7 +71,7 @@ class IdleEngine:
         running.finish_reason = chunk.finish_reason
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """The input edge, while nothing can be made of what has come."""
+        """Return the input edge if there is nothing to generate."""
         running = self._segments[key]
         can_step = running.made < running.available or running.finish_reason is not None
         if can_step and not running.ended:
@@ -77,14 +79,14 @@ class IdleEngine:
         return {THINKER: "input", TALKER: "tokens", CODE2WAV: "codes"}[self._role]
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """One position of each segment; code2wav: all that it can."""
+        """Generate one position of each segment. Code2wav generates all available positions."""
         if self._role != CODE2WAV:
             self._wait_due()
         ready = [k for k in self._segments if k not in held and self.awaited_edge(k) is None]
         return [event for key in ready for event in self._advance(key, self._segments[key])]
 
     def release(self, key: SegmentKey) -> None:
-        """Forget a segment."""
+        """Remove a segment."""
         del self._segments[key]
 
     def _wait_due(self) -> None:
@@ -111,7 +113,7 @@ class IdleEngine:
 
 
 def _tensors(edge: str, count: int) -> Tensors:
-    """The tensors of so many positions."""
+    """Return the tensors of a number of positions."""
     if not count or edge == "prompt":
         return {}
     match edge:
@@ -127,7 +129,7 @@ def _tensors(edge: str, count: int) -> Tensors:
 
 
 def load(role: str, positions: int) -> LoadedStage:
-    """The engine of a role and what it says of itself."""
+    """Return the engine of a stage and its description."""
     engine: Engine = IdleEngine(role, positions)
     return LoadedStage(
         engine, replace(FACTS, sample_rate_hz=SAMPLE_RATE_HZ, samples_per_frame=SAMPLES_PER_FRAME)

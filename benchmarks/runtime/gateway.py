@@ -1,4 +1,4 @@
-"""A gateway and three stages without models, in this process."""
+"""Runs a gateway and three stages without models in this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from benchmarks.runtime.engines import load
 async def gateway_without_models(
     positions: int, slots: int, *, trace_endpoint: str = "", trace_ratio: float = 0.0
 ) -> AsyncIterator[Gateway]:
-    """A ready gateway whose answers have so many tokens and frames, `slots` at a time."""
+    """Yield a gateway that is ready. Its answers have `positions` tokens and frames.
+
+    `slots` is the maximum number of concurrent answers.
+    """
     async with AsyncExitStack() as stack:
         stages = {}
         for role in PIPELINE.roles:

@@ -1,4 +1,4 @@
-"""Sessions on the three stages, driven as the gateway drives them."""
+"""Runs sessions on the three stages in the same way as the gateway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from antiphon.wire.stubs import stage_stub
 from benchmarks.runtime.engines import SAMPLES_PER_FRAME
 
 ROLES = (THINKER, TALKER, CODE2WAV)
-# What the gateway lets stages run ahead of each other and of the client.
+# The same limits as in the gateway, for how far stages can run ahead of each other and of the
+# client.
 FRAMES_AHEAD = 50
 SAMPLES_AHEAD = 30 * 24_000
 
@@ -35,7 +36,7 @@ def _routes(role: str, addresses: Mapping[str, str]) -> list[session_pb2.Route]:
 async def _on_stage(
     channel: grpc.aio.Channel, role: str, session_id: str, addresses: Mapping[str, str]
 ) -> None:
-    """One session's part on one stage, to its report."""
+    """Run the part of a session on one stage, up to its report."""
     opening = session_pb2.SessionOpen(
         session_id=session_id,
         routes=_routes(role, addresses),
@@ -67,7 +68,7 @@ async def _on_stage(
 
 
 async def run_sessions(addresses: Mapping[str, str], sessions: int, name: str) -> None:
-    """So many sessions at once, to their ends. Raises `RuntimeError` for one that fails."""
+    """Run concurrent sessions to their end. Raises `RuntimeError` if one of them fails."""
     channels = {
         role: grpc.aio.insecure_channel(addresses[role], options=CHANNEL_OPTIONS) for role in ROLES
     }

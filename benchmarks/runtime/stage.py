@@ -1,7 +1,7 @@
 """A stage process: `python -m benchmarks.runtime.stage ROLE SLOTS POSITIONS [--count-calls]`.
 
-Prints its address, then, when stdin ends, the Python calls that were made in `antiphon` from
-the first session on (0 unless it counts them).
+It prints its address. When stdin is closed, it prints the number of Python calls in `antiphon`
+since the first session, or 0 if calls are not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.runtime.engines import load
 
 
 async def serve(role: str, slots: int, positions: int) -> None:
-    """Serve until stdin ends."""
+    """Serve until stdin is closed."""
     limits = replace(LIMITS, slots=slots, hold_bytes=64 << 20, stall_timeout_s=300.0)
     links = replace(LINKS, slab_bytes=256 << 20, resume_window_s=5.0)
     async with running_stage(
@@ -35,7 +35,7 @@ async def serve(role: str, slots: int, positions: int) -> None:
 
 
 def main() -> int:
-    """Run one stage; the process's exit status."""
+    """Run a stage and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("role")
     parser.add_argument("slots", type=int)

@@ -1,1 +1,1 @@
-"""Message latency and cost between two processes: `python -m benchmarks.transport --help`."""
+"""Measures messages between two processes: `python -m benchmarks.transport --help`."""

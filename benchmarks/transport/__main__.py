@@ -1,9 +1,9 @@
-"""Message latency and cost between two processes, by contestant.
+"""Measure the latency and cost of messages between two processes.
 
-Closed loop: the next message is sent when the consumer has reported the last. CPU time is of both
-processes of a contestant. Latency is from the call that sends until the consumer can read the
-tensors, on the clock that both share. The bare side is "raw", a copy into memory that both have
-mapped. Prints one comparison per payload.
+The next message is sent after the consumer has reported the previous one. CPU time is that of both
+processes. Latency is the time from the call that sends a message until the consumer can read the
+tensors, on a clock that both processes share. The baseline is "raw", which copies the data to
+memory that both processes have mapped. One comparison is printed for each payload.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from benchmarks.transport.producer import PAYLOADS, Measured
 
 MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
 SMALL = PAYLOADS[0]
-# Who is compared with whom, besides raw.
+# The comparisons in addition to those with "raw".
 AGAINST = {
     SHARED_MEMORY.name: (OMNI.name,),
     GRPC.name: (WHOLE.name, WHOLE_AS_STAGE.name),
@@ -47,7 +47,10 @@ AGAINST = {
 
 
 async def start(arm: Arm, process_group: int | None = None) -> Process:
-    """The arm's producer, which starts its consumer; 0: both in a group of their own."""
+    """Start the producer of an alternative, which starts its consumer.
+
+    If `process_group` is 0, both run in a separate process group.
+    """
     return await asyncio.create_subprocess_exec(
         *command("producer", arm.name),
         stdin=PIPE,
@@ -58,7 +61,7 @@ async def start(arm: Arm, process_group: int | None = None) -> Process:
 
 
 async def ask(producer: Process, payload: str) -> Measured:
-    """One round."""
+    """Request a round."""
     assert producer.stdin is not None
     assert producer.stdout is not None
     producer.stdin.write(f"{payload}\n".encode())
@@ -67,7 +70,7 @@ async def ask(producer: Process, payload: str) -> Measured:
 
 
 def figures_of(measured: Measured) -> Figures:
-    """Figures of one round."""
+    """Return the figures of a round."""
     messages = len(measured.latency_us)
     return {
         "CPU, µs per message": measured.cpu_us / messages,
@@ -78,13 +81,13 @@ def figures_of(measured: Measured) -> Figures:
 
 
 async def measure(producer: Process, payload: str) -> Figures:
-    """One round of one contestant."""
+    """Measure a round of one alternative."""
     return figures_of(await ask(producer, payload))
 
 
 @asynccontextmanager
 async def producing(arms: Sequence[Arm]) -> AsyncIterator[dict[str, Process]]:
-    """The arms' producers, by arm; each ends when its input does."""
+    """Start the producers of all alternatives. A producer ends when its input is closed."""
     producers = {arm.name: await start(arm) for arm in arms}
     try:
         yield producers
@@ -96,13 +99,13 @@ async def producing(arms: Sequence[Arm]) -> AsyncIterator[dict[str, Process]]:
 
 
 async def measure_alone(arm: Arm, payload: str) -> Figures:
-    """One round of an arm whose processes live for that round: a busy one would disturb others."""
+    """Measure a round with new processes, because a busy process would disturb the others."""
     async with producing((arm,)) as producers:
         return await measure(producers[arm.name], payload)
 
 
 async def compare(rounds: int, arms: Sequence[Arm]) -> None:
-    """Compare all arms by payload, then what a busy interpreter costs a small message."""
+    """Compare all alternatives by payload, and then the effect of a busy interpreter."""
     names = {arm.name for arm in arms}
     async with producing(arms) as producers:
         for payload in PAYLOADS:
@@ -133,7 +136,7 @@ async def compare(rounds: int, arms: Sequence[Arm]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; the process's exit status."""
+    """Run the benchmark and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--omni", metavar="DIR", help="the unpacked wheel of vllm-omni 0.30")

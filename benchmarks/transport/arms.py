@@ -1,4 +1,4 @@
-"""What is compared: a way to move tensors, and how the two processes that do it are set."""
+"""The alternatives: a method to transfer tensors, and the settings of the two processes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ OMNI_ENV = "BENCHMARK_OMNI_WHEEL"
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """`as_stage`: with the loop, heap and switch interval of a stage process, else with the
-    defaults of Python and glibc. `busy`: a thread of the consumer runs Python all the time.
-    `pause_s`: before each message, so that the busy thread has the interpreter when it comes.
+    """An alternative.
+
+    If `as_stage` is true, the processes use the event loop, heap settings and switch interval of a
+    stage process. Otherwise, they use the defaults of Python and glibc. If `busy` is true, a thread
+    of the consumer constantly runs Python code. `pause_s` is a pause before each message, which
+    lets the busy thread acquire the interpreter.
     """
 
     name: str
@@ -49,12 +52,12 @@ _ARMS = {arm.name: arm for arm in (*WAYS, GRPC_STREAM, OMNI, *INTERPRETERS)}
 
 
 def arm_named(name: str) -> Arm:
-    """The arm of that name. Raises `KeyError`."""
+    """Return the alternative with this name. Raises `KeyError` if it does not exist."""
     return _ARMS[name]
 
 
 def run_as(arm: Arm, main: Coroutine[Any, Any, None]) -> None:
-    """Run one side's main coroutine in a process that is set as the arm says."""
+    """Run the main coroutine of a process with the settings of the alternative."""
     if arm.as_stage:
         run(main, arm.switch_interval_s)
     else:
@@ -62,12 +65,12 @@ def run_as(arm: Arm, main: Coroutine[Any, Any, None]) -> None:
 
 
 def omni_wheel() -> str:
-    """Where the unpacked wheel of vllm-omni lies."""
+    """Return the directory of the unpacked vllm-omni wheel."""
     return os.environ[OMNI_ENV]
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """How to start a side."""
-    # The tracker of omni's names complains of each that the consumer has removed.
+    """Return the command that starts a process."""
+    # The resource tracker warns about every name that the consumer has removed.
     quiet = ("-W", "ignore::UserWarning:multiprocessing.resource_tracker")
     return [sys.executable, *quiet, "-m", f"benchmarks.transport.{module}", *arguments]

@@ -28,7 +28,7 @@ OMNI_POLL_S = 0.001
 
 
 def raw(report_fd: int, memory_fd: str, event: str) -> None:
-    """View what the eventfd says that there is."""
+    """Read data from shared memory when the eventfd signals it."""
     memory = mmap.mmap(int(memory_fd), SLAB_BYTES)
     view = np.frombuffer(memory, np.uint8)
     view.max()  # Touch every page.
@@ -40,7 +40,7 @@ def raw(report_fd: int, memory_fd: str, event: str) -> None:
 
 
 class _Reporter(Received):
-    """Reports instead of recording."""
+    """Reports chunks instead of recording them."""
 
     def __init__(self, report_fd: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class _Reporter(Received):
 
 
 async def link(report_fd: int, transport: str) -> None:
-    """One end of an antiphon link."""
+    """Receive messages over an antiphon link."""
     settings = settings_of(transport)  # type: ignore[arg-type]
     reporter = _Reporter(report_fd)
     consumer = LinkConsumer(settings, attach_best, boot_id="consumer", received=reporter)
@@ -63,7 +63,7 @@ async def link(report_fd: int, transport: str) -> None:
 
 
 async def whole(report_fd: int) -> None:
-    """A raw gRPC stream."""
+    """Receive messages over a raw gRPC stream."""
 
     async def take(messages: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
         async for message in messages:
@@ -85,7 +85,9 @@ async def _serve_raw(take: Callable[[AsyncIterator[bytes], object], AsyncIterato
 
 
 async def stream(report_fd: int) -> None:
-    """A raw gRPC stream of pieces, of which a short one is the last."""
+    """Receive pieces over a raw gRPC stream. The last piece of a message is shorter than the
+    others.
+    """
 
     async def take(messages: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
         async for message in messages:
@@ -97,7 +99,7 @@ async def stream(report_fd: int) -> None:
 
 
 def omni(report_fd: int, prefix: str) -> None:
-    """Poll for the next key as the receive loop of the transfer adapter does."""
+    """Poll for the next key, in the same way as the receive loop of the transfer adapter."""
     from benchmarks.transport.omni import load_connector
 
     connector = load_connector(omni_wheel())
@@ -111,7 +113,7 @@ def omni(report_fd: int, prefix: str) -> None:
 
 
 def main() -> None:
-    """Run one consumer until it is killed."""
+    """Run a consumer until it is killed."""
     name, report_fd, *arguments = sys.argv[1:]
     arm = arm_named(name)
     if arm.busy:
@@ -130,7 +132,7 @@ def main() -> None:
 
 
 def _compute() -> None:
-    """Python without a pause, as an engine between its kernels at its worst."""
+    """Run Python code without a pause, like an engine between kernels in the worst case."""
     number = 1
     while True:
         number = number * 31 % 65537

@@ -1,6 +1,6 @@
-"""The ways to bring tensors to another process that are compared.
+"""The methods to transfer tensors to another process.
 
-Each has a producer's side here and a consumer, which runs as a process of its own
+Each method consists of a producer in this module and a consumer, which runs as a separate process
 (`python -m benchmarks.transport.consumer ARM ...`).
 """
 
@@ -32,12 +32,12 @@ METHOD = "/raw/Stream"
 
 
 def settings_of(transport: TransportName) -> LinkSettings:
-    """How the benchmark links."""
+    """Return the link settings of the benchmark."""
     return LinkSettings(transport, "cpu", SLAB_BYTES, resume_window_s=5.0)
 
 
 class Contestant:
-    """Start it, send, stop it. A consumer's first line says where it listens."""
+    """A transfer method. The first line that its consumer prints is its address."""
 
     def __init__(self, arm: Arm) -> None:
         self._arm = arm
@@ -46,21 +46,21 @@ class Contestant:
 
     @abstractmethod
     async def start(self) -> None:
-        """Start the consumer and connect."""
+        """Start the consumer and connect to it."""
 
     @abstractmethod
     async def send(self, tensors: Tensors) -> None:
-        """Hand a message over; its report comes later."""
+        """Send a message. Its report arrives later."""
 
     async def stop(self) -> None:
-        """End the consumer."""
+        """Stop the consumer."""
         if self._consumer is not None:
             self._consumer.kill()
             await self._consumer.wait()
         self.reports.close()
 
     async def spawn(self, *arguments: str, fds: Sequence[int] = ()) -> str:
-        """Start the consumer; the line that it prints first."""
+        """Start the consumer, and return the first line that it prints."""
         report_fd = self.reports.write_fd
         self._consumer = await asyncio.create_subprocess_exec(
             *command("consumer", self._arm.name, str(report_fd), *arguments),
@@ -71,10 +71,13 @@ class Contestant:
 
 
 class RawLimit(Contestant):
-    """memcpy into memory that both have mapped, and an eventfd: nothing can be faster."""
+    """Copies to memory that both processes have mapped, and signals with an eventfd.
+
+    This is a lower bound for all methods.
+    """
 
     async def start(self) -> None:
-        """Map, touch every page, share by inheritance."""
+        """Map the memory, touch every page, and share it by inheritance."""
         self._memory_fd = os.memfd_create("raw-limit")
         os.ftruncate(self._memory_fd, SLAB_BYTES)
         os.posix_fallocate(self._memory_fd, 0, SLAB_BYTES)
@@ -86,7 +89,7 @@ class RawLimit(Contestant):
         await self.spawn(*map(str, fds), fds=fds)
 
     async def send(self, tensors: Tensors) -> None:
-        """Copy and wake."""
+        """Copy the data and wake up the consumer."""
         end = 0
         for tensor in tensors.values():
             source = tensor.reshape(-1).view(np.uint8)
@@ -96,7 +99,7 @@ class RawLimit(Contestant):
 
 
 class AntiphonLink(Contestant):
-    """A link of antiphon on one of its transports."""
+    """An antiphon link with one of its transports."""
 
     def __init__(self, arm: Arm, transport: TransportName) -> None:
         super().__init__(arm)
@@ -104,7 +107,7 @@ class AntiphonLink(Contestant):
         self._sequence = count()
 
     async def start(self) -> None:
-        """Link."""
+        """Establish the link."""
         address = await self.spawn()
         self._link, self._told = producer(address, settings_of(self._transport))
 
@@ -114,7 +117,7 @@ class AntiphonLink(Contestant):
         self._link.send_nowait(chunk)
 
     async def stop(self) -> None:
-        """Take leave."""
+        """Close the link."""
         assert not self._told.lost, self._told.lost
         assert self._link.state.transport == self._transport
         await self._link.close(flush=False)
@@ -122,7 +125,7 @@ class AntiphonLink(Contestant):
 
 
 class WholeMessages(Contestant):
-    """The same blob as one message of a gRPC stream, raw bytes, unframed."""
+    """Sends the blob as a single message of a gRPC stream, as raw bytes without framing."""
 
     async def start(self) -> None:
         """Open a stream."""
@@ -132,7 +135,7 @@ class WholeMessages(Contestant):
         self._stream = stream
 
     async def send(self, tensors: Tensors) -> None:
-        """One message."""
+        """Send a message."""
         await self._stream.write(blob.encode(tensors))
 
     async def stop(self) -> None:
@@ -143,17 +146,19 @@ class WholeMessages(Contestant):
 
 
 class StreamedMessages(WholeMessages):
-    """The same bytes as messages of 1 MiB, which is what gRPC itself takes for them."""
+    """Sends the same bytes as messages of 1 MiB, to measure the cost of gRPC itself."""
 
     async def send(self, tensors: Tensors) -> None:
-        """So many messages."""
+        """Send the messages."""
         encoding = blob.Encoding(tensors)
         for pieces in encoding.frames(FRAME_BYTES):
             await self._stream.write(b"".join(pieces))
 
 
 class OmniConnector(Contestant):
-    """vllm-omni's SharedMemoryConnector; its consumer polls as its receive loop does."""
+    """The SharedMemoryConnector of vllm-omni. The consumer polls in the same way as its receive
+    loop.
+    """
 
     def __init__(self, arm: Arm) -> None:
         super().__init__(arm)
@@ -168,7 +173,7 @@ class OmniConnector(Contestant):
         await self.spawn(self._prefix)
 
     async def send(self, tensors: Tensors) -> None:
-        """Put under the next key."""
+        """Store the tensors under the next key."""
         from benchmarks.transport.omni import to_torch
 
         key = f"{self._prefix}_{next(self._numbers)}"
@@ -177,7 +182,7 @@ class OmniConnector(Contestant):
 
 
 def contestant_of(arm: Arm) -> Contestant:
-    """The producer's side of an arm."""
+    """Return the producer of an alternative."""
     match arm.kind:
         case "raw":
             return RawLimit(arm)

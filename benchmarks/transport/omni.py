@@ -1,7 +1,7 @@
-"""Loads vllm-omni's SharedMemoryConnector from an unpacked wheel, without vLLM.
+"""Loads the SharedMemoryConnector of vllm-omni from an unpacked wheel, without vLLM.
 
-Its own files run unchanged; of vLLM they need two classes for type tests, and of
-vllm-omni the packages on the way, whose imports would need all of vLLM.
+Its own files are used unchanged. They require two classes of vLLM for type checks, and parent
+packages of vllm-omni whose imports would require all of vLLM.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PACKAGES = (
 
 
 def load_connector(source: str) -> Any:
-    """A connector; `source` is the directory of the unpacked wheel."""
+    """Return a connector. `source` is the directory of the unpacked wheel."""
     for name in _PACKAGES:
         package = ModuleType(name)
         package.__path__ = [str(Path(source, *name.split(".")))]
@@ -45,7 +45,7 @@ def load_connector(source: str) -> Any:
 
 
 def to_torch(tensors: Tensors) -> dict[str, torch.Tensor]:
-    """What vllm-omni sends: torch tensors over the same memory."""
+    """Convert tensors to torch tensors with the same memory, which vllm-omni sends."""
     return {
         name: torch.from_numpy(tensor.view(np.uint16)).view(torch.bfloat16)
         if tensor.dtype == ml_dtypes.bfloat16

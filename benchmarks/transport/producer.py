@@ -1,7 +1,7 @@
-"""The producers: `python -m benchmarks.transport.producer ARM`, told on stdin what to send.
+"""The producers: `python -m benchmarks.transport.producer ARM`.
 
-A line names a payload; the answer is a line with what one round of it measured. Each
-arm is a process of its own, so that none inherits another's heap.
+Each line of stdin names a payload. The response is a line with the measurements of one round. Each
+alternative runs in a separate process, so that none of them inherits the heap of another one.
 """
 
 from __future__ import annotations
@@ -22,25 +22,28 @@ from benchmarks.transport.contestants import Contestant, contestant_of
 
 @dataclass(slots=True)
 class Measured:
-    """Messages of one payload: latency of each; wall and CPU time of all; microseconds."""
+    """The latency of each message of a payload, and their total wall-clock and CPU time.
+
+    All values are in microseconds.
+    """
 
     latency_us: list[float] = field(default_factory=list)
     wall_us: float = 0.0
     cpu_us: float = 0.0
 
     def add(self, other: Measured) -> None:
-        """Another round."""
+        """Add another round."""
         self.latency_us += other.latency_us
         self.wall_us += other.wall_us
         self.cpu_us += other.cpu_us
 
     def percentile(self, share: int) -> float:
-        """A percentile of the latency."""
+        """Return a percentile of the latency."""
         return float(np.percentile(self.latency_us, share))
 
 
 def payload(name: str) -> tuple[Tensors, int]:
-    """Tensors and messages per round."""
+    """Return the tensors of a payload and the number of messages per round."""
     row = np.arange(2048, dtype=np.float32).astype(ml_dtypes.bfloat16)
     match name:
         case "3.2 KB":
@@ -64,7 +67,7 @@ LONG_PROMPT = "72 MB"
 async def measure(
     contestant: Contestant, tensors: Tensors, messages: int, pause_s: float
 ) -> Measured:
-    """One round of one payload. The first message warms up and is left out."""
+    """Run one round of a payload. The first message is a warm-up and is not measured."""
     measured = Measured()
     await contestant.send(tensors)
     before = await contestant.reports.next()
@@ -83,7 +86,7 @@ async def measure(
 
 
 async def produce(contestant: Contestant, pause_s: float) -> None:
-    """Answer until stdin ends."""
+    """Process requests until stdin is closed."""
     await contestant.start()
     try:
         while line := (await asyncio.to_thread(sys.stdin.readline)).strip():

@@ -1,9 +1,9 @@
 """A stage process: `python -m benchmarks.transport.prompt_stages ROLE TRANSPORT PIECE_ROWS`.
 
-The thinker sends the rows of a long prompt, a piece of them a step as prefill makes them, and
-rows of replies at a fixed pace; the talker takes them. Neither computes anything. Prints its
-address and, when stdin ends, when which session began or received: nanoseconds on the clock that
-all processes share.
+The thinker sends the rows of a long prompt, with one piece per step as in prefill, and rows of
+replies at a fixed pace. The talker receives them. Neither of them performs any computation. The
+process prints its address. When stdin is closed, it prints when each session started or received
+data, in nanoseconds on a clock that all processes share.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ POSITIONS, WIDTH = 10_000, 3584
 STEP_S = 0.020
 REPLY_TOKENS = 100
 PROMPT_SESSION, PACED_SESSION, REPLY_SESSION = "prompt", "paced-prompt", "reply"
-"""What a session's id begins with says what it is: rows as fast as they go, a piece every
-`STEP_S`, or a reply of a row every `STEP_S`."""
+"""The prefix of a session ID determines its type.
+
+A session sends rows as fast as possible, a piece every `STEP_S`, or a reply with a row every
+`STEP_S`.
+"""
 
 Times = dict[str, list[int]]
 
@@ -53,7 +56,9 @@ class _Made:
 
 
 class RowsEngine:
-    """The thinker: rows that are there already. `times` has when a session's first left."""
+    """The thinker, whose rows already exist. `times` contains the time of the first rows of a
+    session.
+    """
 
     def __init__(self, piece_rows: int) -> None:
         self.times: Times = defaultdict(list)
@@ -64,19 +69,21 @@ class RowsEngine:
         self._due = time.monotonic()
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in."""
+        """Add a segment."""
         self._segments[key] = _Made(settings)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """The input says that the session may begin."""
+        """Start the session, because its input has arrived."""
         self._segments[key].started = True
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """The input, until it has come."""
+        """Return the input edge until the input has arrived."""
         return None if self._segments[key].started else "input"
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """A piece of each prompt, and a row of each reply when a step's time has passed."""
+        """Send a piece of each prompt and, if the time of a step has passed, a row of each
+        reply.
+        """
         ready = [key for key in self._segments if self.awaited_edge(key) is None]
         if not any(key.session_id.startswith(PROMPT_SESSION) for key in ready):
             time.sleep(max(0.0, self._due - time.monotonic()))
@@ -91,7 +98,7 @@ class RowsEngine:
         return events
 
     def release(self, key: SegmentKey) -> None:
-        """Forget a segment."""
+        """Remove a segment."""
         del self._segments[key]
 
     def _advance(self, key: SegmentKey) -> list[EngineEvent]:
@@ -115,18 +122,18 @@ class RowsEngine:
 
 
 class SinkEngine:
-    """The talker: notes when rows of replies, and the last of a prompt, can be read."""
+    """The talker, which records when rows of replies and the last rows of a prompt can be read."""
 
     def __init__(self) -> None:
         self.times: Times = defaultdict(list)
         self._open: dict[SegmentKey, set[str]] = {}
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in."""
+        """Add a segment."""
         self._open[key] = {PROMPT, TOKENS}
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Note the time of a row of a reply, and of a prompt's end."""
+        """Record the time of a reply row or of the end of a prompt."""
         is_reply = key.session_id.startswith(REPLY_SESSION)
         ends = chunk.finish_reason is not None
         if (is_reply and chunk.tensors) or (not is_reply and ends and chunk.edge == PROMPT):
@@ -135,11 +142,11 @@ class SinkEngine:
             self._open[key].discard(chunk.edge)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """An input edge that has not ended."""
+        """Return an input edge that has not ended."""
         return min(self._open[key], default=None)
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """End what has ended."""
+        """End segments whose input has ended."""
         events: list[EngineEvent] = []
         for key, edges in self._open.items():
             if not edges:
@@ -149,12 +156,12 @@ class SinkEngine:
         return events
 
     def release(self, key: SegmentKey) -> None:
-        """Forget a segment."""
+        """Remove a segment."""
         del self._open[key]
 
 
 async def serve(role: str, engine: RowsEngine | SinkEngine, transport: TransportName) -> None:
-    """Serve until stdin ends."""
+    """Serve until stdin is closed."""
     limits = replace(LIMITS, slots=16, hold_bytes=64 << 20, stall_timeout_s=300.0)
     links = replace(LINKS, transport=transport, slab_bytes=256 << 20, resume_window_s=5.0)
     loaded = LoadedStage(engine, FACTS)
@@ -166,7 +173,7 @@ async def serve(role: str, engine: RowsEngine | SinkEngine, transport: Transport
 
 
 def main() -> int:
-    """Run one stage; the process's exit status."""
+    """Run a stage and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("role", choices=(THINKER, TALKER))
     parser.add_argument("transport")

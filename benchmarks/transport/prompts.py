@@ -1,11 +1,12 @@
-"""The rows of a long prompt between two stage processes: `python -m benchmarks.transport.prompts`.
+"""Measure the rows of a long prompt between two stages: `python -m benchmarks.transport.prompts`.
 
-10,000 positions of 3584 bfloat16 values (72 MB), sent by an engine in pieces as prefill makes them:
-from the first piece's step until the consumer's engine has the last one. The bare sides move as
-many bytes by the transport alone. Then the rows of other sessions' replies on the same pair of
-stages, alone and while prompts pass. CPU time is of both processes, per prompt that has the pair
-to itself. With `--against DIR` (another checkout that has this benchmark) the stages of both are
-measured in alternating order.
+An engine sends 10,000 positions of 3584 bfloat16 values (72 MB) in pieces, as in prefill. The time
+is measured from the step of the first piece until the consumer's engine has received the last one.
+The baselines transfer the same number of bytes with the transport alone. In addition, rows of
+replies in other sessions on the same stages are measured, both alone and while prompts are
+transferred. CPU time is that of both processes, per prompt without other sessions. With `--against
+DIR`, the stages of both checkouts are measured in alternating order. The other checkout must
+contain this benchmark.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ CPU_FIGURE, TRANSFER_FIGURE = "CPU, ms per prompt", "transfer, ms"
 
 
 class Pair:
-    """A thinker and a talker of a checkout, linked."""
+    """A linked thinker and talker from a checkout."""
 
     def __init__(self, checkout: Path, transport: str, piece_rows: int) -> None:
         self._where = (checkout, transport, piece_rows)
@@ -68,7 +69,7 @@ class Pair:
         self._numbers = count()
 
     async def start(self) -> None:
-        """Start both."""
+        """Start both processes."""
         checkout, transport, piece_rows = self._where
         for role in (THINKER, TALKER):
             process = await asyncio.create_subprocess_exec(
@@ -87,7 +88,7 @@ class Pair:
             self._channels[role] = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
     async def stop(self) -> tuple[Times, Times]:
-        """End both; when sessions began, and when what they sent was there."""
+        """Stop both processes, and return when sessions started and when their data arrived."""
         for channel in self._channels.values():
             await channel.close()
         told = {}
@@ -97,17 +98,17 @@ class Pair:
         return told[THINKER], told[TALKER]
 
     def cpu_s(self) -> float:
-        """CPU time of both so far."""
+        """Return the CPU time of both processes so far."""
         return cpu_s_of(process.pid for process in self._processes.values())
 
     def kill(self) -> None:
-        """End both at once."""
+        """Kill both processes."""
         for process in self._processes.values():
             with suppress(ProcessLookupError):
                 process.kill()
 
     async def session(self, name: str) -> None:
-        """One session, to its reports. Raises `RuntimeError` for one that fails."""
+        """Run a session up to its reports. Raises `RuntimeError` if it fails."""
         session_id = f"{name}-{next(self._numbers)}"
         opened = asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -163,7 +164,9 @@ class Pair:
 
 
 async def replies(pair: Pair, label: str, prompt: str) -> None:
-    """Some replies side by side; with `prompt`, prompts of that kind one after the other."""
+    """Run concurrent replies. If `prompt` is set, prompts of this type are sent at the same
+    time.
+    """
     async with asyncio.TaskGroup() as group:
         talking = [
             group.create_task(pair.session(f"{REPLY_SESSION}-{label}")) for _ in range(REPLIES)
@@ -173,7 +176,7 @@ async def replies(pair: Pair, label: str, prompt: str) -> None:
 
 
 async def measure(checkout: Path, transport: str, piece_rows: int) -> Figures:
-    """One round on a pair of its own, after one prompt that warms it up."""
+    """Measure a round with a new pair of stages, after a prompt that serves as a warm-up."""
     pair = Pair(checkout, transport, piece_rows)
     try:
         await pair.start()
@@ -201,7 +204,7 @@ async def measure(checkout: Path, transport: str, piece_rows: int) -> Figures:
 
 
 async def measure_bare(producer: Process) -> Figures:
-    """One round of as many bytes by a transport alone."""
+    """Measure a round that transfers the same number of bytes with the transport alone."""
     measured = await ask(producer, LONG_PROMPT)
     return {
         CPU_FIGURE: measured.cpu_us / len(measured.latency_us) / 1e3,
@@ -210,13 +213,13 @@ async def measure_bare(producer: Process) -> Figures:
 
 
 def transfers_ms(began: Times, came: Times) -> list[float]:
-    """How long each prompt took that had the pair to itself."""
+    """Return the duration of each prompt that was transferred without other sessions."""
     wanted = [name for name in began if name.startswith(f"{PROMPT_SESSION}-{ALONE}")]
     return [(came[name][-1] - began[name][0]) / 1e6 for name in wanted]
 
 
 def intervals_ms(came: Times, label: str) -> list[float]:
-    """Times between the rows of a reply, of all replies with a label."""
+    """Return the intervals between the rows of all replies with a label."""
     return [
         (after - before) / 1e6
         for name, times in came.items()
@@ -228,7 +231,7 @@ def intervals_ms(came: Times, label: str) -> list[float]:
 async def compare(
     checkouts: Sequence[tuple[str, Path]], transports: Sequence[str], rows: int, rounds: int
 ) -> None:
-    """Measure and report each transport."""
+    """Measure each transport and print a report."""
     for transport in transports:
         arms = RAW_ARMS[transport]
         async with producing(arms) as producers:
@@ -245,7 +248,7 @@ async def compare(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; the process's exit status."""
+    """Run the benchmark and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--piece-rows", type=int, default=256, help="positions a step (256)")

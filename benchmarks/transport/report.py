@@ -1,4 +1,4 @@
-"""What a consumer tells of every message: when it could use it, and its CPU time so far."""
+"""Reports of a consumer for each message: the time when it can be used, and the CPU time so far."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ _REPORT = struct.Struct("<qq")
 
 
 class Arrival(NamedTuple):
-    """Nanoseconds: when (on the clock that all processes share), and CPU time until then."""
+    """The arrival time of a message on a clock that all processes share, and the CPU time until
+    then.
+
+    Both values are in nanoseconds.
+    """
 
     at_ns: int
     cpu_ns: int
 
 
 def report(fd: int) -> None:
-    """Tell, in the consumer, that a message is there and can be read."""
+    """Report, in the consumer, that a message can be read."""
     os.write(fd, _REPORT.pack(time.monotonic_ns(), time.process_time_ns()))
 
 
 class Reports:
-    """The producer's end of the pipe that a consumer reports on."""
+    """The producer's end of the pipe that a consumer uses for its reports."""
 
     def __init__(self) -> None:
         self._read, self.write_fd = os.pipe()
@@ -33,7 +37,7 @@ class Reports:
         asyncio.get_running_loop().add_reader(self._read, self._take)
 
     async def next(self) -> Arrival:
-        """The next report."""
+        """Return the next report."""
         return await self._arrivals.get()
 
     def close(self) -> None:

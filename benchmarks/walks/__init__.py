@@ -1,1 +1,1 @@
-"""How far a request walks through the gateway's code."""
+"""Measures how much of the gateway's code a request executes."""

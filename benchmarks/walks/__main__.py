@@ -1,11 +1,13 @@
-"""How much of the gateway's code a request walks through.
+"""Measure how much of the gateway's code a request executes.
 
-`python -m benchmarks.walks [CHECKOUT ...]`: exact counts by `sys.setprofile`, with the demo
-checkpoint's stages as processes and the gateway in a process that is watched, for this checkout and
-for each other one. Each is measured with this interpreter and its packages. Counted are functions
-and files of `antiphon_gateway` on the event loop's thread, moves from a function of one file to one
-of another, and calls; a coroutine that goes on after a wait counts as called again. Functions and
-files vary by a few from run to run, calls by as much as stages send meanwhile.
+`python -m benchmarks.walks [CHECKOUT ...]` prints exact counts from `sys.setprofile`. The stages of
+the demo checkpoint run as processes, and the gateway runs in a process that is observed. This
+checkout and each of the other checkouts are measured with this interpreter and its packages.
+
+The counts include functions and files of `antiphon_gateway` on the event loop's thread, transitions
+between functions of different files, and calls. A coroutine that is resumed after a wait counts as
+another call. The numbers of functions and files vary slightly between runs. The number of calls
+also depends on how much the stages send.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ COUNTS = ("functions", "files", "moves", "calls")
 
 
 def measured(checkout: Path) -> dict[str, Any]:
-    """The walks of one checkout, by name."""
+    """Return the results of a checkout by name."""
     roots = os.pathsep.join(str(checkout / root) for root in IMPORT_ROOTS)
     run = subprocess.run(
         [sys.executable, "-P", str(WALK)],
@@ -39,7 +41,7 @@ def measured(checkout: Path) -> dict[str, Any]:
 
 
 def table(walks: dict[str, dict[str, Any]]) -> str:
-    """The counts as a table in Markdown, a row for each walk and checkout."""
+    """Return the counts as a Markdown table with one row per request type and checkout."""
     lines = [f"| walk | checkout | {' | '.join(COUNTS)} |", f"|---|---|{'---:|' * len(COUNTS)}"]
     names = dict.fromkeys(name for found in walks.values() for name in found)
     for name in names:

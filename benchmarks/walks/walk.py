@@ -1,6 +1,7 @@
-"""Walks of one checkout, as JSON on standard output: see `python -m benchmarks.walks --help`.
+"""Prints the results of one checkout as JSON: `python -m benchmarks.walks --help`.
 
-It runs by its path with another checkout's import roots, so it uses only what both have.
+The script is run with the import roots of another checkout, so it only uses features that all
+checkouts have.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ KILLED = "code2wav"
 
 
 class Recorder:
-    """The gateway's calls on this thread, in their order, with the marks between which it counts.
+    """Records the gateway's calls on this thread, in order, together with marks.
 
-    A coroutine that goes on after a wait counts as called.
+    Calls are counted between two marks. A coroutine that is resumed after a wait counts as called.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Record until the block ends."""
+        """Record calls while the context is active."""
         sys.setprofile(self._note)
         try:
             yield
@@ -72,11 +73,11 @@ class Recorder:
                 self.marks.append((len(self.calls), NEXT))
 
     def found(self, *names: str) -> list[int]:
-        """Where the marks of these names are."""
+        """Return the positions of the marks with these names."""
         return [at for at, name in self.marks if name in names]
 
     def walk(self, begin: int, end: int) -> dict[str, Any]:
-        """What is called from one mark to another, counted."""
+        """Count the calls between two marks."""
         calls = self.calls[begin:end]
         files = [each.co_filename for each in calls]
         by_file: dict[str, set[str]] = {}
@@ -93,7 +94,7 @@ class Recorder:
 
 
 def chat(gateway: Gateway, *, recording: bool, stream: bool = False) -> dict[str, Any]:
-    """A chat request for text and speech."""
+    """Return a chat request for text and speech."""
     parts: list[dict[str, Any]] = [{"type": "text", "text": "How does it work?"}]
     if recording:
         file = io.BytesIO()
@@ -113,7 +114,7 @@ def chat(gateway: Gateway, *, recording: bool, stream: bool = False) -> dict[str
 
 
 def has_audio(line: str) -> bool:
-    """Whether a line of server-sent events brings samples."""
+    """Return whether a line of server-sent events contains samples."""
     if not line.startswith("data: {"):
         return False
     choices = json.loads(line.removeprefix("data: "))["choices"]
@@ -121,7 +122,7 @@ def has_audio(line: str) -> bool:
 
 
 async def ask(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
-    """Have one whole answer."""
+    """Request a complete answer."""
     response = await http.post("/v1/chat/completions", json=body)
     assert response.status_code == 200, response.text
 
@@ -129,7 +130,7 @@ async def ask(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
 async def walk_to_stages(
     http: httpx.AsyncClient, gateway: Gateway, *, recording: bool
 ) -> dict[str, Any]:
-    """From a chat's whole body to the message that opens the last stage."""
+    """Count the calls from a chat's complete body to the message that opens the last stage."""
     body, recorder = chat(gateway, recording=recording), Recorder()
     await ask(http, body)
     with recorder.recording():
@@ -143,7 +144,7 @@ async def walk_to_stages(
 async def walk_of_failover(
     http: httpx.AsyncClient, gateway: Gateway, running: Running
 ) -> dict[str, Any]:
-    """From the end of a killed vocoder's stream to the first sample of the continued answer."""
+    """Count the calls from the loss of a killed vocoder's stream to the first continued sample."""
     recorder, killed = Recorder(), False
     with recorder.recording():
         body = chat(gateway, recording=True, stream=True)
@@ -168,7 +169,7 @@ async def walk_of_failover(
 
 
 async def measure() -> dict[str, Any]:
-    """All walks of this checkout."""
+    """Measure all request types of this checkout."""
     stages = {role: StageConfig(replicas=REPLICAS[role]) for role in ROLES}
     settings = gateway_config(
         http_listen="127.0.0.1:0",
