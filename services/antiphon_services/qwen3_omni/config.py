@@ -1,27 +1,19 @@
 """The configuration classes of Qwen3-Omni, with the same fields and defaults as the classes in
-transformers.
-
-They are declared here because the configuration modules of transformers import its modeling code to
-generate docstrings (see `antiphon_services.lm.modules`). The base class is the one of transformers,
-so that validation, derived rotary settings and unknown fields work in the same way. A test compares
-every object with the one of transformers.
+transformers. A test compares every object with the one of transformers.
 """
 
-# mypy: disable-error-code="no-untyped-call"
-# The base class has no annotations. The annotations here are evaluated: `strict` validates by them.
+# The annotations are evaluated: `ConfigObject` validates by them.
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from huggingface_hub.dataclasses import strict
-from transformers import PreTrainedConfig
+from antiphon_services.stage.config_object import ConfigObject
 
 
-@strict
-class AudioTowerConfig(PreTrainedConfig):
+class AudioTowerConfig(ConfigObject):
     """`thinker_config.audio_config`."""
 
-    model_type = "qwen3_omni_moe_audio_encoder"
-    attribute_map: ClassVar[dict[str, str]] = {
+    aliases: ClassVar[Mapping[str, str]] = {
         "num_hidden_layers": "encoder_layers",
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
@@ -47,14 +39,11 @@ class AudioTowerConfig(PreTrainedConfig):
     downsample_hidden_size: int = 480
 
 
-@strict
-class VisionTowerConfig(PreTrainedConfig):
+class VisionTowerConfig(ConfigObject):
     """`thinker_config.vision_config`."""
 
-    model_type = "qwen3_omni_moe_vision_encoder"
-    base_config_key = "vision_config"
     default_rope_type = "axial"
-    attribute_map: ClassVar[dict[str, str]] = {"num_attention_heads": "num_heads"}
+    aliases: ClassVar[Mapping[str, str]] = {"num_attention_heads": "num_heads"}
 
     depth: int = 27
     hidden_size: int = 1152
@@ -72,14 +61,10 @@ class VisionTowerConfig(PreTrainedConfig):
     rope_parameters: dict[str, Any] | None = None
 
 
-@strict
-class ThinkerTextConfig(PreTrainedConfig):
+class ThinkerTextConfig(ConfigObject):
     """`thinker_config.text_config`."""
 
-    model_type = "qwen3_omni_moe_text"
     default_theta = 1000000.0
-
-    ignore_keys_at_rope_validation = {"mrope_section", "interleaved", "mrope_interleaved"}  # noqa: RUF012
 
     vocab_size: int = 3584
     hidden_size: int = 2048
@@ -114,20 +99,12 @@ class ThinkerTextConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
 
-@strict
-class ThinkerConfig(PreTrainedConfig):
+class ThinkerConfig(ConfigObject):
     """`thinker_config`."""
 
-    model_type = "qwen3_omni_moe_thinker"
-    sub_configs: ClassVar[dict[str, type[PreTrainedConfig]]] = {
-        "audio_config": AudioTowerConfig,
-        "vision_config": VisionTowerConfig,
-        "text_config": ThinkerTextConfig,
-    }
-
-    audio_config: dict[str, Any] | PreTrainedConfig | None = None
-    vision_config: dict[str, Any] | PreTrainedConfig | None = None
-    text_config: dict[str, Any] | PreTrainedConfig | None = None
+    audio_config: dict[str, Any] | ConfigObject | None = None
+    vision_config: dict[str, Any] | ConfigObject | None = None
+    text_config: dict[str, Any] | ConfigObject | None = None
     position_id_per_seconds: int = 25
     audio_start_token_id: int = 151647
     user_token_id: int = 872
@@ -145,11 +122,8 @@ class ThinkerConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
 
-@strict
-class CodePredictorConfig(PreTrainedConfig):
+class CodePredictorConfig(ConfigObject):
     """`talker_config.code_predictor_config`."""
-
-    model_type = "qwen3_omni_moe_talker_code_predictor"
 
     vocab_size: int = 2048
     hidden_size: int = 1024
@@ -189,15 +163,10 @@ class CodePredictorConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
 
-@strict
-class TalkerTextConfig(PreTrainedConfig):
+class TalkerTextConfig(ConfigObject):
     """`talker_config.text_config`."""
 
-    model_type = "qwen3_omni_moe_talker_text"
-
-    attribute_map: ClassVar[dict[str, str]] = {
-        "num_experts": "num_local_experts",
-    }
+    aliases: ClassVar[Mapping[str, str]] = {"num_local_experts": "num_experts"}
 
     vocab_size: int = 3072
     hidden_size: int = 1024
@@ -232,17 +201,11 @@ class TalkerTextConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
 
-@strict
-class TalkerConfig(PreTrainedConfig):
+class TalkerConfig(ConfigObject):
     """`talker_config`."""
 
-    sub_configs: ClassVar[dict[str, type[PreTrainedConfig]]] = {
-        "code_predictor_config": CodePredictorConfig,
-        "text_config": TalkerTextConfig,
-    }
-
-    code_predictor_config: dict[str, Any] | PreTrainedConfig | None = None
-    text_config: dict[str, Any] | PreTrainedConfig | None = None
+    code_predictor_config: dict[str, Any] | ConfigObject | None = None
+    text_config: dict[str, Any] | ConfigObject | None = None
     num_code_groups: int = 32
     thinker_hidden_size: int = 2048
     codec_eos_token_id: int = 4198
@@ -268,8 +231,7 @@ class TalkerConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
 
-@strict
-class Code2WavConfig(PreTrainedConfig):
+class Code2WavConfig(ConfigObject):
     """`code2wav_config`."""
 
     codebook_size: int = 2048
@@ -298,20 +260,12 @@ class Code2WavConfig(PreTrainedConfig):
         return ["sliding_attention"] * self.num_hidden_layers
 
 
-@strict
-class OmniConfig(PreTrainedConfig):
+class OmniConfig(ConfigObject):
     """The whole content of `config.json`."""
 
-    model_type = "qwen3_omni_moe"
-    sub_configs: ClassVar[dict[str, type[PreTrainedConfig]]] = {
-        "thinker_config": ThinkerConfig,
-        "talker_config": TalkerConfig,
-        "code2wav_config": Code2WavConfig,
-    }
-
-    thinker_config: dict[str, Any] | PreTrainedConfig | None = None
-    talker_config: dict[str, Any] | PreTrainedConfig | None = None
-    code2wav_config: dict[str, Any] | PreTrainedConfig | None = None
+    thinker_config: dict[str, Any] | ConfigObject | None = None
+    talker_config: dict[str, Any] | ConfigObject | None = None
+    code2wav_config: dict[str, Any] | ConfigObject | None = None
     enable_audio_output: bool = True
     im_start_token_id: int = 151644
     im_end_token_id: int = 151645
@@ -333,7 +287,7 @@ class OmniConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
 
-def _made(part: type[PreTrainedConfig], given: Any) -> PreTrainedConfig:
+def _made(part: type[ConfigObject], given: Any) -> ConfigObject:
     """Return the configuration object of a part. If the file does not contain this part, the
     defaults apply.
     """

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedConfig
-
 from antiphon.errors import FailedPrecondition, shortened
+from antiphon_services.stage.config_object import ReadsConfig
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +98,7 @@ class ConfigPart:
     idle: frozenset[str] = frozenset()
     ropes: Values = ()
     window: bool = False
-    own: type[PreTrainedConfig] | None = None
+    own: type[ReadsConfig] | None = None
 
     @property
     def stated(self) -> frozenset[str]:
@@ -131,9 +130,9 @@ class ConfigPart:
         return {**foreign, **self.only}
 
 
-def declared_fields(config_class: type[PreTrainedConfig]) -> frozenset[str]:
-    """Return the fields of a transformers class, except for those in `ALWAYS_IDLE`."""
-    made = config_class().to_dict().keys()  # type: ignore[no-untyped-call, unused-ignore]
+def declared_fields(config_class: type[ReadsConfig]) -> frozenset[str]:
+    """Return the fields of a configuration class, except for those in `ALWAYS_IDLE`."""
+    made = config_class().to_dict().keys()
     return frozenset(made) - ALWAYS_IDLE - {"_output_attentions"}
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedConfig
-
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
+from antiphon_services.stage.config_object import ReadsConfig
 
 
-def load_config(config_class: type[PreTrainedConfig], model_dir: Path, *parts: str) -> Any:
+def load_config(config_class: type[ReadsConfig], model_dir: Path, *parts: str) -> Any:
     """Return the checkpoint's configuration. Each of `parts` must be an object in it.
 
     Raises `FailedPrecondition` if a part is missing or a value is invalid.

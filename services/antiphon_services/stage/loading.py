@@ -8,6 +8,8 @@ import includes torch.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -80,6 +82,12 @@ def _prepare_torch(config: StageConfig) -> None:
 
 
 def _silence_transformers() -> None:
-    from transformers.utils import logging
+    """Have transformers log errors only, without importing it for stages that do not use it.
 
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers reads the variable when it is imported.
+    """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if "transformers" in sys.modules:
+        from transformers.utils import logging
+
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""A stage process imports what it runs: compilers and modelling code stay out of it."""
+"""A process imports what it runs: compilers, modelling code and what others need stay out of it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ KEPT_OUT = (
     "transformers.activations", "transformers.modeling_utils", "transformers.models.auto", "triton",
     "uvicorn", "vllm",
 )  # fmt: skip
+
+UNUSED_BY_DECODERS = ("PIL", "huggingface_hub.file_download", "httpx", "tokenizers", "transformers")
+"""What only a stage needs that has a tokenizer or a feature extractor of transformers."""
 
 LOAD = """
 import json, sys
@@ -49,6 +52,8 @@ def test_stage_imports_no_compiler_and_no_modelling_code(role: str) -> None:
     assert imported.isdisjoint(KEPT_OUT), sorted(imported & set(KEPT_OUT))
     modelling = {each for each in imported if each.startswith("transformers.models.")}
     assert not {each for each in modelling if ".modeling_" in each or ".configuration_" in each}
+    if role != "thinker":
+        assert imported.isdisjoint(UNUSED_BY_DECODERS), sorted(imported & set(UNUSED_BY_DECODERS))
 
 
 def test_gateway_imports_no_model_code() -> None:

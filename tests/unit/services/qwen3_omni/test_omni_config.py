@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, Qwen3OmniMoeConfig
 from antiphon_services.qwen3_omni.config import OmniConfig
 from antiphon_services.qwen3_omni.thinker.load import TOKENIZER
 from antiphon_services.text.literal import load_tokenizer
+from tests.unit.services.transformers_config import compare
 
 FOLDER = Path(__file__).parents[4]
 FILES = {
@@ -28,8 +29,26 @@ def told(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["released", "demo", "defaults"])
 def test_every_object_equals_that_of_transformers(name: str) -> None:
-    expected = Qwen3OmniMoeConfig.from_dict(told(name)).to_dict()
-    assert OmniConfig.from_dict(told(name)).to_dict() == expected
+    compare(OmniConfig.from_dict(told(name)), Qwen3OmniMoeConfig.from_dict(told(name)))
+
+
+def test_rotary_embedding_equals_that_of_transformers_when_it_is_stretched() -> None:
+    changed = told("demo")
+    for rope in ({"type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 4.0}):
+        text = changed["thinker_config"]["text_config"]
+        text.pop("rope_parameters", None)
+        text |= {"rope_scaling": rope, "rope_theta": 7.0}
+        compare(OmniConfig.from_dict(changed), Qwen3OmniMoeConfig.from_dict(changed))
+
+
+def test_other_names_of_fields_are_read_as_transformers_reads_them() -> None:
+    changed = told("demo")
+    changed["talker_config"]["text_config"]["num_local_experts"] = 3
+    changed["thinker_config"]["audio_config"]["hidden_size"] = 24
+    compare(OmniConfig.from_dict(changed), Qwen3OmniMoeConfig.from_dict(changed))
+    made = OmniConfig.from_dict(changed)
+    assert made.talker_config.text_config.num_experts == 3
+    assert made.thinker_config.audio_config.d_model == 24
 
 
 @pytest.mark.parametrize("part", ["thinker_config", "talker_config", "code2wav_config"])

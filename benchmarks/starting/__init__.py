@@ -1,0 +1,1 @@
+"""What starting all processes of a deployment costs."""
