@@ -1,7 +1,7 @@
-"""Serves speech models as microservices. This package also contains the Python SDK for them.
+"""Serves speech models as microservices, and includes the Python SDK to use them.
 
-Importing this package imports none of its modules. A name is loaded when it is first used, so that
-tools and servers load only what they need.
+Importing this package does not import any of its modules. Names are loaded on first use, so that
+tools and servers only load what they need.
 """
 
 from __future__ import annotations

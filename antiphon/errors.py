@@ -1,7 +1,7 @@
-"""The errors that antiphon raises, independent of the protocol.
+"""The errors that antiphon raises. They are the same for all protocols.
 
-Every error has a code, a message and a location. The code determines how the caller can react. The
-location is the request field, the stage or the edge that the error refers to.
+Every error has a code, a message and a location. The code determines how the caller should react.
+The location is the request field, the stage or the edge that caused the error.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import logging
 class PrintableFormatter(logging.Formatter):
     """Escapes non-printable characters in the same way as JSON.
 
-    Messages may quote client input. Therefore line breaks, control characters (including C1) and
-    bidirectional overrides in a message are escaped. Only the lines of a traceback start new lines.
+    Messages may quote client input, so line breaks, control characters (including C1) and
+    bidirectional overrides are escaped. Only tracebacks span several lines.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:

@@ -52,7 +52,7 @@ class IdleWatch:
         self._running = self._closed = False
 
     def add(self, call: Watched, idle_s: float) -> None:
-        """Watch a call until it is over or its `idle_s` changes. After a change, add the call
+        """Watch a call until it ends or its `idle_s` changes. After a change, add the call
         again.
         """
         with self._changed:

@@ -36,11 +36,10 @@ class Retry:
     restart.
 
     A server counts as unreachable if the connection is refused or broken, if its name cannot be
-    resolved, or if the server is shutting down. In this case, the client retries for up to
-    `within_s` seconds after the first failure. If the server has never responded to this client,
-    the address may be wrong, so the limit is `connect_within_s` instead. Any other `retryable`
-    error counts as one of `attempts`. This is the case if no slot is free or a stage is down, for
-    example. Set `attempts` to 1 to disable all retries.
+    resolved, or if the server is shutting down. The client then retries for up to `within_s`
+    seconds after the first failure. If the server has never responded to this client, the address
+    may be wrong, so the limit is `connect_within_s` instead. Any other `retryable` error, such as a
+    lack of free slots, counts as one of `attempts`. Set `attempts` to 1 to disable all retries.
 
     The first pause lasts `pause_s` seconds. Each further pause is twice as long, up to
     `longest_pause_s`. Each pause is shortened at random by up to half, so that clients do not all

@@ -3,10 +3,10 @@
 A wall clock continues while a process is starved of CPU time, stopped, or paused together with its
 machine. During this time the peer's answer may already be in the socket, unread. A wall-clock
 deadline would then report the peer as unresponsive although the waiting process caused the delay.
-Therefore the process waits in slices and reports how late each slice ended. A slice that ended on
-time counts in full. A slice that ended late counts less, depending on how late it was. As a result,
-the last slice before the deadline always ends on time, and an answer would have been read during
-it.
+For this reason, the process waits in slices, and reports how late each slice ended. A slice that
+ended on time counts in full. A slice that ended late counts less, depending on how late it was. As
+a result, the last slice before the deadline always ends on time, and an answer would have been read
+during it.
 
 The idea comes from Lifeguard's local health (https://arxiv.org/abs/1707.00788): a failure detector
 should suspect itself before it suspects its peers.

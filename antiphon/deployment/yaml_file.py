@@ -1,8 +1,8 @@
 """YAML files as plain data, with error messages that name the file.
 
-PyYAML parses the file, and the document is built from PyYAML's events. Therefore the file can
-influence neither how much memory its aliases need nor which exception the caller receives. In
-addition, there is no large graph of nodes whose garbage collection would stop the other threads.
+PyYAML parses the file, and the document is built directly from PyYAML's events. This way, the file
+controls neither how much memory its aliases use nor which exceptions the caller sees. It also
+avoids a large graph of nodes, whose garbage collection would pause the other threads.
 """
 
 from __future__ import annotations

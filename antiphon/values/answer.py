@@ -1,4 +1,4 @@
-"""The usage and the function calls of a model's answer."""
+"""Usage and function calls of a model's answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphon.values.brief import brief
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The resources that a request used, in tokens, codec frames of audio, and image positions."""
+    """The resources that a request used, in tokens, audio codec frames, and image positions."""
 
     prompt_tokens: int = 0
     prompt_audio_tokens: int = 0
@@ -25,7 +25,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A function call. `arguments` is the text of a JSON object, which `parsed` decodes.
+    """A function call. `arguments` is a JSON object as text, which `parsed` decodes.
 
     Send its result with `Message.tool(call, ...)`, after the message that contains the call.
     """

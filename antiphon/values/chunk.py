@@ -1,4 +1,4 @@
-"""The unit of data on an edge. On the wire, it is the proto message `Chunk`."""
+"""The unit of data on an edge, which is sent as the proto message `Chunk`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ keep the IDs of ended sessions.
 
 
 class Chunk(Struct, frozen=True):
-    """A piece of the data that one edge carries in one segment.
+    """A piece of the data on one edge of a segment.
 
     `position` is the index of its first token, row, frame or sample within the segment.
     `finish_reason` is set if and only if `segment_finished` is set. Tensors must not be modified
@@ -54,8 +54,8 @@ class Chunk(Struct, frozen=True):
 
 
 def concatenate(pieces: list[Tensors]) -> dict[str, Tensor]:
-    """Concatenate consecutive pieces of an edge. Tensors that have the same name are joined along
-    axis 0.
+    """Concatenate consecutive pieces of an edge. Tensors with the same name are joined along axis
+    0.
     """
     parts: dict[str, list[Tensor]] = {}
     for piece in pieces:

@@ -31,7 +31,7 @@ FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
-    """A piece of text in a message."""
+    """A part of a message that consists of text."""
 
     text: str
 
@@ -39,7 +39,7 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tex
 class AudioPart(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="audio"
 ):
-    """A recording, which is given by its index among the conversation's recordings.
+    """A recording, referred to by its index among the conversation's recordings.
 
     If one recording is `alone`, all of them are. Each recording is then encoded independently of
     the others. Only the last recording can be `live`. It is still in progress, and its samples
@@ -52,13 +52,13 @@ class AudioPart(
 
 
 class ImagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="image"):
-    """An image, which is given by its index among the conversation's images."""
+    """An image, referred to by its index among the conversation's images."""
 
     index: int
 
 
 class VideoPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="video"):
-    """A video, which is given by its index among the conversation's videos."""
+    """A video, referred to by its index among the conversation's videos."""
 
     index: int
 
@@ -91,7 +91,7 @@ class ConversationMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether the reply must begin with a function call, and how many calls it may contain.
+    """The rules for function calls in a reply.
 
     `forced` is the name of the function that must be called. If it is empty, the model must call a
     function but may choose which. If it is None, no call is required. If `parallel` is false, the
@@ -103,7 +103,7 @@ class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """All messages of a request, and the media to which their parts refer.
+    """All messages of a request, and the media that their parts refer to.
 
     Recordings are float32 mono vectors, or the keys of recordings that the stage already has.
     Images and videos are complete files in uint8 vectors. `tools` are the functions that the reply
@@ -203,8 +203,7 @@ class RecordingKey:
     """Computes a recording's key incrementally from its samples."""
 
     def __init__(self) -> None:
-        # SHA-256 is used because CPUs have instructions for it. With them, it takes half as long as
-        # BLAKE2.
+        # SHA-256 takes half as long as BLAKE2, because CPUs have instructions for it.
         self._hash = hashlib.sha256(usedforsecurity=False)
         self.samples = 0
 

@@ -1,5 +1,5 @@
-"""The part of a segment that the client has already received in another session. A new session
-continues after it.
+"""The part of a segment that the client has already received in another session, and after which a
+new session continues.
 """
 
 from __future__ import annotations

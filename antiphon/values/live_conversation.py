@@ -1,8 +1,7 @@
 """The commands, events, items and settings of conversations, independent of the protocol.
 
 The SDK exposes these classes. The gateway executes the commands and emits the events. Its endpoints
-convert them to and from their protocols. Times are floats in seconds. Audio is 16-bit little-endian
-mono.
+convert them to and from their protocols. Times are in seconds. Audio is 16-bit little-endian mono.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class VoiceTurns:
 
 @dataclass(frozen=True, slots=True)
 class TimedTurns:
-    """Turns of a fixed duration. Every `answer_every_s` seconds of audio form a message, which is
+    """Turns of a fixed duration. Each `answer_every_s` seconds of audio become a message, which is
     answered.
 
     `answer_every_s` must be at least 0.5. Turns that arrive during an answer are queued. All of
@@ -112,7 +111,8 @@ class Item:
     """A message in a conversation. A part that is a `str` is text. A function call and its result
     are separate items.
 
-    The server sets `complete`. It is false if the answer was interrupted or is still in progress.
+    `complete` is set by the server. It is false if the answer was interrupted or is still in
+    progress.
     """
 
     role: str
@@ -135,7 +135,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class HeldSettings:
-    """The current settings. They are described at `ConversationOptions`.
+    """The current settings, which are described in `ConversationOptions`.
 
     In events, a recording in `options` is represented by empty bytes.
     """
@@ -177,8 +177,8 @@ class ConversationOpened:
     """The conversation is open. `sample_rate_hz` is the sample rate of the answers, or 0 if they
     have no audio.
 
-    This event is emitted again if the server was lost and another one continues. In this case, an
-    answer that was in progress ends with the status "failed" and contains the part that was
+    This event is emitted again if the server was lost and another one has taken over. An answer
+    that was in progress then ends with the status "failed", and contains the part that was
     received. Unprocessed commands are sent again.
     """
 
@@ -341,8 +341,8 @@ class ResponseItemStarted:
 
 @dataclass(frozen=True, slots=True)
 class ResponseTextDelta:
-    """The next piece of text. It never ends within a character. The text of a spoken message may
-    arrive earlier than its audio.
+    """The next piece of text, which never ends in the middle of a character. The text of a spoken
+    message may arrive earlier than its audio.
     """
 
     response_id: str
@@ -370,8 +370,8 @@ class ResponseAudioDelta:
 class ResponseFunctionCallDelta:
     """The next part of a function call's `arguments`.
 
-    The call is valid once `ResponseFunctionCall` delivers it as a whole. If it turns out to be
-    invalid or is cancelled before that, its item is removed (`ItemRemoved`).
+    Wait for `ResponseFunctionCall`, which contains the complete call, before you act on it. If the
+    call turns out to be invalid or is cancelled before that, its item is removed (`ItemRemoved`).
     """
 
     response_id: str

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class TokenLogprob:
     r"""A token of a reply, or an alternative to it.
 
-    `token_bytes` are the bytes that the token adds to the text. They may be part of a character.
-    For a special ID, they are its name. `logprob` is the natural logarithm of the probability that
-    the model assigns to the token, before temperature, penalties and truncation are applied. It may
-    be -inf. `top` contains the most likely tokens at this position, in descending order. Their own
-    `top` is empty.
+    `token_bytes` contains the bytes that the token adds to the text, which may be part of a
+    character. For a special token, it contains the token's name. `logprob` is the natural logarithm
+    of the probability that the model assigns to the token, before temperature, penalties and
+    truncation are applied. It may be -inf. `top` contains the most likely tokens at this position,
+    in descending order. Their own `top` is empty.
     """
 
     token_id: int

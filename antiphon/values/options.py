@@ -1,8 +1,8 @@
-"""Options of a model, which are request settings in addition to the messages, such as a language,
-an instruction or a reference recording.
+"""Model options, which are additional request settings such as a language, an instruction or a
+reference recording.
 
-A pipeline declares them and `Describe` lists them. The gateway and the stage validate values
-against the same description.
+They are declared by the pipeline and listed by `Describe`. The gateway and the stages validate
+values against the same description.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ class OptionKind(enum.Enum):
 class Option:
     """The description of an option.
 
-    A text must be one of `choices`, regardless of case, and have at most `max_bytes` bytes of
-    UTF-8. If there are no choices, any text is allowed. A number must be between `least` and
-    `most`. A recording must be at most `max_s` seconds long at `sample_rate_hz`. One additional
-    sample is allowed, because resampling rounds up. If `instructs` is true, the text describes how
-    to speak. A pipeline has at most one such option. A checkpoint may replace the description by
-    means of `StageFacts.options`.
+    A text must have at most `max_bytes` bytes in UTF-8. If there are `choices`, it must be one of
+    them, ignoring case. A number must be between `least` and `most`. A recording must be at most
+    `max_s` seconds long at `sample_rate_hz`. One additional sample is allowed, because resampling
+    rounds up. If `instructs` is true, the text describes how to speak. A pipeline has at most one
+    such option. A checkpoint may replace the description through `StageFacts.options`.
     """
 
     name: str

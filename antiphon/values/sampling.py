@@ -101,7 +101,7 @@ class Sampling:
         return self.temperature == 0.0
 
     def with_request(self, request: SamplingRequest) -> Sampling:
-        """Return a copy of these defaults to which the request's settings have been applied."""
+        """Return a copy of these defaults with the request's settings applied."""
         return replace(self, **request.given())
 
     def keyed(self, role: str, choice: int) -> Sampling:
@@ -112,13 +112,13 @@ class Sampling:
 
 
 def stream_key(seed: int, role: str, choice: int = 0) -> int:
-    """Return the key for all random draws of a stage in one answer. It has `KEY_BITS` bits.
+    """Return the `KEY_BITS`-bit key for all random draws of a stage in one answer.
 
     `seed` is the seed of the request and must be at most `MAX_SEED`. `role` is the role of the
     stage. `choice` is the number of the answer, if a request has several, and has 32 bits. The key
-    is a cryptographic hash of an unambiguous encoding of these three values. Therefore stages,
-    answers and seeds draw independently of each other, even if seeds are equal, consecutive or
-    chosen with knowledge of the draws.
+    is a cryptographic hash of an unambiguous encoding of these three values. This makes the draws
+    of different stages, answers and seeds independent of each other, even if the seeds are equal,
+    consecutive or chosen with knowledge of the draws.
     """
     message = seed.to_bytes(8, "little") + choice.to_bytes(4, "little") + role.encode()
     digest = blake2b(message, digest_size=KEY_BITS // 8, person=b"antiphon.draws").digest()

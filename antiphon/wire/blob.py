@@ -1,14 +1,14 @@
 """The tensor blob, an encoding of named tensors that all transports use.
 
 A blob consists of magic bytes (4 bytes), the length of the header (uint32, little endian), a
-msgpack header, and the tensors. There is padding before each tensor, so that it starts at a
-multiple of 64 bytes from the start of the blob. Views of the tensors are therefore aligned if the
-blob is. A small blob is sent inline and is not aligned, so its tensors start at multiples of 16
+msgpack header, and the tensors. Each tensor is preceded by padding, so that it starts at a multiple
+of 64 bytes from the start of the blob. Views of the tensors are therefore aligned if the blob is.
+Small blobs are sent inline and are not aligned, so their tensors only start at multiples of 16
 bytes.
 
 The header contains a list of (name, dtype, shape, offset) and a small map of strings. The data is
-little endian and C contiguous. Decoding copies nothing and validates everything. Every length,
-offset and dtype is checked against the available bytes, and any inconsistency raises `DataLoss`.
+little endian and C contiguous. Decoding copies no data. It checks every length, offset and dtype
+against the available bytes, and raises `DataLoss` if there is any inconsistency.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
     header = _header_bytes(view)
     places = (_kept_places if len(header) <= KEPT_HEADER_BYTES else _places)(header)
     tensors: dict[str, Tensor] = {}
-    # A tensor keeps the whole blob alive but is accounted for with its own size only. Therefore the
-    # number of bytes that belong to no tensor is limited.
+    # A tensor keeps the whole blob alive, but only counts with its own size. The number of bytes
+    # that belong to no tensor is therefore limited.
     unclaimed = size - _PREFIX.size - len(header) - ALIGNMENT
     for place in places:
         if place.end > size:

@@ -1,11 +1,11 @@
 """The checksum at the end of every message between services.
 
-TCP's checksum misses about one in ten thousand damaged segments, and the memory in proxies and
+TCP's checksum misses about one in ten thousand corrupted segments, and the memory of proxies and
 network cards is not protected at all. A flipped byte in a codec frame would be audible. TLS would
 detect it, but TLS is optional. On a link, the checksum follows the message. Everywhere else, it is
-the last field of the message. Generated code does not know this field's number and skips it, so any
-client can read the messages of the services. A client that uses only generated code sends no
-checksum. Stages accept session requests from such clients.
+the last field of the message. Generated code skips this field because its number is unknown, so any
+client can read the services' messages. A client that only uses generated code sends no checksum,
+and stages accept its session requests nevertheless.
 """
 
 from __future__ import annotations

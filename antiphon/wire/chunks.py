@@ -1,7 +1,7 @@
 """Conversion between chunks and proto messages.
 
-When a message is read, everything that proto types cannot guarantee is validated, for example
-contradictory flags and the size of a payload. A malformed chunk raises `DataLoss`.
+When a chunk is read, properties that proto types cannot guarantee are validated, such as its flags
+and the size of its payload. A malformed chunk raises `DataLoss`.
 """
 
 from __future__ import annotations

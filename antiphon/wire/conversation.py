@@ -2,7 +2,7 @@
 use it.
 
 A value and its message have the same field names, so a new type of event only needs a row in
-`EVENTS`. An unknown event is read as None. If a message lacks a field, the default of the value
+`EVENTS`. An unknown event is converted to None. If a message lacks a field, the value's default
 applies.
 """
 

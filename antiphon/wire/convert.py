@@ -1,8 +1,8 @@
 """Conversion of settings and errors to and from proto messages.
 
-Chunks are converted in chunks.py, which needs numpy. When a message is read, everything that proto
-types cannot guarantee is validated, for example ranges. An invalid value raises `InvalidArgument`
-with its field.
+Chunks are converted in chunks.py, which needs numpy. When a message is read, properties that proto
+types cannot guarantee are validated, such as ranges. An invalid value raises `InvalidArgument` with
+its field.
 """
 
 from __future__ import annotations

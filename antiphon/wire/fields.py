@@ -1,7 +1,7 @@
 """Counts the fields of a serialized message before the message is parsed.
 
-A field of two bytes needs more than a hundred bytes after parsing, and parsing holds the GIL all
-the time. Therefore the fields of messages from untrusted clients are counted first.
+A field of two bytes takes up more than a hundred bytes after parsing, and the GIL is held during
+parsing. For this reason, the fields of messages from untrusted clients are counted first.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Serialization of link requests, with a fast path for payload frames.
 
-A frame is encoded in the same way as protobuf encodes `LinkRequest.frame`, but its bytes are copied
-only once on writing and not at all on reading. With protobuf, each MiB would be copied three more
-times on writing and two more times on reading. All other requests are serialized by protobuf. Each
-message is followed by a checksum (`checksum.py`).
+A frame is encoded just as protobuf encodes `LinkRequest.frame`, but its bytes are only copied once
+when writing, and not at all when reading. Protobuf would copy them three more times when writing
+and two more times when reading. All other requests are serialized by protobuf. Each message is
+followed by a checksum (`checksum.py`).
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def message_from_bytes(raw: bytes) -> CameOnLink:
 
 
 def as_frame(message: LinkMessage) -> Frame | None:
-    """Return the message as a frame, no matter which parser produced it, or None if it is not a
-    frame.
+    """Return the message as a frame, or None if it is not one. This works for the results of both
+    parsers.
     """
     if isinstance(message, Frame):
         return message

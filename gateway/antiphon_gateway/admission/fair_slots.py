@@ -1,6 +1,4 @@
-"""Distributes slots fairly among waiting tasks, regardless of the amount of work that each of them
-has.
-"""
+"""Distributes slots fairly among waiting callers, however much work each of them has."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class RoleSlots:
         self.limit, self.refused_at, self.retry_at = self.held, now, now + self.pause_s
 
     def try_again(self, wanted: int, now: float) -> None:
-        """Allow one more attempt if the pause is over and there are not enough free slots."""
+        """Allow one more attempt if the pause has ended and there are not enough free slots."""
         if self.limited and now >= self.retry_at and self.free < wanted:
             self.limit, self.retry_at = max(self.limit, self.held) + 1, now + self.pause_s
 

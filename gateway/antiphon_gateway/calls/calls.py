@@ -455,8 +455,8 @@ def _released(prepared: PreparedRequest) -> Iterator[None]:
 async def _granted(
     place: Reservation, prepared: PreparedRequest, on_wait: Callable[[Reservation], None]
 ) -> None:
-    """Return when a request may start. Its memory is accounted for in the right place in the
-    meantime.
+    """Wait until a request may start. While it waits, its memory counts as that of a waiting
+    request.
     """
     lease = prepared.media.lease
     if place.waits:
@@ -468,7 +468,7 @@ async def _granted(
 
 
 def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
-    """Wrap a callback so that it is called once per role, regardless of the number of attempts."""
+    """Wrap a callback so that it is called once per role, even if there are several attempts."""
     told: set[str] = set()
 
     def tell_once(role: str) -> None:
@@ -480,7 +480,7 @@ def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
 
 
 async def _wait_first(events: Iterable[asyncio.Event], timeout_s: float) -> None:
-    """Return when one of the events is set or the time is over."""
+    """Wait until one of the events is set or the time is up."""
     waits = [asyncio.create_task(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

@@ -1,1 +1,1 @@
-"""Determines who may send requests. API keys and their limits are read from a file."""
+"""Determines who may send requests, based on a file of API keys and their limits."""

@@ -51,7 +51,7 @@ class GrpcPeers:
         self._hosts[name] = host
 
     def remove(self, name: str) -> None:
-        """Record that the connection has ended. If there is none, this has no effect."""
+        """Record that a connection has ended, if there is one."""
         self._hosts.pop(name, None)
 
     def address_of(self, peer: str) -> Address | None:

@@ -1,10 +1,9 @@
-"""Determines the identity of callers. This is the only place that does so, for HTTP, WebSockets and
-gRPC.
+"""Determines the identity of callers, for HTTP, WebSockets and gRPC.
 
-A caller is identified by a trusted proxy, by a token of a trusted issuer, or by an API key, in this
-order. A proxy is recognized by the address of its connection. Names from different sources never
-collide. Those from a proxy begin with `proxy:`, those from tokens begin with `jwt:`, and names of
-keys contain no colon.
+A caller is identified by a trusted proxy, by a token from a trusted issuer, or by an API key, in
+this order. A proxy is recognized by the address of its connection. Names from different sources
+never collide: those from a proxy begin with `proxy:`, those from tokens begin with `jwt:`, and
+names of keys contain no colon.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The file with the API keys. It contains hashes, names and limits. This module performs no I/O,
 except for reading the file.
 
-A key has 256 random bits, so it cannot be guessed. Therefore a plain SHA-256 of a key is as safe in
-a file as a slow hash, which is intended to make it expensive to guess passwords. A slow hash would
-take tens of milliseconds per request, and requests with wrong keys could use up the CPU.
+Slow hashes protect passwords, which can be guessed. A key has 256 random bits, so a plain SHA-256
+hash in the file is just as safe. A slow hash would take tens of milliseconds per request, and
+requests with wrong keys could use up the CPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The current use of one key, compared with its limits."""
+"""Tracks the use of a key, and enforces its limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ NO_LIMITS = KeyLimits()
 
 
 class KeyLimitReached(ResourceExhausted):
-    """A key has reached one of its limits. `limit` is the name of the setting in its file."""
+    """Raised if a key has reached one of its limits. `limit` is the name of the setting in the key
+    file.
+    """
 
     def __init__(self, limit: str, message: str, retry_after_s: float) -> None:
         wait_s = min(max(retry_after_s, SHORTEST_RETRY_S), LONGEST_RETRY_S)

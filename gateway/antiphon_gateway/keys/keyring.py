@@ -1,8 +1,8 @@
 """The keys that are currently valid. They are read at startup, and again when their file has
 changed.
 
-If a key is withdrawn or expires, its conversations end. The file is checked while there are
-conversations, because there is no notification when a Secret is mounted again.
+If a key is revoked or expires, its conversations end. The file is polled while there are
+conversations, because there is no notification when a mounted Secret changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EndConversation = Callable[[AntiphonError], None]
 
 
 class Keyring:
-    """Finds the key of a request. Without a file, every request is allowed.
+    """Looks up the key of a request. Without a key file, every request is allowed.
 
     Raises `InvalidArgument` if the file is invalid. If the file becomes invalid later, its last
     valid content remains in effect and an error is logged.

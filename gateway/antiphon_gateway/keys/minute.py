@@ -1,4 +1,4 @@
-"""Sums of the last minute. This module performs no I/O."""
+"""Sums over the last minute. This module performs no I/O."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""JWTs of one issuer, which are verified with the issuer's public keys. PyJWT does the
-cryptography.
+"""Verifies JWTs from one issuer with the issuer's public keys. PyJWT does the cryptography.
 
-The configuration alone determines what is accepted. It lists the algorithms, and the keys come from
-its file. A token never provides its own key (`jku`, `x5u` and `jwk` are not read), and the length
-of a token is checked before it is parsed.
+Only the configuration determines what is accepted. It lists the algorithms, and refers to the file
+with the keys. A token can never provide its own key (`jku`, `x5u` and `jwk` are not read). The
+length of a token is checked before it is parsed.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Recordings, images, videos and audio on their way between clients and the model."""
+"""Converts recordings, images, videos and audio between clients and the model."""

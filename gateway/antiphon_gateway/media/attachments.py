@@ -1,5 +1,5 @@
-"""The attachments to which the parts of a request's messages refer, both as they were received and
-as they are sent to the stages.
+"""The attachments of a request's messages, both as they were received and as they are sent to the
+stages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FieldsByKind = Mapping[str, Sequence[str]]
 class MediaInput:
     """Provides the recordings, images and videos of requests. It fetches URLs and decodes files.
 
-    The decoded data is accounted for in `memory`.
+    The decoded data counts towards `memory`.
     """
 
     fetcher: UrlFetcher

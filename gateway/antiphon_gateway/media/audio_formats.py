@@ -1,8 +1,8 @@
 """The audio formats that a client can request, and their encoders, which work piece by piece.
 
-The output for a piece may be sent immediately, because nothing is changed after it has been
-written. Therefore headers do not specify lengths. An encoder for a `whole` file returns everything
-at the end, including the lengths.
+The output for a piece can be sent immediately, because it never changes later. This means that
+headers cannot contain lengths. An encoder for a `whole` file returns everything at the end,
+including the lengths.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class PcmEncoder:
         self._begun = False
 
     def add(self, samples: Tensor) -> bytes:
-        """See `AudioEncoder`."""
+        """Implements `AudioEncoder`."""
         data = to_pcm16(samples)
         if self._whole:
             self._parts.append(data)
@@ -105,7 +105,7 @@ class PcmEncoder:
         return self._opening() + data
 
     def finish(self) -> bytes:
-        """See `AudioEncoder`."""
+        """Implements `AudioEncoder`."""
         if not self._whole:
             return self._opening()
         data = b"".join(self._parts)
@@ -140,13 +140,13 @@ class SoundFileEncoder:
             soundfile._snd.sf_command(self._file._file, _SET_OGG_PAGE_LATENCY_MS, page_ms, 8)
 
     def add(self, samples: Tensor) -> bytes:
-        """See `AudioEncoder`."""
+        """Implements `AudioEncoder`."""
         # If the format is lossless, these are exactly the same samples as in `pcm`.
         self._file.write(pcm16_of(samples) if self._exact else np.clip(samples, -1.0, 1.0))
         return self._taken()
 
     def finish(self) -> bytes:
-        """See `AudioEncoder`."""
+        """Implements `AudioEncoder`."""
         self._file.close()
         return self._sink.getvalue() if isinstance(self._sink, io.BytesIO) else self._taken()
 

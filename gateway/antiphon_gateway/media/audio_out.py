@@ -58,8 +58,9 @@ def to_base64(data: bytes | bytearray) -> str:
 class Base64Stream:
     """Base64 pieces that can be concatenated as text and then decoded to the whole data.
 
-    Some clients concatenate before they decode. Therefore every piece except for the last one
-    encodes a multiple of `BASE64_GROUP_BYTES` bytes. The remaining bytes wait for the next piece.
+    Some clients concatenate the pieces before they decode them, so every piece except for the last
+    one encodes a multiple of `BASE64_GROUP_BYTES` bytes. The remaining bytes are kept for the next
+    piece.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Connections to addresses that have been validated, with limits for their responses.
 
-httpcore2 requests every connection from its network backend. Therefore a request can only reach an
-address that `is_allowed` has accepted, regardless of names, literal addresses and redirects. A name
-is resolved once per request, and the connection uses an address from this result.
+httpcore2 opens every connection through its network backend, so a request can only reach an address
+that `is_allowed` has accepted. This also holds for host names, literal addresses and redirects. A
+name is resolved once per request, and the connection uses an address from this result.
 """
 
 from __future__ import annotations

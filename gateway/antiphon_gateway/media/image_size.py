@@ -1,5 +1,5 @@
-"""Determines the width and the height of an image, and the number of pieces in its file, without
-decoding it.
+"""Reads the width and height of an image, and the number of pieces in its file, without decoding
+it.
 """
 
 from __future__ import annotations

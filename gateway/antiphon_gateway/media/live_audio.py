@@ -47,10 +47,10 @@ LIVE_FORMATS = {each.name: each for each in (PCM16, MU_LAW, A_LAW)}
 
 
 def bare_samples(data: bytes, wanted: LiveFormat, field: str) -> bytes:
-    """Return the samples of audio that should have no container.
+    """Return the samples of audio that must not have a container.
 
-    If it is a WAV file in the same format, its samples are returned. Raises `InvalidArgument` for
-    all other files, which would sound like noise.
+    A WAV file in the same format is accepted, and its samples are returned. Raises
+    `InvalidArgument` for all other files, which would be heard as noise.
     """
     found = unmistakable_container(data)
     if found is None:
@@ -87,8 +87,8 @@ class AppendedFiles:
         self._rejected = False
 
     def bare(self, data: bytes, wanted: LiveFormat, field: str) -> bytes:
-        """Return the samples in the piece. Raises `InvalidArgument` if it belongs to a file. In
-        this case, drop the piece.
+        """Return the samples in the piece. Raises `InvalidArgument` if it belongs to a file, in
+        which case the piece must be dropped.
 
         Call `begin` after the samples have been used.
         """

@@ -107,7 +107,7 @@ class AacEncoder:
         self._stream.bit_rate = AAC_BITS_PER_S
 
     def add(self, samples: Tensor) -> bytes:
-        """See `AudioEncoder`."""
+        """Implements `AudioEncoder`."""
         if len(samples):
             clipped = np.clip(samples, -1.0, 1.0)
             self._container.mux(
@@ -117,7 +117,7 @@ class AacEncoder:
         return b"" if self._whole else self._sink.take()
 
     def finish(self) -> bytes:
-        """See `AudioEncoder`."""
+        """Implements `AudioEncoder`."""
         if self._samples:
             self._container.mux(self._stream.encode(None))
         self._container.close()

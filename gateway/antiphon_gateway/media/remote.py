@@ -1,4 +1,4 @@
-"""Files that requests refer to by URL. They are only fetched from public addresses."""
+"""Fetches files that requests refer to by URL. By default, only public addresses are allowed."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class RemoteUrl:
 class UrlFetcher:
     """Fetches the files of requests if the deployment permits this.
 
-    The data is accounted for in `memory`. `resolve` returns the addresses of a name. By default,
-    this is the resolver of the system, on separate threads, so that slow names only delay other
-    names. Raises `InvalidArgument` if a configured network is invalid.
+    The data counts towards `memory`. `resolve` returns the addresses of a name. By default, this is
+    the system's resolver, which runs on separate threads so that slow lookups only delay other
+    lookups. Raises `InvalidArgument` if a configured network is invalid.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class UrlFetcher:
 
     @contextmanager
     def download(self) -> Iterator[Download]:
-        """Return a context manager for the files of one request. Their memory is accounted for
-        until the end of the block.
+        """Return a context manager for the files of a request. Their memory is leased until the
+        context ends.
         """
         download = Download(self)
         with self._memory.lease(Holder.UPLOADS, download.give_way, of_client=False) as lease:

@@ -1,4 +1,4 @@
-"""The recordings, images and videos of one request. Each of them is fetched and decoded at most
+"""The recordings, images and videos of a request. Each of them is fetched and decoded at most
 once.
 """
 
@@ -68,12 +68,12 @@ class RequestRecording:
 
 
 class RequestMedia:
-    """The media of one request, as described in the docstring of the module.
+    """The media of one request, as described in the module docstring.
 
     `rate_hz` and `limits` are those of the stage that reads recordings. `key` is the name of the
     API key. Recordings that are `named` may be sent to a stage as keys, and are only decoded if a
     session needs their samples. With `alone`, the encoding of each recording is independent of the
-    others. The decoded data is accounted for in `lease` until the lease is closed.
+    others. The decoded data counts towards `lease`, until the lease is closed.
     """
 
     def __init__(
@@ -205,9 +205,7 @@ class RequestMedia:
         self.lease.close()
 
     def _counted(self) -> Counted:
-        """Return a function that accounts for data that has been decoded since then, in addition to
-        the lease's current size.
-        """
+        """Return a function that adds newly decoded data to the lease's current size."""
         others_bytes = self.lease.size_bytes - self.size_bytes
 
         def count() -> None:

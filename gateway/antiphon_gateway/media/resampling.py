@@ -1,9 +1,9 @@
-"""Resamples recordings in the same way as the packages of the models.
+"""Resamples recordings in the same way as the reference implementations of the models.
 
-They call `librosa.resample`, which uses soxr at high quality. It then adds zeros at the end or cuts
-the end, so that there are `ceil(n * (to / from))` samples, computed in floating point. soxr alone
-rounds the number of samples, so a third to a half of all lengths would lack one sample. This may
-change the number of frames of a codec or a mel front end.
+These call `librosa.resample`, which uses soxr at high quality. It then pads or cuts the end, so
+that there are `ceil(n * (to / from))` samples, computed in floating point. soxr alone rounds the
+number of samples, so a third to a half of all lengths would be one sample short. This could change
+the number of frames of a codec or a mel front end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Accepts connections and counts them before their TLS handshake.
 
-asyncio's servers create the protocol of a TLS connection when the connection is accepted, but only
-call it after the handshake. A client that never completes its handshake would use a file descriptor
-that no limit takes into account.
+asyncio's servers only call the protocol of a TLS connection after its handshake. A client that
+never completes its handshake would occupy a file descriptor that is not subject to any limit.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
-"""The time in seconds for which no connections are accepted after the process or the host has run
-out of file descriptors.
+"""How many seconds to stop accepting connections for after the process or the host has run out of
+file descriptors.
 """
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 

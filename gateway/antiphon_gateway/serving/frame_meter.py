@@ -1,9 +1,10 @@
 """Limits on the HTTP/2 frames that a client sends.
 
-gRPC's C core does not limit most of them. Header blocks keep its threads busy if one never ends or
-if many are large, so calls on other connections stall. Calls of other clients were also cancelled
-when many calls were started and reset immediately. The cause of this is not known. Other floods
-only use CPU time. The meter reads only the nine bytes at the start of each frame.
+gRPC's C core does not limit most of them. A header block that never ends, or many large ones, can
+keep its threads busy, so that calls on other connections stall. In tests, calls of other clients
+were also cancelled when many calls were started and immediately reset. The cause of this is
+unknown. Other floods only use CPU time. The meter only reads the nine bytes at the start of each
+frame.
 
 The rates apply to all connections of an address together, so opening new connections does not help.
 They are high enough for a proxy that serves many clients, and for clients that send a ping with

@@ -1,10 +1,10 @@
 """The connections of the gRPC endpoint. They are accepted and limited here, and served by gRPC.
 
-gRPC's C core limits neither the number of connections of one address nor most types of frames, and
-a Python server cannot access its sockets. Therefore the gateway accepts the connections, terminates
-TLS, counts the frames (`frame_meter.py`), and forwards the bytes to gRPC over a Unix socket
-(`socket_names.py`). Flow control and back-pressure still work end to end, because each
-direction buffers at most `BUFFER_BYTES` bytes before it stops reading.
+gRPC's C core limits neither the number of connections per address nor most types of frames, and a
+Python server has no access to its sockets. For this reason, the gateway accepts the connections
+itself, terminates TLS, counts the frames (`frame_meter.py`), and forwards the bytes to gRPC over a
+Unix socket (`socket_names.py`). Flow control and back-pressure still work end to end, because each
+direction stops reading once `BUFFER_BYTES` bytes are buffered.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class GrpcFront:
             connected.close()
 
     def admit(self, new: ClientSide) -> bool:
-        """Make space for a connection, or refuse it."""
+        """Make room for a connection, or refuse it."""
         own = self._by_address.get(new.address, ())
         if len(own) >= self.bounds.per_address:
             self.count(Refused.GRPC_ADDRESS)
@@ -212,7 +212,7 @@ class ClientSide(asyncio.Protocol):
         self._early += data
 
     async def _connect_grpc(self) -> None:
-        """Connect to gRPC, which has its own deadlines for everything after that."""
+        """Connect to gRPC, which then applies its own deadlines."""
         connecting = socket.socket(socket.AF_UNIX)
         connecting.setblocking(False)
         try:

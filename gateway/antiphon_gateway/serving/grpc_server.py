@@ -2,10 +2,10 @@
 second server while it is draining.
 
 gRPC only asks clients to connect elsewhere (GOAWAY) if the server is stopping, and a server that is
-stopping accepts no connections. A client that stays connected would send requests again and again
-to a gateway that refuses them, although other gateways could serve them. Therefore new connections
-go to a second server during the drain. Its services refuse all calls, while the first server
-finishes its calls.
+stopping accepts no connections. A client that stays connected would keep sending requests to a
+gateway that refuses them, although other gateways could serve them. During the drain, new
+connections therefore go to a second server. Its services refuse all calls, while the first server
+finishes its own.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class GrpcServer:
         return address
 
     async def wait_closed(self) -> None:
-        """Return if the server stops serving without having been stopped."""
+        """Wait until the server stops for a reason other than a call to `stop`."""
         (first,) = self._servers
         await wait_closed(first)
 

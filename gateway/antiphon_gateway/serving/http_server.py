@@ -1,4 +1,4 @@
-"""uvicorn's server, with the way in which the gateway starts and ends it."""
+"""uvicorn's server, adapted to how the gateway starts and stops it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from antiphon_gateway.serving.accepting import accept_connections, start_connect
 DATE_S = 1.0
 """The interval in seconds at which the date in responses is updated."""
 SHUTDOWN_GRACE_S = 1.0
-"""The time in seconds that a completed answer has to be sent when the gateway stops."""
+"""How many seconds the gateway waits for completed answers to be sent when it stops."""
 
-# By default, the kernel would buffer megabytes for a client that reads nothing. This corresponds to
-# a minute of audio, which would count as read. This is the maximum amount of unsent data.
+# The maximum amount of unsent data. By default, the kernel would buffer megabytes for a client that
+# reads nothing, which is a minute of audio that would count as read.
 UNSENT_BYTES = 64 << 10
 
 

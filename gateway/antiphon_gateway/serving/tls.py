@@ -1,8 +1,8 @@
 """The gateway's certificate, in the form that each endpoint needs.
 
 Certificates can be renewed while the gateway is running. Each handshake checks whether the files
-have changed, and reads them again if so. Open connections keep using the certificate with which
-they started.
+have changed, and reads them again if so. Open connections keep using the certificate that they
+started with.
 """
 
 from __future__ import annotations

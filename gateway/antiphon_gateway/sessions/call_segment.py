@@ -123,7 +123,7 @@ class CallSegment:
         """Append samples to the recording of a live segment. They are float32 mono samples at
         `heard_rate_hz`.
 
-        This does nothing if the segment was cancelled or refused, or is over. Raises
+        This does nothing if the segment has ended, or was cancelled or refused. Raises
         `ResourceExhausted` if the stages cannot keep up.
         """
         if self._listening and not (self.over or self._cancelled):
@@ -160,7 +160,7 @@ class CallSegment:
         """Cancel the segment on all stages. No further deltas follow, only `SegmentFinished`.
 
         That event arrives once every stage has released the segment, and the session can then open
-        another one. This does nothing if the segment is over.
+        another one. This does nothing if the segment has ended.
         """
         if not (self.over or self._cancelled):
             if self._listening:

@@ -1,9 +1,9 @@
 """A single thread that detects voice activity in all conversations. It processes a few frames of
 each conversation at a time.
 
-Its input is limited, because the caller waits until its audio has been processed. Therefore each
-conversation has at most one piece here. A long piece does not delay short ones, because every round
-processes the same number of frames of each piece, up to a total of `MOST_FRAMES`.
+Each conversation has at most one piece of audio waiting here, because the caller waits until its
+audio has been processed. A long piece does not delay short ones, because every round processes the
+same number of frames of each piece, up to a total of `MOST_FRAMES`.
 """
 
 from __future__ import annotations

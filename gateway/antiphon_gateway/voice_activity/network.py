@@ -1,11 +1,11 @@
 """silero's network in numpy, which computes the probability that a frame of 32 ms contains speech.
 This module performs no I/O.
 
-It consists of a spectrum, four convolutions and an LSTM cell. Its results are equal to those of
-onnxruntime to within 3e-6. onnxruntime would add 68 MB to the image. Everything except the cell
-processes each frame separately. Therefore several frames of many conversations are processed at
-once, in products of two matrices, because numpy computes products with more dimensions one matrix
-at a time. 32 frames together take a fifth of the time of 32 single frames.
+The network consists of a spectrum, four convolutions and an LSTM cell. Its results match those of
+onnxruntime, which would add 68 MB to the image, to within 3e-6. All layers except for the LSTM cell
+process each frame separately, so several frames of many conversations are processed at once. This
+is done with products of two matrices, because numpy computes products with more dimensions one
+matrix at a time. 32 frames together take a fifth of the time of 32 single frames.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ This module changes the following:
 - if a connection is closed while data is unsent, the client has a limited time to read it,
 - when the gateway stops, it closes all connections, so that its clients connect to another gateway,
 - an offer to upgrade to anything other than WebSocket is ignored (RFC 9110, 7.8). In such a case,
-  httptools ends the request after its head and refuses everything that follows. Therefore a new
-  parser receives the head without the offer, followed by the remaining data. Java's HttpClient
-  makes such an offer with every request.
+  httptools ends the request after its head, and rejects all data that follows. The head is
+  therefore passed to a new parser without the offer, followed by the remaining data. Java's
+  HttpClient makes such an offer with every request.
 """
 
 from __future__ import annotations

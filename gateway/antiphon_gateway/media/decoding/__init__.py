@@ -1,3 +1,3 @@
-"""Decoding of recordings. WAV files are decoded in the gateway, and all other formats are decoded
-in child processes.
+"""Decodes recordings. WAV files are decoded in the gateway, and all other formats in child
+processes.
 """

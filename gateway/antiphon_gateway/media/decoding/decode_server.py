@@ -2,12 +2,12 @@
 
 A gateway starts the server once. The server imports the decoding libraries, and is small and
 single-threaded, so a fork takes one millisecond. Starting Python would take two hundred. A child
-decodes one file with limits on CPU time, memory and output, and may be killed at any time. The
-effects of a file on a decoder end together with this child, and messages of decoders do not reach
-the gateway's log.
+decodes one file with limits on CPU time, memory and output, and can be killed at any time. Whatever
+a file does to a decoder ends with this child, and decoder messages do not end up in the gateway's
+log.
 
-The standard input is the socket to the gateway. When the gateway closes it or dies, all children
-are killed. Standard output and standard error are /dev/null for the server and its children.
+Standard input is the socket to the gateway. When the gateway closes it or dies, all children are
+killed. Standard output and standard error are /dev/null for both the server and its children.
 """
 
 from __future__ import annotations

@@ -71,6 +71,6 @@ class MediaDecoder:
 
 
 def _check_samples(samples: Tensor) -> None:
-    """Raise an error if the samples are not valid, no matter what has written them."""
+    """Raise an error if the samples are invalid. This check applies to all decoders."""
     if len(samples) and not np.abs(samples).max() <= LOUDEST:
         raise RejectedRecording(f"has samples that are NaN, infinite or beyond {LOUDEST:g}")

@@ -27,7 +27,7 @@ def mono_blocks(file: soundfile.SoundFile, frames: int, rate_hz: int) -> Iterato
     size = max(1, BLOCK_SAMPLES // file.channels)
     while frames > 0:
         block = file.read(min(size, frames), dtype="float32", always_2d=True)
-        # The condition is written in this way so that NaN is rejected as well.
+        # The condition is phrased so that NaN is rejected as well.
         if len(block) and not np.abs(block).max() <= LOUDEST:
             raise RejectedRecording(f"has samples that are NaN, infinite or beyond {LOUDEST:g}")
         frames = frames - len(block) if len(block) else 0

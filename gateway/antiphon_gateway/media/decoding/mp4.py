@@ -11,7 +11,7 @@ from antiphon_gateway.media.decoding.bounds import RejectedRecording
 from antiphon_gateway.media.decoding.muxed_sound import MAX_TRACKS, File, MuxedSound
 
 MAX_INDEX_BYTES = 16 << 20
-"""An hour of AAC takes about 1 MB."""
+"""The maximum size of an index in bytes. The index of an hour of AAC takes up about 1 MB."""
 MAX_INDEXED_SAMPLES = 8_000_000
 """The maximum number of frames that the tables of all tracks may declare. FFmpeg needs at least 24
 bytes for each of them.
@@ -129,7 +129,7 @@ def _inner(entry: bytes) -> Iterator[tuple[bytes, int]]:
 def _timed(file: File, start: int, stop: int) -> int:
     """Return the number of frames that a run-length encoded table of durations declares.
 
-    PCM has one frame for each sample, and all of them have the same duration. In this case, FFmpeg
+    PCM has one frame for each sample, and all frames have the same duration. For PCM, FFmpeg
     indexes chunks instead.
     """
     entries = min(_number(file, start + 4), max(stop - start - 8, 0) // 8)

@@ -4,8 +4,8 @@ A child process takes a slot of a lane while it is running, and each lane has it
 starts in the first lane of `LANES` whose size limit it does not exceed. The child leaves the lane
 immediately if the header of the file declares more samples than the lane decodes, or if its CPU
 time is used up. The file is then decoded again in the next lane. Each lane has more CPU time and a
-lower priority than the previous one. Therefore files that are expensive to decode only delay each
-other, regardless of what their headers declare.
+lower priority than the previous one. Files that are expensive to decode thus only delay each other,
+whatever their headers declare.
 """
 
 from __future__ import annotations
@@ -208,8 +208,7 @@ class DecoderProcesses:
             finally:
                 if ended is None:
                     slots.free()
-            # The slot remains in use until the process has ended, no matter what happens to the
-            # caller.
+            # The slot remains in use until the process has ended, whatever happens to the caller.
             ended.add_done_callback(lambda _: slots.free())
             try:
                 end = await asyncio.shield(ended)
