@@ -1,9 +1,11 @@
-"""An engine of answers by masked diffusion.
+"""The engine for stages that generate answers by masked diffusion.
 
-A family defines its segments: the prompt, what may be drawn and what becomes of the ids. Worker
-threads prepare the prompts. The engine takes a step of as many segments as fit into one call. It
-reports steps, and passes on ids as blocks are finished, which never change again. Between two steps
-a segment can be released at no cost.
+Each family implements its own segments, which determine the prompt, the IDs that can be drawn, and
+how these IDs are converted to output. Prompts are prepared on worker threads.
+
+In each call of the model, the engine advances as many segments as fit into the call. It reports the
+progress of each segment. When a block of an answer is finished, its IDs never change again, and the
+engine passes them on. A segment can be released between two steps without any additional cost.
 """
 
 from __future__ import annotations
@@ -31,34 +33,40 @@ from antiphon_services.stage.preparation import Preparations, wait_for_one, wake
 
 
 class MaskedSegment(Protocol):
-    """A segment of a family."""
+    """The interface that the segments of a family implement."""
 
     @property
     def answer(self) -> MaskedAnswer | None:
-        """The answer; None until the segment has begun."""
+        """The answer, or None if `begin` has not been called yet."""
 
     def accept(self, chunk: InputChunk) -> None:
-        """Store input. Raises `AntiphonError` if it is unusable."""
+        """Store input. Raises `AntiphonError` if the input is invalid."""
 
     def prepare(self, preparations: Preparations[Any]) -> Future[Any] | None:
-        """Start preparing the prompt once the input is complete; return None at other times."""
+        """Start to prepare the prompt if the input is complete. Otherwise, return None."""
 
     def begin(self, prompt: Any) -> None:
-        """Take the prepared prompt, from which the answer follows. Raises `AntiphonError`."""
+        """Create the answer from the prepared prompt. Raises `AntiphonError` if this is not
+        possible.
+        """
 
     def settled(self, ids: Sequence[int], *, done: bool) -> Sequence[EngineEvent]:
-        """Return the output of further final ids, and with `done` the ends of all edges and
-        `Completed`. A segment may end before."""
+        """Return the output for IDs that have become final.
+
+        If `done` is true, the output also contains the end of each edge and a `Completed`. A
+        segment may return these earlier.
+        """
 
     def so_far(self) -> Completed:
-        """Return the counts so far, with the finish reason `CANCELLED`."""
+        """Return the segment's current counts, with the finish reason `CANCELLED`."""
 
 
 class MaskedEngine:
-    """Implements `antiphon.runtime.engine.PreparingEngine` for segments that `begin` makes.
+    """Implements `antiphon.runtime.engine.PreparingEngine` for the segments that `begin` creates.
 
-    `role` is the stage's, `edge` that of its input. At most `slots` segments are admitted. A call
-    has at most `most_positions` positions, padding and guidance included, but at least one segment.
+    `role` is the role of the stage, and `edge` is its input edge. `slots` is the maximum number of
+    segments. `most_positions` is the maximum number of positions in a call, including padding and
+    guidance. A single segment is allowed to exceed it.
     """
 
     def __init__(
@@ -82,14 +90,18 @@ class MaskedEngine:
         self._ended: set[SegmentKey] = set()
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `ResourceExhausted` when all slots are taken, and what `begin` does."""
+        """Add a segment. Raises `ResourceExhausted` if all slots are in use. Errors of `begin` are
+        raised as well.
+        """
         if len(self._segments) == self._slots:
             raise ResourceExhausted(f"{self._role} has {self._slots} slots, and all are taken")
         self._segments[key] = self._begin(key, settings)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Pass input to the segment, whose prompt is prepared when it is complete. Raises what that
-        does."""
+        """Pass input to the segment. When the input is complete, start to prepare the prompt.
+
+        Raises `AntiphonError` if the segment rejects the input.
+        """
         segment = self._segments[key]
         segment.accept(chunk)
         preparation = segment.prepare(self._preparations)
@@ -98,7 +110,7 @@ class MaskedEngine:
             preparation.add_done_callback(lambda _: self._wake())
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """The input's edge until the segment's prompt is prepared, then None."""
+        """Return the input edge, or None if the prompt is prepared or being prepared."""
         begun = key in self._preparing or self._segments[key].answer is not None
         return None if begun else self._edge
 
@@ -108,7 +120,7 @@ class MaskedEngine:
         return preparation is not None and not preparation.done()
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever a prompt is prepared."""
+        """Call `wake` whenever a prompt has been prepared."""
         self._wake = wake
 
     def close(self) -> None:
@@ -116,11 +128,11 @@ class MaskedEngine:
         self._preparations.close()
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """See `MaskedSegment.so_far`."""
+        """Return the segment's current counts."""
         return self._segments[key].so_far()
 
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment."""
+        """Remove the segment and cancel the preparation of its prompt."""
         self._preparations.drop(key)
         self._preparing.pop(key, None)
         del self._segments[key]
@@ -128,7 +140,10 @@ class MaskedEngine:
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Take a step of the segments that are not `held`, those first that waited longest."""
+        """Advance as many segments as fit into one call of the model.
+
+        Segments in `held` are skipped. The segments that have waited longest come first.
+        """
         events: list[EngineEvent] = []
         self._preparations.begin_step()
         self._begin_prepared(held, events)
@@ -165,7 +180,7 @@ class MaskedEngine:
                 self._segments[key].begin(preparation.result())
 
     def _choose(self, held: Collection[SegmentKey]) -> list[tuple[SegmentKey, MaskedAnswer]]:
-        """Segments whose sequences fit into one call."""
+        """Return the segments to advance. Their sequences fit into a single call."""
         chosen: list[tuple[SegmentKey, MaskedAnswer]] = []
         count = longest = 0
         for key, segment in self._segments.items():

@@ -66,7 +66,7 @@ class SeenRows(Protocol[AnyWindow]):
         rows attend to all keys.
 
         `own` [sequences, 2, rows, heads, head_dim] contains the keys and values of the rows, at the
-        layer that has this `window`. `evaluation` is described at `TimedLayer.forward`.
+        layer that has this `window`. `evaluation` has the same meaning as in `TimedLayer.forward`.
         """
 
 

@@ -12,9 +12,9 @@ gathered. On a CPU, gathering a long sequence costs more than a call, so sequenc
 256 KB of keys and values per layer (measured) are computed in separate calls.
 
 For each of these rows, a batch-invariant plan reads the positions up to the next power of two. The
-arithmetic, and therefore every digit of the result, then depends only on the position of the row
-and not on the batch. Other plans read up to the longest sequence in the call. On a GPU, this length
-is rounded up to a multiple of `GPU_LENGTHS`, so that consecutive steps have the same shapes.
+arithmetic, and therefore the exact result, then depends only on the position of the row and not on
+the batch. Other plans read up to the longest sequence in the call. On a GPU, this length is rounded
+up to a multiple of `GPU_LENGTHS`, so that consecutive steps have the same shapes.
 
 `antiphon_services.lm.attention_calls` describes which kernel is used for each call.
 """
@@ -121,7 +121,7 @@ class AttentionPlan:
         return part
 
     def attend(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
-        """Write the keys and values of the rows, and then compute attention. See
+        """Write the keys and values of the rows, and then compute attention. Implements
         `antiphon_services.lm.layer.Attend`.
         """
         self.remember(layer, memory)

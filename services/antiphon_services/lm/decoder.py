@@ -24,13 +24,13 @@ class Decoder:
     """A stack of layers with a final norm, for positions below `max_positions`.
 
     `model` has the attributes `layers`, `norm` and `rotary_emb`, like Qwen's text models in
-    transformers. If `batch_invariant` is true, the digits of each row do not depend on the batch,
-    in float32 on a CPU with one thread. For this purpose, single rows are padded to `LEAST_ROWS`
-    rows and more positions are read. If `exact_norms` is true, the norms round in the same way as
-    Hugging Face's. Otherwise they need fewer operations on a CPU. With `bucketing`, up to
-    `most_rows` rows run in buckets where this is possible. `kernels` fuses their operations if it
-    is given. If prompts make a step larger than this, they are computed in a separate forward pass
-    before it.
+    transformers. If `batch_invariant` is true, the result for each row is bit-identical in every
+    batch, in float32 on a CPU with one thread. To achieve this, single rows are padded to
+    `LEAST_ROWS` rows and more positions are read. If `exact_norms` is true, the norms round in the
+    same way as Hugging Face's. Otherwise they need fewer operations on a CPU. With `bucketing`, up
+    to `most_rows` rows run in buckets where this is possible. `kernels` fuses their operations if
+    it is given. If prompts make a step larger than this, they are computed in a separate forward
+    pass before it.
     """
 
     def __init__(
@@ -87,23 +87,23 @@ class Decoder:
     ) -> LastRows | None:
         """Return the last row of each span that is marked in `asked`, for use with `append_last`.
 
-        The result is None if `append` must be used instead. `append_last` saves nothing if there
-        are no long spans, needs additional operations on a GPU, and cannot return the tapped output
-        of the last layer.
+        `append_last` only saves time on a CPU, without buckets, and if there are spans with several
+        rows. It cannot return the tapped output of the last layer. In all other cases, the result
+        is None, and `append` must be used instead.
         """
         plain = self.shape.device.type == "cpu" and self._pieces is None and self.least_rows == 1
         saves = any(each.count > 1 for each in spans) and tapped_layer < len(self._layers)
         return LastRows(cache, spans, asked) if plain and saves else None
 
     def order(self, span: Span) -> tuple[int, int]:
-        """Return the sort key of a span as described at `span_order`."""
+        """Return the sort key of a span, which is the result of `span_order`."""
         return span_order(span, batch_invariant=self._invariant)
 
     def plan(
         self, cache: KVCache, spans: Sequence[Span], beside: Sequence[Numbers] = ()
     ) -> AttentionPlan:
-        """Return the attention plan for these spans. The cache must have enough space for them. See
-        `AttentionPlan`.
+        """Return the attention plan for these spans. The cache must have enough space for them.
+        `beside` is passed to `AttentionPlan`.
         """
         return AttentionPlan(cache, spans, batch_invariant=self._invariant, beside=beside)
 

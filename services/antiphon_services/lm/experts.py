@@ -1,8 +1,8 @@
 """The MLP of a decoder layer, which is either dense or a mixture of experts.
 
 Experts are computed as one grouped product over rows that are sorted by expert. This needs no loop
-and does not read the routing back from the device. If the digits of each row must not depend on the
-batch, a CPU computes the experts one after another instead. See `LEAST_ROWS`.
+and does not read the routing back from the device. If the results must not depend on the batch, a
+CPU computes the experts one after another instead.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from antiphon.errors import FailedPrecondition
 from antiphon_services.lm.kernels import Kernels
 from antiphon_services.lm.products import Product
 
-# For products with fewer rows, the CPU's library uses a different algorithm, whose results have
-# different digits. With at least this many rows, the digits of each row do not depend on the batch.
+# For products with fewer rows, the CPU's library uses a different algorithm, which rounds
+# differently. With at least this many rows, the result for a row is bit-identical in every batch.
 # Therefore every product of a batch-invariant decoder has at least this many rows.
 LEAST_ROWS = 4
 
@@ -60,8 +60,8 @@ class Dense:
 class Sparse:
     """A mixture of experts. If the module has a shared expert, it is applied to every row.
 
-    If `by_loop` is true, the digits do not depend on the batch on a CPU, provided that there are at
-    least `LEAST_ROWS` rows. If `exact` is true, sums are computed in the same order as Hugging
+    If `by_loop` is true, the results on a CPU do not depend on the batch, provided that there are
+    at least `LEAST_ROWS` rows. If `exact` is true, sums are computed in the same order as Hugging
     Face's.
     """
 
@@ -86,7 +86,8 @@ class Sparse:
 
     @property
     def asks_device(self) -> bool:
-        """Whether a call waits for a value from the device, which is not possible in a CUDA graph.
+        """Whether a call waits for a value from the device. Such a call cannot be captured in a
+        CUDA graph.
 
         On a GPU, torch's grouped product does not wait if it has a kernel. `_grouped_mm_cuda`
         supports bfloat16 on these compute capabilities. Otherwise the product loops over the

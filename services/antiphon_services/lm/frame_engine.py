@@ -1,17 +1,17 @@
-"""The loop of an engine for models that draw codes. Subclasses define a step. Segments are defined
-in `lm.frames`.
+"""The step loop of engines for models that draw codes. Subclasses define what happens in a step.
+`lm.frames` defines the segments.
 
-Launch-ahead. A step ends with a draw that the host must read, both to send the frame and to know
-whether the segment continues. If the host launched the next step only after reading the draw, the
-device would be idle during the round trip and during the work of the host, in every frame. With
-`launch_ahead`, the order is as follows:
+Each step ends with a draw that the host must read, both to send the frame and to know whether the
+segment continues. If the host launched the next step only after reading the draw, the device would
+be idle during the round trip and during the work of the host, in every frame. With `launch_ahead`,
+the host and the device overlap:
 
     step n runs       host launches step n + 1, then reads the draws of step n
     step n + 1 runs   host sends the frames of step n, launches step n + 2, ...
 
 This is possible because step n + 1 needs nothing from the host that depends on step n. The codes
 that were drawn stay on the device, where the next row is built from them (`GroupedFrameDecoder`).
-The host only provides text and positions, which it knows.
+The host only provides text and positions, which it already has.
 
 The host does not know whether a segment ends with step n, but launches a row for the segment
 anyway. If the segment has ended, its draw is dropped (`PendingStep`) and the doubtful positions of
@@ -124,7 +124,7 @@ class FrameEngine(ABC, Generic[Segment]):
 
     @abstractmethod
     def launch(self, segments: Sequence[Segment], events: list[EngineEvent]) -> PendingStep | None:
-        """Start a step for the segments that can continue. Returns None if the step draws nothing.
+        """Start a step for the segments that can continue. Return None if the step has no draws.
 
         Events that do not depend on the draws are added to `events`.
         """
@@ -158,8 +158,8 @@ class FrameEngine(ABC, Generic[Segment]):
         return events
 
     def _end_silent(self, segments: Sequence[Segment]) -> list[EngineEvent]:
-        """Return the last events of segments that have nothing to say. Input only arrives between
-        steps.
+        """End the segments whose prompt is silent, and return their last events. Input only arrives
+        between steps.
         """
         events: list[EngineEvent] = []
         for segment in segments:
@@ -234,12 +234,14 @@ class FrameEngine(ABC, Generic[Segment]):
             segment.slot = self._frame_model.take_slot(key.session_id, returns=segment.returns)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """See `FrameSegment.awaited_edge`."""
+        """Return the edge whose input the segment needs to continue, or None if it needs no
+        input.
+        """
         return self._segments[key].awaited_edge
 
     @torch.inference_mode()
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment and free its slot, even if draws are in flight."""
+        """Remove the segment and free its slot, even if draws are in flight."""
         segment = self._segments.pop(key)
         if segment.slot is not None:
             self._frame_model.give_slot_back(segment.slot, segment.doubtful)
@@ -310,10 +312,10 @@ def next_parts(segments: Collection[FrameSegment[Prompt]], budget: int) -> list[
     prompts come first.
 
     Therefore a short prompt does not wait for a long one that arrived earlier. A long prompt still
-    continues, because the prompts before it are soon finished. A step that contains the first frame
-    of a segment contains no parts, because the listener hears nothing before this frame, while
-    later frames are generated ahead of playback. Each segment has one such step, so each new
-    segment delays prompts by one step.
+    continues, because the prompts before it are soon finished. A step that draws the first frame of
+    a segment contains no prompt parts. Playback cannot start before this frame, while later frames
+    are generated ahead of playback. Each segment has one such step, so each new segment delays
+    prompts by one step.
     """
     parts: list[PromptPart[Prompt]] = []
     if any(segment.can_draw and not segment.launched for segment in segments):

@@ -6,10 +6,9 @@ is the row of the first draw. An engine defines the content of a row and what is
 
 A part waits until all of its rows can be computed. Its end depends only on the rows before it.
 Therefore the division of a prompt into parts depends only on the prompt, and not on arrival times
-or other sessions. The same is true for the digits of its keys and values. Prompts that have a
+or other sessions. Its keys and values are bit-identical for the same reason. Prompts that have a
 common prefix are divided in the same way within this prefix. If a slot still contains parts of the
-session's previous prompt, these parts are not computed again. See
-`antiphon_services.lm.kept_parts`.
+session's previous prompt, these parts are not computed again (`antiphon_services.lm.kept_parts`).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class FramePrompt(Protocol):
 
     @property
     def silent(self) -> bool:
-        """Whether it is certain that there is nothing to say."""
+        """Whether the text to be spoken is known to be empty."""
 
     def accept(self, chunk: InputChunk) -> None:
         """Add a chunk. Raises `AntiphonError` if it is invalid."""
@@ -185,7 +184,7 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def can_draw(self) -> bool:
-        """Whether the host knows of nothing that prevents the next draw from being launched."""
+        """Whether the next draw can be launched, as far as the host knows."""
         within = self.launched < self.sampling.max_tokens and self.frames >= len(self.known)
         return within and self.prompt_complete and self.has_row(self.launched)
 

@@ -39,13 +39,15 @@ class FusedLockstep:
         self._cache = torch.zeros(size, dtype=self.dtype, device=self.device)
 
     def begin(self, first: Tensor, second: Tensor) -> Tensor:
-        """Start n sequences with two positions each. Returns the states [n, width] of the second
-        position.
+        """Start n sequences with two positions each. Return the states of the second position, as a
+        tensor of shape [n, width].
         """
         return self._through(torch.cat((first, second)), 0, len(first))[len(first) :]
 
     def go_on(self, position: int, given: Tensor) -> Tensor:
-        """Append `given` [n, width] as the next position of all sequences. Returns their states."""
+        """Append `given`, a tensor of shape [n, width], as the next position of all sequences.
+        Return the states of this position.
+        """
         return self._through(given, position, len(given))
 
     def found_finite(self) -> None:

@@ -47,7 +47,8 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         kernels: Kernels | None = None,
     ) -> None:
         rows = max(slots, LEAST_ROWS)
-        # This is the order in which a frame is computed. See `antiphon_services.lm.graphs`.
+        # Graphs are captured in the order in which they are replayed, as
+        # `antiphon_services.lm.graphs` requires.
         decoder = Decoder(
             module.model,
             context_limit,
@@ -107,7 +108,7 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         """Return the frames of the first `count` draws, given the last states [n, hidden].
 
         The result is int64 [count, G + 1]. A row contains the codes, followed by a value that
-        indicates whether the logits left something to choose from. The first codes in `suppressed`
+        indicates whether the logits left at least one ID to choose. The first codes in `suppressed`
         (bool [V] or [n, V]) are not drawn. The draws are recorded at the end, so that the call can
         be repeated after an error.
         """

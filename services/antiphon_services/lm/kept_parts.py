@@ -93,7 +93,7 @@ class KeptParts:
             self._parts.setdefault(slot, {})[start] = stop, name
 
     def drop(self, slot: int, start: int) -> None:
-        """Forget everything in the slot from `start` onwards."""
+        """Discard all parts of the slot from `start` onwards."""
         parts = self._parts.get(slot, {})
         while self.rows(slot) > start:
             parts.popitem()

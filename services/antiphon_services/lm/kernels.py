@@ -9,7 +9,7 @@ a compiler does not fuse its sort with its sums.
 
 The functions round at the same places as the operations that they replace, including in bfloat16.
 Results therefore differ only because of the order of sums. The unfused operations remain the
-reference. Without `fused`, nothing in this module runs.
+reference. This module is only used if `fused` is configured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from antiphon_services.lm.sampler import choose_each
 MOST_SHAPES = 1024
 
 COMPILE_OPTIONS: dict[str, Any] = {
-    # Otherwise the compiler would keep float32 between operations, and the digits in bfloat16 would
+    # Otherwise the compiler would keep float32 between operations, and results in bfloat16 would
     # differ.
     "emulate_precision_casts": True,
     # The shares of experts are only a few numbers. Each kernel computes their softmax again instead

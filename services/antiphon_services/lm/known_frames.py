@@ -1,4 +1,4 @@
-"""Frames that a segment does not draw because its client already has them. See
+"""Frames that a segment does not draw because its client already has them, as described in
 `antiphon.values.history`.
 
 Their rows are prefilled in parts after the prompt. The next draw is the same as if these frames had

@@ -34,8 +34,8 @@ class Norm:
     """An RMS norm like Qwen's. It normalizes in float32, converts the result back and then applies
     the weight.
 
-    If it is `exact`, its results have the same digits as Hugging Face's on a CPU. Otherwise it
-    needs fewer operations, and its results are close to them in float32.
+    If it is `exact`, its results on a CPU are bit-identical to Hugging Face's. Otherwise it needs
+    fewer operations, and its results in float32 differ slightly.
     """
 
     def __init__(self, weight: Tensor, epsilon: float, *, exact: bool) -> None:
@@ -85,7 +85,8 @@ class Layer:
     """A decoder layer. `module` is a Hugging Face module whose attention and dense MLP are not
     kept.
 
-    `batch_invariant` and `exact_norms` are described at `antiphon_services.lm.decoder.Decoder`.
+    `batch_invariant` and `exact_norms` have the same meaning as in
+    `antiphon_services.lm.decoder.Decoder`.
     """
 
     def __init__(self, module: Any, *, batch_invariant: bool, exact_norms: bool) -> None:

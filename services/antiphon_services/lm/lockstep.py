@@ -1,5 +1,5 @@
-"""A decoder stack for sequences that always have the same length, as those of the code predictor
-do.
+"""A decoder stack for sequences that always have the same length, such as the sequences of the code
+predictor.
 
 All sequences of a call begin together with one or two positions. They advance by one position at a
 time, up to a length that is known. Therefore all addresses are known in advance. A product writes
@@ -121,8 +121,8 @@ class Lockstep:
         self._places: dict[int, Sequence[Sequence[_PositionViews]]] = {}
 
     def begin(self, first: Tensor, second: Tensor) -> Tensor:
-        """Start n sequences with two positions each. Returns the states [n, width] of the second
-        position.
+        """Start n sequences with two positions each. Return the states of the second position, as a
+        tensor of shape [n, width].
         """
         self._begin()
         count = len(first)
@@ -139,8 +139,8 @@ class Lockstep:
         return self._norm(rows[count:], stream[count:])
 
     def begin_one(self, first: Tensor) -> Tensor:
-        """Start n sequences with one position each. Returns the states [n, width] of this
-        position.
+        """Start n sequences with one position each. Return the states of this position, as a tensor
+        of shape [n, width].
         """
         self._begin()
         return self.go_on(0, first)
@@ -153,7 +153,9 @@ class Lockstep:
             self._finite = False
 
     def go_on(self, position: int, given: Tensor) -> Tensor:
-        """Append `given` [n, width] as the next position of all sequences. Returns their states."""
+        """Append `given`, a tensor of shape [n, width], as the next position of all sequences.
+        Return the states of this position.
+        """
         count = given.shape[0]
         stream = self._stream[:count]
         rows = stream[:, : self.width]
@@ -166,7 +168,9 @@ class Lockstep:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether positions are read before they are written. See `found_finite`."""
+        """Whether attention reads positions before they are written. Their memory must then be
+        finite.
+        """
         return self._folds
 
     def found_finite(self) -> None:

@@ -4,8 +4,8 @@ ready.
 Most of the memory that the weights leave is used for the slots. Each slot may contain the longest
 possible segment. On a GPU, all memory is allocated at startup or the configuration is rejected,
 because a cache that exceeds the memory of the device would fail in the middle of an answer. On a
-CPU, memory is allocated when it is written. Therefore only sizes that are impossible are rejected,
-and the size of a cache that allocates everything.
+CPU, memory is allocated when it is written. Therefore a cache is only checked against the total
+memory of the machine, and only if it allocates everything at startup.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 With a plain weight, each call packs it again, which costs more than the arithmetic if there are
 only a few rows. On a CPU in float32, large weights are therefore packed for oneDNN. Small weights
 use the CPU's library, which needs less time than oneDNN needs to start (measured for up to 128 Ki
-numbers). The choice depends only on the weight. With both libraries, the digits of a row do not
-depend on the batch if there are at least `antiphon_services.lm.experts.LEAST_ROWS` rows.
+numbers). The choice depends only on the weight. With both libraries, the result for a row is
+bit-identical in every batch of at least `antiphon_services.lm.experts.LEAST_ROWS` rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 PACKED_FROM = 128 << 10
 
 # The layout is chosen for this number of rows. Any number works, but the layout for a single row
-# may result in different digits.
+# may round differently.
 PACKED_FOR_ROWS = 16
 
 

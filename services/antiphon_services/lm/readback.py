@@ -21,8 +21,8 @@ from antiphon.transport.device_edge import Mark, ToHost
 
 
 class Drawn(NamedTuple):
-    """A single draw, with IDs int64 [G] and a flag that is true if the logits left something to
-    choose from.
+    """A single draw, with IDs int64 [G] and a flag that is true if the logits left at least one ID
+    to choose.
 
     The first ID may be one that has no frame, such as the stop code.
     """

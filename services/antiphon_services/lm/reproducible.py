@@ -1,4 +1,4 @@
-"""Configures the matrix library of the CPU so that digits do not depend on the batch.
+"""Configures the matrix library of the CPU so that results do not depend on the batch.
 
 MKL selects a kernel by the number of rows. On Intel CPUs with AVX-512, products of up to 15 rows
 are summed in a different order than larger ones. MKL has a mode for strict reproducibility

@@ -77,7 +77,7 @@ class Rotation:
         """Apply the rotation to heads [n, heads, head_dim], like Hugging Face's
         `apply_rotary_pos_emb`.
 
-        `fused` needs fewer operations, but the digits of its results differ.
+        `fused` needs fewer operations, but it rounds differently.
         """
         if fused:
             turned = heads.roll(heads.shape[-1] // 2, -1)
@@ -101,8 +101,8 @@ class Rotation:
 
 
 def _axes(rotary: Any, device: torch.device) -> Tensor:
-    """Return the axis of each dimension, which is the one along which a step of 1 changes the
-    angle.
+    """Return the axis of each dimension. It is found by changing one axis at a time and comparing
+    the angles.
     """
     like = torch.empty(0, device=device)
     steps = torch.eye(3, device=device)[:, None]

@@ -77,7 +77,7 @@ def sample_together(rows: Sequence[LogitsRow]) -> list[int | None]:
 
 
 def sample_alone(row: LogitsRow) -> int:
-    """Return a single ID. Raises `Internal` if the logits leave nothing to choose from."""
+    """Return a single ID. Raises `Internal` if the logits leave no ID to choose."""
     history = None if row.seen is None else row.seen.nonzero()[:, 0]
     (logits,) = _lower_latest(row.logits[None], [row])
     return choose(logits, row.sampling, step=row.step, history=history)

@@ -20,7 +20,7 @@ Speaker = TypeVar("Speaker", bound=SpokenTextSegment[Any])
 
 
 class SpokenTextEngine(FrameEngine[Speaker]):
-    """Implements `antiphon.runtime.engine.PreparingEngine`. See `FrameEngine`."""
+    """A `FrameEngine` that also implements `antiphon.runtime.engine.PreparingEngine`."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class SpokenTextEngine(FrameEngine[Speaker]):
 
     @abstractmethod
     def begin(self, segment: Speaker, prompt: Any) -> Sequence[EngineEvent]:
-        """Start the segment with its prepared prompt. Returns the events to send immediately."""
+        """Start the segment with its prepared prompt, and return the events to send immediately."""
 
     @abstractmethod
     def forward(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
@@ -75,12 +75,12 @@ class SpokenTextEngine(FrameEngine[Speaker]):
         self._preparations.close()
 
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment and its pending preparation, and free its slot."""
+        """Remove the segment, cancel the preparation of its prompt, and free its slot."""
         self._preparations.drop(key)
         super().release(key)
 
     def wait_for_input(self, segments: Sequence[Speaker]) -> None:
-        """Wait for a prompt if there is nothing else to do."""
+        """Wait for a prompt if there is no other work."""
         if not any(segment.prompt.prompt_rows for segment in segments):
             wait_for_one([each.preparation for each in segments if each.preparation is not None])
 
@@ -125,7 +125,7 @@ class JointSpokenEngine(SpokenTextEngine[Speaker]):
         self._joint = model
 
     def forward(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
-        """Run one call for all parts and draws. Returns None if it draws nothing."""
+        """Run one call for all parts and draws. Return None if there are no draws."""
         parts = self.take_parts(segments)
         drawing = [each for each in segments if each.can_draw]
         if not parts and not drawing:

@@ -1,7 +1,7 @@
 """A segment that speaks a text. The text must be complete before its prompt is prepared.
 
-The prompt is prepared on a different thread than the engine's, because it takes long to tokenize a
-long text and to encode a reference recording. See `antiphon_services.lm.spoken_engine`.
+`antiphon_services.lm.spoken_engine` prepares the prompt on a worker thread, because tokenizing a
+long text and encoding a reference recording take a long time.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SpokenText(ABC, Generic[Made]):
 
     @property
     def cuts(self) -> npt.NDArray[np.intp]:
-        """Always empty, because nothing follows the text."""
+        """Always empty, because the text is the last part of the prompt."""
         return NO_CUTS
 
     def part_name(self, start: int, stop: int) -> bytes | None:
@@ -136,9 +136,10 @@ class SpokenText(ABC, Generic[Made]):
 
 
 class ConversationInput(SpokenText[Made]):
-    """A conversation on `edge`, instead of a text.
+    """A conversation that arrives on `edge`, instead of a text.
 
-    In a `live` one the samples of the last recording follow it, at most `most_samples` of them.
+    If it is `live`, it is followed by the samples of its last recording. `most_samples` is the
+    maximum number of these samples.
     """
 
     def __init__(
@@ -156,7 +157,10 @@ class ConversationInput(SpokenText[Made]):
         self._samples = 0
 
     def accept(self, chunk: InputChunk) -> None:
-        """Keep the conversation, or a piece of a live one's recording. Raises `InvalidArgument`."""
+        """Store the conversation, or a piece of the recording of a live conversation.
+
+        Raises `InvalidArgument` if the chunk is invalid.
+        """
         samples = chunk.tensors.get("samples") if self._live else None
         if samples is None:
             super().accept(chunk)
@@ -186,7 +190,7 @@ Spoken = TypeVar("Spoken", bound=SpokenText[Any])
 
 @dataclass(slots=True)
 class SpokenTextSegment(FrameSegment[Spoken]):
-    """A segment. While its prompt is being prepared, it also contains the `preparation`."""
+    """A segment that speaks a text. `preparation` is set while its prompt is being prepared."""
 
     preparation: Future[Any] | None = None
 

@@ -1,4 +1,5 @@
-"""A text to be spoken that may arrive in pieces. See `antiphon_services.lm.spoken_text`.
+"""A text to be spoken that may arrive in pieces. It is a variant of
+`antiphon_services.lm.spoken_text`.
 
 The pieces that have arrived are prepared together while later pieces arrive. Therefore, a segment
 has several consecutive preparations and may speak before its text is complete.

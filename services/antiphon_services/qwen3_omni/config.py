@@ -1,5 +1,5 @@
 """The configuration classes of Qwen3-Omni, with the same fields and defaults as the classes in
-transformers. A test compares every object with the one of transformers.
+transformers. A test compares every object with the corresponding object of transformers.
 """
 
 # The annotations are evaluated: `ConfigObject` validates by them.

@@ -97,9 +97,9 @@ def context_limit(role: str, config: StageConfig, most: int) -> int:
     """Return the maximum number of positions in a segment. It is the setting or `most`, which is
     the checkpoint's limit.
 
-    If positions take no memory, `fits` means `most`. Otherwise see
-    `antiphon_services.stage.memory_plan`. Raises `InvalidArgument` if the setting is greater than
-    `most`.
+    This function ignores the available memory, so `fits` is equivalent to `most`.
+    `antiphon_services.stage.memory_plan.planned_limit` takes the memory into account. Raises
+    `InvalidArgument` if the setting is greater than `most`.
     """
     if not isinstance(config.context_limit, int):
         return most

@@ -15,7 +15,7 @@ from antiphon_services.stage.config_object import ReadsConfig
 
 
 def load_config(config_class: type[ReadsConfig], model_dir: Path, *parts: str) -> Any:
-    """Return the checkpoint's configuration. Each of `parts` must be an object in it.
+    """Return the checkpoint's configuration, which must contain an object for each name in `parts`.
 
     Raises `FailedPrecondition` if a part is missing or a value is invalid.
     """

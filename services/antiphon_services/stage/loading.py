@@ -45,10 +45,11 @@ def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConf
 def stage_memory(
     pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig
 ) -> StageMemory | None:
-    """Return what a stage would keep in memory, from configuration and headers alone.
+    """Return the memory that a stage would need, or None if the family does not declare it. Only
+    the configuration and the headers of the weights are read.
 
-    None if the family does not declare it. Raises what the stage's `memory` does, and `NotFound` if
-    the family has no code for the stage.
+    Raises `NotFound` if the family has no code for the stage. Errors of the family's `memory`
+    function are raised as well.
     """
     _silence_transformers()
     describe = getattr(_load_module(pipeline, role), "memory", None)
@@ -56,7 +57,7 @@ def stage_memory(
 
 
 def _load_module(pipeline: Pipeline, role: str) -> ModuleType:
-    """Import a stage's module `load`. Raises `NotFound`."""
+    """Import a stage's module `load`. Raises `NotFound` if it does not exist."""
     name = f"{pipeline.package}.{role}.load"
     try:
         return importlib.import_module(name)

@@ -34,8 +34,8 @@ FP8_SHARE = 1.1
 that are not quantized.
 """
 UNPLANNED = frozenset({"cpu_offload_gb", "num_gpu_blocks_override", "pipeline_parallel_size"})
-"""Arguments of vLLM that move memory to other places. If one of them is set, the plan rejects
-nothing.
+"""Arguments of vLLM that move memory to other places. If one of them is set, no configuration is
+rejected because of the plan.
 """
 CONTEXT_BYTES = 700_000_000
 """The estimated GPU memory that CUDA uses in each process."""
@@ -135,10 +135,12 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """Stored tensors that a stage loads: those with `prefix`, and with none of the prefixes `skip`.
+    """A part of a checkpoint that a stage loads.
 
-    They get the dtype of the stage unless `dtype` is given. Parts `on_host` are in the host's
-    memory, whatever the stage's device.
+    It consists of the tensors whose names begin with `prefix` but with none of the prefixes in
+    `skip`. The tensors are converted to `dtype`. If it is empty, they are converted to the dtype of
+    the stage. If `on_host` is true, the part stays in the memory of the host, regardless of the
+    device of the stage.
     """
 
     weights: Weights
@@ -149,16 +151,18 @@ class StoredPart:
 
     @classmethod
     def of_tensor(cls, weights: Weights, name: str) -> StoredPart:
-        """Return the one tensor of that name."""
+        """Return a part that consists of a single tensor."""
         longer = (each for each in weights.files if each.startswith(name) and each != name)
         return cls(weights, name, tuple(longer))
 
     def sizes(self) -> dict[str, StoredSize]:
-        """Return the sizes of the stored tensors by dtype, from headers alone."""
+        """Return the sizes of the stored tensors by dtype. Only the headers of the files are
+        read.
+        """
         return self.weights.sizes(self.prefix, self.skip)
 
     def loaded(self, dtype: str) -> int:
-        """Return their bytes when they are loaded; whole numbers keep their dtype."""
+        """Return the size in bytes after loading. Integer tensors keep their dtype."""
         size = number_bytes(self.dtype or dtype)
         return sum(
             each.numbers * size if kind.startswith(("float", "bfloat")) else each.bytes
@@ -172,12 +176,14 @@ def _no_state() -> int:
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """What a stage of `config` keeps in memory, known before it is loaded.
+    """The memory that a stage needs. It is determined before the stage is loaded.
 
-    It loads `stored` and computes `tables` numbers from them, in `dtype`. A position of a segment
-    takes `cached`; None if positions take nothing. The checkpoint allows `most` positions. A
-    session has a state of `session_state()` bytes, whatever its length. All sessions share a cache
-    of `shared` bytes.
+    The stage loads the parts in `stored` and computes tables from them that contain `tables`
+    numbers. Both have the dtype `dtype`. `cached` describes the memory for each position of a
+    segment, or is None if positions need no memory. `most` is the maximum number of positions that
+    the checkpoint supports. `session_state` returns the size of a session's state in bytes, which
+    does not depend on the length of the session. `shared` is the size in bytes of the cache that
+    all sessions share.
     """
 
     role: str
@@ -193,23 +199,23 @@ class StageMemory:
 
     @property
     def weights(self) -> int:
-        """Bytes of weights and tables on the device."""
+        """The size of the weights and tables on the device, in bytes."""
         loaded = sum(each.loaded(self.dtype) for each in self.stored if not each.on_host)
         return loaded + self.tables * number_bytes(self.dtype)
 
     @property
     def host_weights(self) -> int:
-        """Bytes of weights that stay in the host's memory."""
+        """The size of the weights that stay in the host's memory, in bytes."""
         return sum(each.loaded(self.dtype) for each in self.stored if each.on_host)
 
     @property
     def position_bytes(self) -> int:
-        """Bytes of a position of a segment on the device."""
+        """The number of bytes that each position of a segment needs on the device."""
         return self.cached.numbers * number_bytes(self.dtype) if self.cached else 0
 
     @property
     def stored_bytes(self) -> dict[str, int]:
-        """Bytes of the stored tensors by dtype."""
+        """The sizes of the stored tensors in bytes, by dtype."""
         found: dict[str, int] = {}
         for part in self.stored:
             for kind, size in part.sizes().items():
@@ -217,7 +223,9 @@ class StageMemory:
         return found
 
     def plan(self, *, free: int, total: int) -> MemoryPlan:
-        """Return the plan of a decoder for a GPU with `total` bytes, `free` of them free."""
+        """Return the plan for a decoder. The GPU has `total` bytes of memory, and `free` bytes are
+        available.
+        """
         assert self.cached is not None, "positions take memory"
         if self.engine != VLLM:
             return MemoryPlan(
@@ -360,7 +368,7 @@ def check_room(memory: StageMemory) -> None:
 
 
 def _remedy(plan: MemoryPlan, most: int) -> str:
-    """Return what the user can set if the current setting does not fit."""
+    """Return a suggestion for the error message if the configured limit does not fit."""
     freeing = "lower slots, or free the GPU's memory"
     if plan.positions < min(LEAST_POSITIONS, most):
         return freeing
@@ -387,7 +395,7 @@ def _vllm_memory() -> tuple[int, int]:
 
 
 def number_bytes(dtype: str) -> int:
-    """Return the bytes of a number."""
+    """Return the size of a number in bytes."""
     return 4 if dtype == FLOAT32 else 2
 
 

@@ -49,7 +49,7 @@ def keep_float32_exact() -> None:
     """Disable TF32 rounding in matrix products and convolutions of this process.
 
     torch enables it for convolutions by default. TF32 keeps only 10 of the 23 bits of the mantissa,
-    but float32 results should have the same digits as those of the reference.
+    but float32 results should be as precise as the results of the reference.
     """
     import torch
 

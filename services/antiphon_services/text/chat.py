@@ -235,10 +235,10 @@ def load_chat_tokenizer(model_dir: Path, *, registered: str = "") -> ChatTokeniz
     """Return the tokenizer and the chat template of a checkpoint directory. Only local files are
     used.
 
-    `registered` is described at `load_tokenizer`. If `chat_template.json` exists, it contains the
-    template of a processor, which Hugging Face's processor prefers to that of the tokenizer. Raises
-    `FailedPrecondition` if there is no template. The same error is raised if the vocabulary is
-    missing, because transformers would create an empty one.
+    `registered` has the same meaning as in `load_tokenizer`. If `chat_template.json` exists, it
+    contains the template of a processor, which Hugging Face's processor prefers to that of the
+    tokenizer. Raises `FailedPrecondition` if there is no template. The same error is raised if the
+    vocabulary is missing, because transformers would create an empty one.
     """
     tokenizer = load_tokenizer(model_dir, registered=registered)
     path = model_dir / TEMPLATE_FILE

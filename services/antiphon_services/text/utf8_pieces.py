@@ -33,5 +33,5 @@ class Utf8Pieces:
 
 
 def nothing_to_say() -> InvalidArgument:
-    """Return the error for a text that contains nothing to speak."""
+    """Return the error for a text without any content to speak."""
     return InvalidArgument(f"{PIECE_FIELD}: there is nothing to say", field=PIECE_FIELD)

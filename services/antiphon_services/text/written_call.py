@@ -51,8 +51,8 @@ class WrittenCall:
         self._quoted = self._escaped = self._closed = False
 
     def more(self, written: str) -> CallPiece | None:
-        """Return what may be released, or None if there is nothing. `written` is the text of the
-        call so far.
+        """Return the text that can be released, or None if there is none. `written` is the text of
+        the call so far.
 
         Raises `MalformedCall` if the function is unknown.
         """

@@ -72,8 +72,8 @@ class AudioFeatures:
         return np.split(self.features, ends[:-1], axis=1)[-len(self.positions) :]
 
     def behind(self, count: int) -> AudioFeatures:
-        """Return the recordings without the first `count` ones. They are encoded as if the others
-        were still present.
+        """Return the recordings without the first `count` ones. They are encoded as if the removed
+        recordings were still present.
         """
         if not count:
             return self
@@ -209,8 +209,8 @@ class AudioFrontEnd:
         return self._tower.positions(frames)
 
     def how_encoded(self, frames: Iterable[int], *, company: bool) -> bytes:
-        """Return a value that represents everything, apart from their content, on which the
-        encoding of recordings of these lengths depends.
+        """Return a value for the conditions under which recordings of these lengths are encoded.
+        Recordings with the same content and the same value have the same encoding.
 
         A tower may pad its chunks to the longest one and choose the size of its attention windows
         accordingly. In this case, the encoding of a short recording depends on the longest
@@ -299,7 +299,9 @@ class AudioFrontEnd:
         return AudioFeatures.of(features, positions, digests, padded)
 
     def _by_itself(self, recording: Float32) -> Float32:
-        """Return the features of a recording that is followed by nothing, or by silence."""
+        """Return the features of a recording. If each recording is independent, it is followed by
+        silence.
+        """
         if self._tower.shared_frames:
             made, _ = self._extract([recording], padding="longest")
             whole: Float32 = made[0]

@@ -14,10 +14,10 @@ After that, the segment goes through three types of steps:
 Every `step` runs one forward pass, which contains the latest ID of every segment that is decoding
 and up to `prefill_rows` prompt rows. It also encodes the media of one segment, and of more segments
 if the budget of rows permits this, and it begins all prompts that have been prepared. Therefore the
-duration of a step, and the interval between two IDs of a reply, do not depend on the length of
-other prompts.
+length of other prompts affects neither the duration of a step nor the interval between two IDs of a
+reply.
 
-If something fails in a step, only the segment in question fails. If a forward pass fails for all
+An error in a step only fails the segment in which it occurred. If a forward pass fails for all
 segments, it is repeated for each segment separately. This writes the same keys and values to the
 same places.
 """
@@ -188,7 +188,7 @@ class ThinkerEngine:
 
     @torch.inference_mode()
     def release(self, key: SegmentKey) -> None:
-        """Forget a segment. The content of its slot may be kept so that it can be reused."""
+        """Remove a segment. The content of its slot may be kept so that it can be reused."""
         self._preparations.drop(key)
         self._give_slot_back(self._segments.pop(key), worth_keeping=True)
 
@@ -329,7 +329,7 @@ class ThinkerEngine:
     def _push(
         self, segment: Segment, generation: SlotGeneration, id_: int, events: list[EngineEvent]
     ) -> None:
-        """Append an ID to the reply, and send everything that may be sent now."""
+        """Append an ID to the reply, and send all output that can be sent now."""
         release = generation.reply.push(id_)
         events += segment.emit_reply(generation, release)
         if segment.wants_reply_rows:

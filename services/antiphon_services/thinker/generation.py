@@ -195,7 +195,7 @@ class SlotGeneration:
         return ThinkerFeed(self.placed(), self.length, latest, tapped, sampled=True, shift=shift)
 
     def take(self, feed: ThinkerFeed) -> None:
-        """Record what has been processed."""
+        """Record that a feed has been processed."""
         self.length = feed.span.end
         if not self.remaining:
             self._encoded = None

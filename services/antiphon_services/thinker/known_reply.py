@@ -1,4 +1,4 @@
-"""The beginning of a reply that the client already has. See `antiphon.values.history`.
+"""The beginning of a reply that the client already has, as described in `antiphon.values.history`.
 
 Its last ID is sampled again, so that the end of the reply is determined in the usual place. The IDs
 before it are processed in the same way as those of a prompt.

@@ -48,8 +48,8 @@ def with_media(
     """Return the factory with these limits and, if it is needed, with the vision front end of the
     checkpoint.
 
-    `settings` are those of the family's processor in transformers. If `cuts` is true, the factory
-    divides pixels into patches, for an engine that does not decode images itself.
+    `settings` are the settings of the family's processor in transformers. If `cuts` is true, the
+    factory divides pixels into patches, for an engine that does not decode images itself.
     """
     prompts = dataclasses.replace(prompts, max_recordings=media.audio)
     if not media.sees:

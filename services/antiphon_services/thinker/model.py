@@ -1,6 +1,6 @@
 """One forward pass over new positions of many sequences, with Hugging Face's weights.
 
-The results are equal to those of the families' thinkers in transformers (5.19), except that the
+The results are equal to the results of the families' thinkers in transformers 5.19, except that the
 deepstack features of images are left out. If a prompt contains only text and audio, the rotary
 positions are the positions in the slot. If it contains images or videos, the prompt specifies the
 rotary positions.

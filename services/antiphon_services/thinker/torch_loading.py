@@ -36,9 +36,9 @@ TOWERS = "audio_tower", "visual"
 class TorchThinker:
     """Hugging Face's module for a thinker with this `config`, and what its talker reads.
 
-    `tapped_layer`, `towers` and `with_words` are described at `ThinkerModel`. If the thinker
-    supports vision, `processor` contains the settings of the family's processor in transformers.
-    The names of its tensors begin with `prefix`.
+    `tapped_layer`, `towers` and `with_words` have the same meaning as in `ThinkerModel`. If the
+    thinker supports vision, `processor` contains the settings of the family's processor in
+    transformers. The names of its tensors begin with `prefix`.
     """
 
     module_class: type[torch.nn.Module]

@@ -30,7 +30,7 @@ from antiphon_services.thinker.vision import (
 def load_vision(
     model_dir: Path, settings: object, *, max_images: int, max_videos: int
 ) -> VisionFrontEnd:
-    """Return the front end for a checkpoint directory. `settings` are those of the family's
+    """Return the front end for a checkpoint directory. `settings` are the settings of the family's
     processor.
 
     Raises `FailedPrecondition` if a time step of a video would fall between two positions, because

@@ -1,7 +1,7 @@
 """Slow work on a thread that does not delay the exit of the process.
 
-Before it exits, the interpreter joins the threads of an executor. It would therefore wait for a
-startup of vLLM, which takes minutes.
+The interpreter joins the threads of executors before it exits. With an executor, the exit would
+have to wait for the startup of vLLM, which takes minutes.
 """
 
 from __future__ import annotations

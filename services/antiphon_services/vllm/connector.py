@@ -74,7 +74,9 @@ class RowsWaiting(KVConnectorWorkerMetadata):
 
 
 class RowConnector(KVConnectorBase_V1, SupportsHMA):
-    """Sends the requested rows to the stage. It loads nothing and delays nothing."""
+    """Sends the requested rows to the stage. It does not load any keys and values, and it does not
+    delay any request.
+    """
 
     # With True, rows in flight of a preempted request would be discarded. That is intended for
     # blocks that move.
@@ -149,7 +151,7 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Forget the request. Its blocks may be freed once its remaining rows have been
+        """Remove the request. Its blocks may be freed once its remaining rows have been
         extracted.
         """
         wanted = self._wanted.pop(request.request_id, None)
@@ -233,8 +235,8 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """Do nothing. When a CUDA graph is replayed, no Python code runs here. See
-        `wait_for_save`.
+        """Do nothing, because no Python code runs here when a CUDA graph is replayed.
+        `wait_for_save` sends the rows instead.
         """
 
 

@@ -29,7 +29,7 @@ def prepare(
     environment: MutableMapping[str, str] = os.environ,
 ) -> None:
     """Set the environment variables for a configuration and for the `models` of the family, which
-    are described at `announce`.
+    have the same meaning as in `announce`.
 
     Raises `FailedPrecondition` if vLLM is not installed, and `InvalidArgument` if the device is not
     supported.

@@ -62,7 +62,7 @@ class VllmHost:
 
     Error messages name the `role` of the stage. JSON schemas are first compiled in child processes
     for the engine's `vocabulary`. Without a vocabulary, schemas are rejected. `nice` is the
-    niceness of the thread and of vLLM's processes, as described at `StageConfig`.
+    niceness of the thread and of vLLM's processes, as described in `StageConfig`.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class VllmHost:
                 raise self._down(self._fault)
 
     def watch(self, changed: Changed) -> None:
-        """See `antiphon.runtime.engine.DetachedEngine`."""
+        """Implements `antiphon.runtime.engine.DetachedEngine.watch`."""
         with self._state:
             self._changed = changed
             if self._fault is not None:

@@ -336,9 +336,7 @@ class SchemaChecker:
         ending.add_done_callback(self._ending.discard)
 
     async def _end(self, server: _RunningSchemaServer) -> None:
-        """Wait until the server's process has ended, and then fail everything that was waiting for
-        it.
-        """
+        """Wait until the server's process has ended, and then fail all pending requests."""
         status = await asyncio.to_thread(_reap, server.process)
         if not self._closed:
             _log.warning("the schema server ended with status %d", status)

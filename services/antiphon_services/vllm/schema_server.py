@@ -174,8 +174,8 @@ def _take(descriptor: int) -> bytes:
 
 
 def _confine(request: CheckSchema, parent: int) -> None:
-    """Limit the resources of this process, drop everything that belongs to the server, and die
-    together with it.
+    """Limit the resources of this process, drop all resources of the server, and exit when the
+    server exits.
     """
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGXFSZ, signal.SIGPIPE, signal.SIGPROF):

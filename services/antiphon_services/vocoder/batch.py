@@ -101,10 +101,11 @@ class Members:
 
 
 class Batch:
-    """New frames of distinct slots. See the docstring of the module.
+    """New frames for several slots, which are processed in a single call.
 
-    `numbers` are those of `Members`, on the device. With `known`, values on the host save work.
-    Without it, the calls are the same for all numbers, as a CUDA graph requires.
+    Each slot occurs at most once. `numbers` contains `Members.numbers` on the device. If `known` is
+    given, operations that these members do not need are skipped. Otherwise the same operations run
+    for all values of `numbers`, as a CUDA graph requires.
     """
 
     def __init__(self, numbers: Tensor, known: Members | None = None) -> None:

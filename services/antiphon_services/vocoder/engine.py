@@ -131,7 +131,7 @@ class VocoderEngine:
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment and free its slot."""
+        """Remove the segment and free its slot."""
         segment = self._segments.pop(key)
         self._ready.pop(key, None)
         if segment.slot is not None:

@@ -130,7 +130,9 @@ class LeastServedEngine(ABC):
         """Return a new segment. Raises `InvalidArgument` for settings that are not supported."""
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Add a segment. Raises `ResourceExhausted` if all slots are in use; see also `open`."""
+        """Add a segment. Raises `ResourceExhausted` if all slots are in use. Errors of `open` are
+        raised as well.
+        """
         if len(self._segments) == self._slots:
             raise ResourceExhausted(f"{self._role} has {self._slots} slots, and all are taken")
         self._segments[key] = self.open(key, settings)
@@ -144,7 +146,7 @@ class LeastServedEngine(ABC):
         return self._segments[key].missing_edge
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """Return the cost of the segment so far."""
+        """Return the segment's current counts."""
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
@@ -153,7 +155,7 @@ class LeastServedEngine(ABC):
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Compute for the segments that are not `held`."""
+        """Compute parts of the segments that are not in `held`."""
         events: list[EngineEvent] = []
         free = [each for key, each in self._segments.items() if key not in held]
         done = 0

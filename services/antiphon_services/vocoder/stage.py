@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VocoderTerms:
-    """What a family specifies about its vocoder in addition to the weights.
+    """The properties of a family's vocoder, apart from its weights.
 
     `config_path` is the file that describes the vocoder. `most_frames` is the length of the longest
     stream that its positions permit. `steady` is the number of frames in a steady chunk.
@@ -60,9 +60,9 @@ def frame_limit(config: StageConfig, most: int) -> int:
 
 
 def state_bytes(vocoder: Vocoder) -> int:
-    """Return the bytes of a session's state; the vocoder's parameters may have no storage.
+    """Return the size of a session's state in bytes. The vocoder may be on the meta device.
 
-    Raises `FailedPrecondition` for a vocoder that cannot be streamed.
+    Raises `FailedPrecondition` if the vocoder cannot be streamed.
     """
     return StreamDecoder(vocoder).state_bytes
 

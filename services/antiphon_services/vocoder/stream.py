@@ -31,12 +31,12 @@ Nothing is written before `commit`. If a call fails because of one session, no s
 and the engine repeats the call for each session separately
 (`antiphon_services.stage.isolation.together`).
 
-Two details are not elegant. First, a transposed convolution produces no rows for the first input of
-a stream, so the rows of sessions at their start would have different shapes than the others.
-Instead, these sessions have placeholder rows. `Batch.zero_start` sets them to zero at every layer
-that could read them, and `Level.start` counts them. Second, the modules come from transformers,
-which has a copy of the class for each model. Therefore they are recognized by their parts
-(`_layers_of`) instead of their class.
+Two implementation details need an explanation. First, a transposed convolution produces no rows for
+the first input of a stream, so a session at its start would have fewer rows than the other sessions
+of a call. Such sessions get placeholder rows instead. `Batch.zero_start` sets them to zero at every
+layer that could read them, and `Level.start` counts them. Second, the modules come from
+transformers, which has a copy of the class for each model. Therefore `_layers_of` recognizes
+modules by their attributes instead of their class.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
 
     @property
     def model(self) -> CodecTalker:
-        """The model that the engine steps."""
+        """The model that the engine uses."""
         return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> SpokenSegment:
@@ -63,7 +63,9 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
     def launch(
         self, segments: Sequence[SpokenSegment], events: list[EngineEvent]
     ) -> PendingStep | None:
-        """Launch a step. See `FrameEngine.launch`. This waits for the draws of known codes."""
+        """Launch a step. This waits for the draws of known codes. Implements
+        `FrameEngine.launch`.
+        """
         parts = self.take_parts(segments)
         drawing = [segment for segment in segments if segment.can_draw]
         knowing = _next_known(segments, self.left_of_budget(parts))

@@ -1,4 +1,4 @@
-"""Load the talker of a Qwen2.5-Omni checkpoint."""
+"""Loads the talker of a Qwen2.5-Omni checkpoint."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ DEFAULT_SAMPLING = Sampling(
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the talker's memory; of the thinker's word table it keeps a few rows.
+    """Return the memory that the talker needs. It includes only a few rows of the thinker's word
+    table.
 
     Raises `FailedPrecondition`.
     """

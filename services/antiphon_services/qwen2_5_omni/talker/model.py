@@ -113,7 +113,7 @@ class CodecTalker(FrameDecoder):
         return ThinkerRows(self._placeholders, self.row_width)
 
     def take_slot(self, session: str, *, returns: bool) -> int:
-        """See `FrameDecoder.take_slot`."""
+        """Return a slot for a new segment, as described in `FrameDecoder.take_slot`."""
         slot = super().take_slot(session, returns=returns)
         self._seen[slot] = self._at_first
         self._pending[slot] = self._begin
@@ -278,7 +278,7 @@ def _rows(chosen: Tensor, highest: Tensor) -> Tensor:
 
 
 def _check_ids(ids: TalkerIds, voices: Mapping[str, int], *, words: int, codes: int) -> None:
-    """Raise `FailedPrecondition` if an id is out of range or there is no voice."""
+    """Raise `FailedPrecondition` if an ID is out of range or there is no voice."""
     if not voices:
         raise FailedPrecondition("the checkpoint names no voice")
     for name, id_ in voices.items():

@@ -1,4 +1,7 @@
-"""The fields of `config.json` that the thinker supports. See `stage/config_fields.py`."""
+"""The fields of `config.json` that the thinker supports.
+
+The classes used here are documented in `stage/config_fields.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load the thinker of a Qwen2.5-Omni checkpoint."""
+"""Loads the thinker of a Qwen2.5-Omni checkpoint."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ _log = logging.getLogger(__name__)
 
 
 def memory(model_dir: Path, config: StageConfig, engine: str = "") -> StageMemory:
-    """Return the thinker's memory on an engine; empty: the one that `load` chooses.
+    """Return the memory that the thinker needs on an engine. If `engine` is empty, it is the engine
+    that `load` would choose.
 
     Raises `InvalidArgument` and `FailedPrecondition`.
     """

@@ -35,7 +35,8 @@ class Token2Wav:
         voices: Mapping[str, VoiceTensors],
         bucketing: Bucketing | None = None,
     ) -> None:
-        # This is the order of a call. See `antiphon_services.lm.graphs`.
+        # Graphs are captured in the order in which they are replayed, as
+        # `antiphon_services.lm.graphs` requires.
         self._flow = Flow(module.code2wav_dit_model, bucketing)
         self._vocoder = MelVocoder(
             module.code2wav_bigvgan_model, bucketing, self._flow.block_frames
@@ -56,7 +57,7 @@ class Token2Wav:
         return tuple(self._voices)
 
     def open(self, voice: str, *, seed: int, held_blocks: int) -> Utterance:
-        """Return a new utterance. See `Utterance`."""
+        """Return a new utterance."""
         return Utterance(self._flow, self._voices[voice], seed=seed, held_blocks=held_blocks)
 
     def begin(self, utterances: Sequence[Utterance]) -> Decoding:

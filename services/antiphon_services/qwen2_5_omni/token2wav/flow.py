@@ -107,7 +107,8 @@ class Flow:
         return FlowMemory(torch.zeros(self._memory_size, device=self.device))
 
     def run(self, parts: Sequence[FlowPart]) -> Generator[int, None, list[Tensor]]:
-        """Compute the mel frames [rows, mel] of these parts together, layer by layer. See `Work`.
+        """Compute the mel frames of these parts together, layer by layer. Each result has the shape
+        [rows, mel].
 
         The call changes the memories of the parts. It must run until its end. Otherwise the
         utterances must be ended.

@@ -54,7 +54,7 @@ class ReplayedPlan:
     def seen(
         self, own: Tensor, evaluation: int | Tensor, window: BlockWindow
     ) -> tuple[Tensor, Tensor]:
-        """Return keys, values and a mask. See `BlockPlan.seen`. There is always a mask.
+        """Implements `BlockPlan.seen`. The result always contains a mask.
 
         Masked keys and values are replaced by those of the block itself, so that values of another
         utterance that are not finite cannot spread.

@@ -1,4 +1,4 @@
-"""Load the token2wav stage of a Qwen2.5-Omni checkpoint."""
+"""Loads the token2wav stage of a Qwen2.5-Omni checkpoint."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ log = logging.getLogger(__name__)
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return token2wav's memory. Raises `FailedPrecondition`."""
+    """Return the memory that token2wav needs. Raises `FailedPrecondition` if the checkpoint cannot
+    be read.
+    """
     skip = tuple(f"{PREFIX}{name}" for name in STORED_BUFFERS)
     stored = StoredPart(Weights(model_dir), PREFIX, skip)
     return StageMemory(TOKEN2WAV, config, (stored,), dtype_name(TOKEN2WAV, config))

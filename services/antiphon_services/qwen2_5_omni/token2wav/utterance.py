@@ -110,8 +110,8 @@ class Utterance:
         return self._mel if self._leaving else self._mel[:0]
 
     def cut(self, samples: Tensor) -> Tensor:
-        """Return those of the vocoder's samples for `window` that are new. Every sample is returned
-        once and in order.
+        """Return the samples of `window` that have not been returned before. Every sample is
+        returned once and in order.
         """
         leaving = self._leaving
         if not leaving:

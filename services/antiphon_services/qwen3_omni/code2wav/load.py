@@ -1,4 +1,4 @@
-"""Load the code2wav stage of a Qwen3-Omni checkpoint."""
+"""Loads the code2wav stage of a Qwen3-Omni checkpoint."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ EDGES = VocoderEdges(frames=PIPELINE.edge("codes").name, audio=PIPELINE.edge("au
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the vocoder's memory. Raises `FailedPrecondition`."""
+    """Return the memory that the vocoder needs. Raises `FailedPrecondition` if the checkpoint
+    cannot be read.
+    """
 
     def session_state() -> int:
         module = construct(Code2WavModule, _decoder_config(model_dir))

@@ -35,7 +35,7 @@ CODES = "codes"
 
 
 class TalkerEngine(FrameEngine[TalkerSegment]):
-    """Implements `antiphon.runtime.engine.Engine`. See `FrameEngine`."""
+    """A `FrameEngine` for the talker."""
 
     role, edge = TALKER, CODES
 
@@ -52,7 +52,7 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
 
     @property
     def model(self) -> Talker:
-        """The model that the engine steps."""
+        """The model that the engine uses."""
         return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TalkerSegment:
@@ -63,7 +63,9 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
         return TalkerSegment(key, voice, settings.sampling, self._model.new_prompt())
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Add a chunk of input. See `FrameEngine.accept`."""
+        """Add a chunk of input. If it replaces rows that were already prefilled, they are prefilled
+        again.
+        """
         super().accept(key, chunk)
         segment = self._segments[key]
         if (changed := segment.prompt.take_change()) is not None:
@@ -72,7 +74,7 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
     def launch(
         self, segments: Sequence[TalkerSegment], events: list[EngineEvent]
     ) -> PendingStep | None:
-        """See `FrameEngine.launch`."""
+        """Launch a step. Implements `FrameEngine.launch`."""
         chunks = self.take_parts(segments)
         known = self.take_known(segments, chunks)
         drawing = [segment for segment in segments if segment.can_draw]

@@ -1,4 +1,4 @@
-"""Load the talker of a Qwen3-Omni checkpoint."""
+"""Loads the talker of a Qwen3-Omni checkpoint."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ DEFAULT_SAMPLING = Sampling(
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the talker's memory. Raises `FailedPrecondition`."""
+    """Return the memory that the talker needs. Raises `FailedPrecondition` if the checkpoint cannot
+    be read.
+    """
     whole = load_config(OmniConfig, model_dir, "thinker_config", "talker_config")
     text = whole.talker_config.text_config
     return decoder_memory(

@@ -104,7 +104,7 @@ class Talker(GroupedFrameDecoder):
         )
 
     def take_slot(self, session: str, *, returns: bool) -> int:
-        """See `FrameDecoder.take_slot`."""
+        """Return a slot for a new segment, as described in `FrameDecoder.take_slot`."""
         slot = super().take_slot(session, returns=returns)
         self.begin_speech(slot, self.rows.begin)
         self._shifts[slot] = 0

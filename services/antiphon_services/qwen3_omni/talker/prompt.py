@@ -77,7 +77,7 @@ class TalkerPrompt:
 
     @property
     def prompt_rows(self) -> int | None:
-        """The length of the talker's prompt, or None until all ids of the prompt have arrived."""
+        """The length of the talker's prompt, or None if not all IDs of the prompt have arrived."""
         return self.user_rows + ANSWER_ROWS if self._ids_finished else None
 
     @property
@@ -138,7 +138,7 @@ class TalkerPrompt:
 
     @property
     def _may_change(self) -> bool:
-        """Whether more ids may arrive, or hidden rows may be replaced."""
+        """Whether more IDs may arrive, or hidden rows may be replaced."""
         return self._grows and not self._prompt_finished
 
     def take_change(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Load the code2wav stage of a Qwen3-TTS checkpoint."""
+"""Loads the code2wav stage of a Qwen3-TTS checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from antiphon_services.vocoder.stage import VocoderTerms, state_bytes, vocoder_s
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the codec decoder's memory. Raises `FailedPrecondition`."""
+    """Return the memory that the codec's decoder needs. Raises `FailedPrecondition` if the
+    checkpoint cannot be read.
+    """
 
     def session_state() -> int:
         module = describe_codec_decoder(model_dir)

@@ -1,9 +1,9 @@
 """The weights of the decoder of Qwen3-TTS's 12 Hz codec, with the names that the checkpoint uses.
 
-transformers has no class for this decoder, but it has the layers, which are the same as those of
-Qwen3-Omni's vocoder. There are two differences. The first layers are a residual vector quantizer, a
-convolution, and a transformer between two projections. The transposed convolutions are only trimmed
-at their end. `antiphon_services.vocoder` computes with these modules.
+transformers has no class for this decoder. Its layers are the same as in Qwen3-Omni's vocoder, for
+which transformers has classes. There are two differences. The first layers are a residual vector
+quantizer, a convolution, and a transformer between two projections. The transposed convolutions are
+only trimmed at their end. `antiphon_services.vocoder` computes with these modules.
 """
 
 from __future__ import annotations

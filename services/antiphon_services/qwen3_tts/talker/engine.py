@@ -1,8 +1,8 @@
 """The talker's engine. It decodes the codec frames of many segments, one frame per segment and
 step.
 
-Worker threads prepare the prompts, because it takes long to tokenize a text and to encode a
-reference recording. A step is one forward pass over the rows that are ready. These are parts of
+Prompts are prepared on worker threads, because tokenizing a text and encoding a reference recording
+take a long time. A step is one forward pass over the rows that are ready. These are parts of
 prompts, within the limit of `antiphon_services.lm.frames`, and one row for every segment whose
 prompt is complete. These segments sample a frame in the same step, and the engine emits it.
 
@@ -75,7 +75,7 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
 
     @property
     def model(self) -> TtsTalker:
-        """The model that the engine steps."""
+        """The model that the engine uses."""
         return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TtsSegment:

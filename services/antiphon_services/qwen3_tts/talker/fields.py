@@ -1,4 +1,7 @@
-"""The fields of the configurations that the talker supports. See `config_fields`."""
+"""The fields of the configurations that the talker supports.
+
+The classes used here are documented in `stage/config_fields.py`.
+"""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ class SpeechFrontEnd:
             raise self._too_long(f"{json_bytes} bytes", MESSAGES)
 
     def prepare(self, tensors: Tensors, manner: VoiceOptions) -> Prompt:
-        """Return the prompt for an `input` chunk. This takes long, so it should run on a worker
-        thread.
+        """Return the prompt for an `input` chunk. This takes a long time, so it should run on a
+        worker thread.
 
         Raises `InvalidArgument` unless the input is a single user message of text. The error is
         also raised if the prompt leaves no positions for frames.

@@ -1,4 +1,4 @@
-"""Load the talker of a Qwen3-TTS checkpoint."""
+"""Loads the talker of a Qwen3-TTS checkpoint."""
 
 from __future__ import annotations
 

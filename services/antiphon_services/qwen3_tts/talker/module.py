@@ -1,8 +1,9 @@
 """The weights of Qwen3-TTS's talker, with the names that the checkpoint uses.
 
-transformers has no class for this model, but it has the layers, which are the same as those of
-Qwen3. The released models have rotary positions with three axes. Without images, all axes are
-equal, so a plain rotary embedding is exact. `antiphon_services.lm` computes with these modules.
+transformers has no class for this model. Its layers are the same as in Qwen3, for which
+transformers has classes. The released models have rotary positions with three axes. Without images,
+all axes are equal, so a plain rotary embedding is exact. `antiphon_services.lm` computes with these
+modules.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Host(Protocol):
         """Raise `Unavailable` if vLLM is down."""
 
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
-        """See `DetachedEngine.watch`."""
+        """Call `changed` when the engine goes down and when it is available again."""
 
     def submit(self, order: VllmOrder) -> None:
         """Run an order. Its results are delivered to the mailbox."""
@@ -148,7 +148,7 @@ class VllmThinkerEngine:
         return self._segments[key].so_far()
 
     def release(self, key: SegmentKey) -> None:
-        """Forget a segment and abort its requests."""
+        """Remove a segment and abort its requests."""
         self._preparations.drop(key)
         self._stop(self._segments.pop(key))
 

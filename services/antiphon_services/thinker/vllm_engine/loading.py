@@ -50,7 +50,7 @@ def load_vllm(
 ) -> LoadedStage:
     """Return the stage after warm-up. `intake` must not have a vision front end.
 
-    `settings` are those of the family's processor in transformers. Raises the same errors as
+    `settings` are the settings of the family's processor in transformers. Raises the same errors as
     `load_engine`, and `FailedPrecondition` if no prompt succeeds.
     """
     # The tap needs all layers to be in one process.

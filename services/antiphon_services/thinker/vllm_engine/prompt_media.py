@@ -63,7 +63,7 @@ def _features(windows: Sequence[AudioWindow]) -> dict[str, torch.Tensor]:
     """Return all windows joined along the time axis [mel bins, frames], with lengths [n] and masks
     [n, width].
 
-    The masks have the same width as the tower's padded chunks. See `model`.
+    The masks have the same width as the tower's padded chunks.
     """
     lengths = [each.features.shape[1] for each in windows]
     width = max(1, *(each.padded for each in windows))
