@@ -87,9 +87,9 @@ class Edge:
     is produced earlier is sent with the next chunk. `rate_hz` is the number of positions per second
     of audio. It is 0 if the edge carries no audio or the checkpoint determines the rate. If an edge
     is `primed`, its consumer can be primed, as described at `Emitted.prime`. `look_ahead` is the
-    number of positions that the consumer needs in addition to those that it decodes. Every chunk of
-    a grouped edge therefore ends that many positions later, so that the consumer can decode
-    complete groups.
+    number of positions that the consumer needs in addition to the positions that it decodes. Every
+    chunk of a grouped edge therefore ends that many positions later, so that the consumer can
+    decode complete groups.
     """
 
     name: str

@@ -2,9 +2,9 @@
 
 This module defines what its two stages agree on. The reference is `qwen-tts` 0.1.1, the vendor's
 package. The talker reads the text itself, so there is no thinker and no text output. A voice either
-comes with the checkpoint or is cloned by means of a speaker vector, which is computed from a
-reference recording. If the request also contains the recording's text, the recording's codec frames
-are used as well, and they prime code2wav.
+comes with the checkpoint or is cloned with a speaker vector, which is computed from a reference
+recording. If the request also contains the recording's text, the recording's codec frames are used
+as well, and they prime code2wav.
 """
 
 from __future__ import annotations

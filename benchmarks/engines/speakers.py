@@ -57,7 +57,7 @@ class Speakers:
         recorded: int = 0,
         width: int = 0,
     ) -> list[float]:
-        """Measure steps from the arrival of another prompt until its first frame.
+        """Measure the steps from the arrival of another prompt until its first frame.
 
         `arriving` is the number of rows in this prompt. `recorded` and `width` are described in
         `join`.

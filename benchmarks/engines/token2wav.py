@@ -5,7 +5,7 @@ the result of decoding all codes at once, the number of codes that the first aud
 CPU time of a thread for the first audio and for the complete speech. Codes arrive one block at a
 time. The baseline is Hugging Face's decoder. Decoding all codes at once with our decoder is another
 side. The weights are random and the widths are small. The number of layers and their attention
-pattern can be those of the released model.
+pattern can be the same as in the released model.
 """
 
 from __future__ import annotations

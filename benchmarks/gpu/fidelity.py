@@ -1,9 +1,9 @@
 """Verifies that the engines generate the same output on a device as the reference on a CPU.
 
-In float32, text tokens and codes must be identical to those of Hugging Face, and audio must be
-within 1e-4, regardless of CUDA graphs and launching ahead. In bfloat16, rounding on both sides
-leads to different choices. Therefore, both are given the same independent rows, and their states
-are compared with those in float32.
+In float32, text tokens and codes must be identical to Hugging Face's, and audio must be within
+1e-4, regardless of CUDA graphs and launching ahead. In bfloat16, rounding on both sides leads to
+different choices. Therefore, both are given the same independent rows, and their states are
+compared with the states in float32.
 """
 
 from __future__ import annotations

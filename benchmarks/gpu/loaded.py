@@ -113,7 +113,7 @@ def on_new_thread(run: Callable[[], T]) -> T:
 
 
 class FreshLengths:
-    """Returns lengths close to those in `bases`, without ever repeating a length.
+    """Returns lengths close to `bases`, without ever repeating a length.
 
     If a length has already been measured, plans and memory for it exist. The lengths in a service
     are rarely the same.

@@ -176,7 +176,9 @@ class Report:
 
 
 def measured_rows(path: Path) -> list[Figures]:
-    """Return the rows in the file of an earlier run, except those that were skipped or failed."""
+    """Return the rows in the file of an earlier run, except for rows that were skipped or
+    failed.
+    """
     if not path.exists():
         return []
     rows: list[Figures] = json.loads(path.read_text("utf-8"))["rows"]

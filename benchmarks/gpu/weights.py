@@ -128,8 +128,8 @@ def random_module(
 ) -> ModuleT:
     """Return `module_class(config)` in evaluation mode, with weights generated on the device.
 
-    The parameters are those of `load_submodule`. With a `gain` of 1, matrix products preserve the
-    scale of their input.
+    The parameters are the same as for `load_submodule`. With a `gain` of 1, matrix products
+    preserve the scale of their input.
     """
     device = torch.device(device)
     generator = torch.Generator(device).manual_seed(0)

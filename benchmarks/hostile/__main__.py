@@ -7,7 +7,7 @@ once or repeatedly (`--flood`). After the attackers have left, the CPU time that
 child processes use within a second is measured.
 
 A row passes if every regular answer is complete, if the median time to first audio is at most twice
-the one without attackers in the same minute, and if the CPU is idle afterwards.
+the time without attackers in the same minute, and if the CPU is idle afterwards.
 """
 
 from __future__ import annotations

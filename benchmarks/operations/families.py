@@ -41,9 +41,7 @@ MEL_FRAMES = 50
 """The number of mel frames in a vocoder call. It matches a block of CosyVoice3."""
 
 Step = Callable[[int, int], Any]
-"""Runs a step with a number of sessions. The second argument is the position of the first
-session.
-"""
+"""Runs a step. The arguments are the number of sessions and the position of the first session."""
 
 Text = TypeVar("Text")
 

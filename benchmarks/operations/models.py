@@ -1,7 +1,8 @@
 """Creates models of all families with any number of layers, on a device that stores no values.
 
-The widths are those of tiny checkpoints. By default, the numbers of layers, groups and experts are
-those of the released models. Tests that count the operations of a step also use these functions.
+The widths are the same as in tiny checkpoints. By default, the numbers of layers, groups and
+experts are the same as in the released models. Tests that count the operations of a step also use
+these functions.
 """
 
 from __future__ import annotations

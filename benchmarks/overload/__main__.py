@@ -1,6 +1,6 @@
 """`python -m benchmarks.overload`: measure goodput and first audio at 0.2 to 3 times the capacity.
 
-Real services run with the checkpoint in the repository. Their steps take as long as those of an
+Real services run with the checkpoint in the repository. Their steps take as long as on an
 accelerator (`benchmarks/overload/pace.py`), so that the slots are the limit, and neither the cores
 nor the load generator. Requests arrive over HTTP at a given rate. They are sent to two gateways in
 alternating order. Requests in the queue of one gateway time out after `--wait` seconds. The other

@@ -3,7 +3,7 @@
 The text that a listener has heard is estimated (`SpokenPart.cut`), because models do not provide an
 alignment. The checkpoint in the repository does provide one, because one of its codes contains the
 token that each frame speaks. Its answers are therefore truncated at many points, and the words that
-the estimate keeps are compared with those that had actually been spoken.
+the estimate keeps are compared with the words that had actually been spoken.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ class SpokenQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """How many spoken questions were answered as expected, and which ones were not."""
+    """The number of spoken questions that were answered as expected, and the questions that were
+    not.
+    """
 
     title: str
     asked: int
@@ -132,7 +134,7 @@ async def judge_transcripts(
 
 
 async def judge_functions(services: Services, seed: int) -> Called:
-    """Request every call as text and as audio, and send the results of the typed ones."""
+    """Request every call as text and as audio, and send the results of the typed calls."""
     chance = random.Random(f"judge {seed}")
     functions = [antiphon.Function(**each["function"]) for each in FUNCTIONS]
     calls, typed, spoken, answered = every_call(chance), 0, 0, 0

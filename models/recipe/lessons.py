@@ -217,7 +217,7 @@ class LessonsLoss:
         return written
 
     def _heard(self, chance: random.Random, turns: int) -> Written:
-        """Return a conversation of spoken questions and some typed ones."""
+        """Return a conversation of spoken questions and some typed questions."""
         written = Written()
         if chance.random() < 0.3:
             self._say(written, "system", self._encode(chance.choice(SYSTEMS)))

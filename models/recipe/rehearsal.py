@@ -1,4 +1,4 @@
-"""Lets the talker generate many replies without teacher forcing, and counts the exact ones.
+"""Lets the talker generate many replies without teacher forcing, and counts the exact replies.
 
 Decoding is greedy, with the repetition penalty from the settings of the checkpoint. A reply is
 exact if every code of every frame, and the frame after which it stops, are as intended. In this
@@ -96,7 +96,7 @@ def _choose(logits: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
 
 
 def _fill(talker: Any, hidden: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
-    """Return all codes of a frame, including those of the predictor, with shape [n, 8]."""
+    """Return all codes of a frame, including the predictor's codes, with shape [n, 8]."""
     predictor = talker.code_predictor
     codes = [first]
     inputs = [hidden, talker.model.codec_embedding(first)]

@@ -82,7 +82,7 @@ class Exchange:
 
 
 def load_repertoire() -> list[Exchange]:
-    """Return all exchanges, including generated ones about numbers and dates."""
+    """Return all exchanges, including generated exchanges about numbers and dates."""
     written = []
     for line in REPERTOIRE_FILE.read_text().splitlines():
         if line and not line.startswith("#"):

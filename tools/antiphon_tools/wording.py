@@ -158,7 +158,7 @@ def pages(root: Path = ROOT) -> Wording:
 
 
 def docstrings(folder: str, root: Path = ROOT) -> Wording:
-    """Return the sentences of all docstrings in a directory, except those in generated code."""
+    """Return the sentences of all docstrings in a directory, except for generated code."""
     found = []
     for path in files_of(root, f"{folder}/*.py"):
         if path.match("antiphon/v1/*"):

@@ -5,7 +5,7 @@ confidence (`unmasking_plan.py`). Draws depend only on the seed of the answer, t
 position. Therefore an answer does not depend on the other answers in the same call. If it is
 started again with the same seed, the result is the same.
 
-The ID of the mask itself is never drawn. In the vendors' code, such a position would remain masked.
+The ID of the mask itself is never drawn. In the vendors' code, the position would remain masked.
 """
 
 from __future__ import annotations

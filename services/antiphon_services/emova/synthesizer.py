@@ -4,7 +4,7 @@ The first step computes all latents of an utterance at once, because the attenti
 flow process the entire utterance. The second step generates the samples. Each sample depends only
 on nearby latents, so the samples can be generated in windows. This limits the memory usage and the
 duration of each call. A window is computed with `UnitDecoderSizes.reach` additional latents on each
-side, so that its samples are identical to those of a single pass.
+side, so that its samples are identical to the result of a single pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from antiphon_services.flow.normal_draws import normal_draws
 STYLES = "style_embedding.weight"
 SAMPLE_RATE_HZ = 22_050
 MOST_UNITS = 1000
-"""The maximum number of units in an utterance. The decoder was not trained on longer ones."""
+"""The maximum number of units in an utterance. The decoder was not trained on longer inputs."""
 MOST_SPEECH_S = 120
 """The maximum duration of speech in seconds. The predicted durations are otherwise unbounded."""
 

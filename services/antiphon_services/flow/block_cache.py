@@ -91,7 +91,7 @@ class BlockCache:
         return self._held[: self.blocks]
 
     def extend(self, most: int) -> Sequence[int]:
-        """Return pages for up to `most` blocks that follow the cached ones."""
+        """Return pages for up to `most` blocks that follow the cached blocks."""
         missing = self.blocks + most - len(self._held)
         if missing > 0:
             self._held += self.pages.take(missing)
@@ -129,7 +129,7 @@ class BlockCausalRows(AllRows):
         return blocks[self.first :, None] >= blocks
 
     def seen(self, own: Tensor, evaluation: int, window: int) -> tuple[Tensor, Tensor | None]:
-        """Return the cached keys and values, followed by those of the rows."""
+        """Return the cached keys and values, followed by the keys and values of the rows."""
         frames, memory = self._frames, self._cache.pages.memory
         for number, page in enumerate(self._pages):
             memory[page, evaluation, window] = own[:, :, number * frames : (number + 1) * frames]

@@ -29,7 +29,7 @@ class LayerWeights:
     """The weights of a layer.
 
     `changes` [evaluations, 6 * width] contains shift, scale and gate for attention, followed by
-    those for the MLP.
+    shift, scale and gate for the MLP.
     """
 
     changes: Tensor

@@ -1,4 +1,4 @@
-"""Attention calls that are arranged in such a way that a fused kernel accepts them.
+"""Arranges attention calls so that they can use a fused kernel.
 
 On a CPU, torch has one kernel that supports everything. On a GPU, there are three options. Flash
 attention is the fastest. It supports grouped-query attention and causal rows, but neither masks nor
@@ -12,7 +12,7 @@ the following rules:
   processor per key head.
 - The rows of a prompt use flash without a mask if it is available.
 - Otherwise, for example in float32, each key head is treated as a sequence. Its query heads share
-  the keys by means of a view. Rows that follow the first part of a prompt have a mask.
+  the keys through a view. Rows that follow the first part of a prompt have a mask.
 - Masks are additive and aligned. torch converts boolean masks and copies masks that are not
   aligned, and it does so in every layer.
 - cuDNN's attention is disabled. torch prefers it on Hopper and Blackwell, but it spends tens of

@@ -93,10 +93,10 @@ class CodePredictor:
         [n].
 
         `hidden` [n, hidden] contains the last states of the model. `first` int64 [n] contains the
-        first codes, and `embedding` contains their rows. `settings` are those of the first codes,
-        and only whether they are greedy is used. `numbers` float64 [n, G] contains the random
-        numbers. The first of them is not used. `decided` is False if the logits left no ID to
-        choose. The results are valid until the next call.
+        first codes, and `embedding` contains their rows. `settings` are the settings of the first
+        codes. They only determine which frames are greedy. `numbers` float64 [n, G] contains the
+        random numbers. The first of them is not used. `decided` is False if the logits left no ID
+        to choose. The results are valid until the next call.
         """
         if self._in_buckets is not None:
             given = hidden, first, embedding, settings.greedy, numbers

@@ -137,8 +137,8 @@ class Decoder:
         *,
         tapped_layer: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Append rows [n, hidden] to the sequences in the slots. Returns their states and the
-        tapped states.
+        """Append rows [n, hidden] to the sequences in the slots. Return their states and the tapped
+        states.
 
         `turned` contains the rotary positions if they differ from the positions in the slot. It is
         int64 [n], or [n, 3] if the axes of a row differ. `tapped_layer` uses the same numbers as

@@ -25,8 +25,8 @@ LEAST_ROWS = 4
 
 
 SILU_CLASSES = frozenset({"SiLU", "SiLUActivation"})
-"""The classes of torch and of transformers, by name. Importing the latter is expensive, as
-described in `lm.modules`.
+"""The classes of torch and of transformers, by name. Importing the class from transformers is
+expensive, as described in `lm.modules`.
 """
 
 

@@ -167,7 +167,7 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def handed_on(self) -> int:
-        """The number of draws that have been sent, including known ones."""
+        """The number of draws that have been sent, including known frames."""
         return self.frames
 
     @property

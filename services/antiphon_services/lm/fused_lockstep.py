@@ -57,7 +57,7 @@ class FusedLockstep:
         """Return the normalized states of `rows`, which belong to `count` sequences and begin at
         position `start`.
 
-        The rows of all sequences at one position precede those at the next position.
+        Rows are ordered by position first and by sequence second.
         """
         stop = start + len(rows) // count
         normed = self._layers[0].norm(rows)

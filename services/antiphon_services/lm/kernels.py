@@ -59,12 +59,12 @@ def turn_heads(
     is_turned: Tensor,
     epsilon: float,
 ) -> Tensor:
-    """Normalize and rotate those heads [n, heads, head_dim] for which `is_turned` [heads, 1] is
-    true.
+    """Normalize and rotate the `heads` [n, heads, head_dim] that are marked in `is_turned` [heads,
+    1].
 
     `weight` [heads, head_dim] contains the weights of the norms of heads, or is None if there are
     no such norms. `turns` [positions, 1, 2, head_dim] contains cosines and signed sines
-    (`antiphon_services.lm.rotary`). Row n uses those at index n of `positions` (int64 [n]).
+    (`antiphon_services.lm.rotary`). `positions` (int64 [n]) contains the position of each row.
     """
     return turned(heads, weight, turns[positions], is_turned, epsilon)
 

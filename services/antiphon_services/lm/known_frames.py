@@ -36,7 +36,7 @@ def no_frames() -> Frames:
 class KnownPart(Generic[Prompt]):
     """Rows of the segment in `slot`, beginning at `position`, with their frames [n, groups].
 
-    The frames are those of its draws, beginning with number `step`. Row k contains the text
+    The frames belong to consecutive draws, beginning with number `step`. Row k contains the text
     `texts[k]` and the frame that precedes its own frame. `before` [0 or 1, groups] is this
     preceding frame for the first row. Draw 0 has none.
     """

@@ -1,4 +1,4 @@
-"""Computes the last layer only for those rows of a batch whose states are needed.
+"""Computes the last layer only for the rows whose states are needed.
 
 The next ID is sampled from the last row of a prompt. For all other rows, the last layer only has to
 write keys and values. Their attention and the output of their MLP would be dropped.

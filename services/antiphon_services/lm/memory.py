@@ -1,11 +1,11 @@
 """The device memory of a stage. It is checked before allocation, and logged when the stage is
 ready.
 
-Most of the memory that the weights leave is used for the slots. Each slot may contain the longest
-possible segment. On a GPU, all memory is allocated at startup or the configuration is rejected,
-because a cache that exceeds the memory of the device would fail in the middle of an answer. On a
-CPU, memory is allocated when it is written. Therefore a cache is only checked against the total
-memory of the machine, and only if it allocates everything at startup.
+Most of the memory that remains after loading the weights is used for the slots. Each slot may
+contain the longest possible segment. On a GPU, all memory is allocated at startup or the
+configuration is rejected, because a cache that exceeds the memory of the device would fail in the
+middle of an answer. On a CPU, memory is allocated when it is written. Therefore a cache is only
+checked against the total memory of the machine, and only if it allocates everything at startup.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The modules that contain the weights of a decoder stack, with the names that checkpoints use.
 
 `antiphon_services.lm.decoder` computes with these weights. Therefore the modules only have a
-`forward` if it is used. Their shapes and names are those of Qwen's models in transformers. Stages
-do not import the modelling files of transformers, because each of them imports `torch._dynamo` and
-`sympy`. This would cost 90 MB and two seconds of CPU time for code that no stage runs.
+`forward` if it is used. Shapes and names are the same as in transformers' implementations of Qwen's
+models. Stages do not import the modelling files of transformers, because each of them imports
+`torch._dynamo` and `sympy`. This would cost 90 MB and two seconds of CPU time for code that no
+stage runs.
 
 `config` is the part of `config.json` that describes the stack. Its fields have the same names as in
 transformers.

@@ -1,9 +1,9 @@
 """Repetition-aware sampling. An ID that was drawn too often recently is excluded, and another one
 is drawn.
 
-This mirrors `ras_sampling` of CosyVoice. First, an ID is drawn from the most likely ones, which
-together have the probability `top_p`. There are at most `top_k` of them. If this ID occurs too
-often among the last IDs, it is excluded and another ID is drawn from the whole distribution.
+This mirrors `ras_sampling` of CosyVoice. First, an ID is drawn from the most likely IDs, whose
+total probability is `top_p`. There are at most `top_k` candidates. If this ID occurs too often
+among the last IDs, it is excluded and another ID is drawn from the whole distribution.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class RepetitionRule:
 def choose_aware(
     logits: Tensor, settings: SamplingRows, numbers: Tensor, recent: Tensor, rule: RepetitionRule
 ) -> tuple[Tensor, Tensor]:
-    """Return an ID for each row of `logits` [n, V] as int64 [n], and the highest logit of each row
-    [n].
+    """Return an ID for each row of `logits` [n, V], and the highest logit of each row.
 
     `numbers` (float64 [n, NUMBERS]) are in [0, 1). `recent` (int64 [n, window]) contains the last
     IDs, or -1 where an ID is missing. For a greedy row, the most likely ID is chosen. If it is
@@ -64,8 +63,8 @@ def _likeliest(scores: Tensor, count: int) -> Tensor:
     in ascending order.
 
     `topk` does not order IDs with equal scores, which are common in bfloat16. Therefore its keys
-    consist of the bits of a score followed by the ID. The bits can be sorted as integers after
-    those of negative numbers have been flipped.
+    consist of the bits of a score followed by the ID. The bits can be sorted as integers after the
+    bits of negative numbers have been flipped.
     """
     size = scores.shape[-1]
     # This converts -0.0 to 0.0.

@@ -1,7 +1,7 @@
 """Configures the matrix library of the CPU so that results do not depend on the batch.
 
 MKL selects a kernel by the number of rows. On Intel CPUs with AVX-512, products of up to 15 rows
-are summed in a different order than larger ones. MKL has a mode for strict reproducibility
+are summed in a different order than larger products. MKL has a mode for strict reproducibility
 ("conditional numerical reproducibility"), which is documented for Intel CPUs with AVX2 or later and
 uses the same order for all products. In this mode, padding to `LEAST_ROWS` rows is sufficient.
 Other CPUs do not have this mode and have not needed it.

@@ -1,8 +1,8 @@
 """Chooses one ID from each row of logits. All autoregressive parts of all stages use this module.
 
-The candidates and their probabilities are equal to those of the logits processors of `generate` in
-`transformers` 5.19. The operations are applied in the same order: conversion to float32, repetition
-penalty, suppressed IDs, temperature, top_k, top_p and softmax.
+The candidates and their probabilities are the same as with the logits processors that `generate`
+uses in `transformers` 5.19. The operations are applied in the same order: conversion to float32,
+repetition penalty, suppressed IDs, temperature, top_k, top_p and softmax.
 
 A draw uses the inverse of the cumulative distribution and a hash of (seed, step, group). The seed
 is the key for the draws of the stage in this answer (`antiphon.values.sampling.stream_key`). There
@@ -158,10 +158,10 @@ def choose_each(
     """Choose an ID for each row of `logits` [n, V]. Returns the IDs (int64 [n]) and the highest
     scores (float32 [n]).
 
-    The scores are those of greedy decoding. `numbers` (float64 [n, 1]) contains the result of
-    `uniform` for each row. The repetition penalty applies to the IDs in `seen` (bool [n, V]), and
-    the IDs in `suppressed` (bool [V]) are never chosen. If `choose` would raise an error for a row,
-    its score is not finite and its ID is arbitrary but valid.
+    The scores are computed as for greedy decoding. `numbers` (float64 [n, 1]) contains the result
+    of `uniform` for each row. The repetition penalty applies to the IDs in `seen` (bool [n, V]),
+    and the IDs in `suppressed` (bool [V]) are never chosen. If `choose` would raise an error for a
+    row, its score is not finite and its ID is arbitrary but valid.
     """
     scores = logits.to(torch.float32)
     if seen is not None and settings.any_penalty:
@@ -212,8 +212,8 @@ def keep_likeliest(scores: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     temperature.
 
     This mirrors `TemperatureLogitsWarper`, `TopKLogitsWarper`, which keeps IDs whose score is equal
-    to that of the last one, and `TopPLogitsWarper`. The sort of the latter only covers the IDs that
-    top_k leaves here, because removed IDs have a probability of zero.
+    to that of the last one, and `TopPLogitsWarper`. Here, top_p only sorts the IDs that top_k
+    leaves, because removed IDs have a probability of zero.
     """
     scores = scores / sampling.temperature
     if 0 < sampling.top_k < len(scores):
@@ -314,8 +314,8 @@ def _weights_of_few(scores: Tensor, largest: Tensor, settings: SamplingRows) -> 
     """Implement `_kept_weights` for the case that every row has a top_k, without sorting all IDs.
 
     top_k keeps at most k - 1 IDs with a higher score than its last one, and all IDs whose score is
-    equal to that of the last one. Only the number of the latter matters. top_p removes them first,
-    in the order of IDs, and their weights are equal.
+    equal to that of the last one. Only the number of these tied IDs matters: their weights are
+    equal, and top_p removes them first, in the order of IDs.
     """
     ranked, ids = scores.topk(settings.largest_top_k)
     last = ranked.gather(1, settings.top_k - 1)

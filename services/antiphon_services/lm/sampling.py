@@ -19,7 +19,9 @@ Score = tuple[list[int], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class PenaltyWindow:
-    """A repetition penalty for the last `size` IDs, in addition to the one for all IDs."""
+    """A repetition penalty for the last `size` IDs. It is applied in addition to the penalty for
+    all IDs.
+    """
 
     size: int
     penalty: float
@@ -67,7 +69,7 @@ def sample_together(rows: Sequence[LogitsRow]) -> list[int | None]:
     """Return the IDs for all rows. If an ID is None, the row is undecided and must be passed to
     `sample_alone`.
 
-    This reads from the device only once, no matter how many rows there are.
+    This reads from the device only once, regardless of the number of rows.
     """
     if not rows:
         return []

@@ -102,7 +102,7 @@ class ConfigPart:
 
     @property
     def stated(self) -> frozenset[str]:
-        """All fields that have a declaration, except for those in `ALWAYS_IDLE`."""
+        """All fields that have a declaration, except for the fields in `ALWAYS_IDLE`."""
         known = self.computed | self.only.keys() | self.idle
         return known | self.rope_fields | self.window_fields | self.own_fields
 
@@ -131,7 +131,7 @@ class ConfigPart:
 
 
 def declared_fields(config_class: type[ReadsConfig]) -> frozenset[str]:
-    """Return the fields of a configuration class, except for those in `ALWAYS_IDLE`."""
+    """Return the fields of a configuration class, except for the fields in `ALWAYS_IDLE`."""
     made = config_class().to_dict().keys()
     return frozenset(made) - ALWAYS_IDLE - {"_output_attentions"}
 
@@ -208,7 +208,7 @@ def _allowed(value: object, values: Values) -> bool:
 
 
 def _same(value: object, other: object) -> bool:
-    """Compare two values. In contrast to Python's comparison, true and 1 are different."""
+    """Compare two values. Unlike in Python, `True` is not equal to 1."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 

@@ -3,7 +3,8 @@ import nothing of it.
 
 `transformers.PreTrainedConfig` costs 1.3 s of CPU and 27 MB to import, because transformers lists
 all its models and all installed packages. A class declares the fields that a stage reads, with the
-names, types and defaults of transformers. Tests compare each class with the one of transformers.
+names, types and defaults of transformers. Tests compare each class with the corresponding class of
+transformers.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class ConfigObject:
     def _rope(self, others: dict[str, Any]) -> dict[str, Any]:
         """Return the parameters of the rotary embedding in the current layout.
 
-        Removes those that have moved into it from `others`.
+        Fields that older configurations store elsewhere are removed from `others`.
         """
         rope = dict(others.pop("rope_scaling", None) or self.rope_parameters or {})
         rope.setdefault("rope_theta", others.pop("rope_theta", self.default_theta))

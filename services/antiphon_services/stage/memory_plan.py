@@ -1,10 +1,9 @@
 """Plans the memory of a stage before anything is loaded.
 
 The size of the weights is read from the headers of the files, and the size of the keys and values
-is computed from the configuration. The memory that remains after the weights and the working memory
-is used for the slots. With `context_limit: fits`, the slots are as long as this memory permits. The
-function `memory` of a family returns the `StageMemory` of a stage. `load` checks this value, and
-`antiphon plan` reports it.
+is computed from the configuration. The remaining memory is used for the slots. With `context_limit:
+fits`, the slots are as long as this memory permits. The function `memory` of a family returns the
+`StageMemory` of a stage. `load` checks this value, and `antiphon plan` reports it.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ class MemoryPlan:
         return self.cache(limit) <= self.for_slots
 
     def refuses(self, limit: int) -> bool:
-        """Return whether it is certain, before the stage is loaded, that it cannot start."""
+        """Return whether the stage is certain to run out of memory when it is loaded."""
         spare = 0 if self.exact else self.working
         return self.cache(limit) > self.room - self.weights - self.working + spare
 

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class Preparations(Generic[PromptT]):
-    """Prepares prompts on a small number of threads, which end when there is no work.
+    """Prepares prompts on a small number of threads. The threads end when there is no work.
 
     A prompt that has no media and at most `at_once_bytes` bytes of text is prepared by the caller.
     If `most_at_once` is set, this applies to at most that many prompts per step. Other small

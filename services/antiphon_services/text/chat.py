@@ -1,7 +1,7 @@
 """Converts messages to the IDs of a prompt with a chat template and a tokenizer. Each recording,
 image and video becomes a placeholder.
 
-Invariant: for ordinary text, the IDs are equal to those of Hugging Face, which tokenizes the whole
+Invariant: for ordinary text, the IDs are the same as with Hugging Face, which tokenizes the whole
 rendered template. The content of a message, the description of a function or a call can never
 become a control ID. If a text spells a control token, it is tokenized as a sequence of characters.
 

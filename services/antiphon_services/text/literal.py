@@ -4,8 +4,8 @@ The tokenizer splits a text at added tokens first. Therefore the text between tw
 the same IDs if it is tokenized separately. If control tokens are disabled, text that spells one is
 tokenized as a sequence of characters.
 
-Control tokens are the special tokens and those that Qwen's tokenizers declare as not special so
-that decoding keeps them, such as `<tool_call>`, `</tool_response>` and `<think>`.
+Control tokens are the special tokens, and tokens such as `<tool_call>`, `</tool_response>` and
+`<think>`, which Qwen's tokenizers declare as not special so that decoding keeps them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ become 3.
 
 
 _TAG = re.compile(r"</?[^<>\s]+>")
-"""Matches those control tokens that were added as not special."""
+"""Matches control tokens that were added as not special."""
 
 
 # Each text is tokenized by one thread. A thread pool for batches would not survive a fork.

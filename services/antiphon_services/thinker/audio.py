@@ -38,11 +38,11 @@ class AudioFeatures:
     """The mel features of A recordings. The longest recording has F frames.
 
     `features` is float32 [mel bins, all real frames]. The recordings are concatenated, because
-    padding them to F frames would multiply the size of short ones. `mask` is int32 [A, F] and
-    contains 1 at real frames. `positions` contains the number of prompt positions for each
-    recording. Recordings that have the same value in `digests` (negative 64-bit numbers) have the
-    same encoding. The tower pads its chunks to `padded` frames. If all recordings are shorter than
-    this, they are preceded by a silent recording that has no positions.
+    padding would multiply the size of short recordings. `mask` is int32 [A, F] and contains 1 at
+    real frames. `positions` contains the number of prompt positions for each recording. Recordings
+    that have the same value in `digests` (negative 64-bit numbers) have the same encoding. The
+    tower pads its chunks to `padded` frames. If all recordings are shorter than this, they are
+    preceded by a silent recording that has no positions.
     """
 
     features: Float32

@@ -30,11 +30,11 @@ Encode = Callable[[AudioFeatures | VisualPatches], torch.Tensor]
 class SlotGeneration:
     """The state of one segment in the model.
 
-    `length` is the number of positions in the slot. These are the prompt's positions, including the
-    first `reused` positions that were already there, and those of the reply without its latest ID.
-    The `known` IDs of the reply are prefilled after the prompt. `finish` is set when the reply has
-    ended. `reply_rows` are kept if they are needed. While the prompt `is_open`, more of it will
-    arrive. `told` is the number of its IDs that have been sent.
+    `length` is the number of positions in the slot. It includes the positions of the prompt and of
+    the reply, except for the reply's latest ID. The first `reused` positions were already in the
+    slot. The `known` IDs of the reply are prefilled after the prompt. `finish` is set when the
+    reply has ended. `reply_rows` are kept if they are needed. While the prompt `is_open`, more of
+    it will arrive. `told` is the number of its IDs that have been sent.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ def _behind(
 
 
 def prompt_content(ids: Ids, audio_id: int, audio: AudioFeatures | None) -> Content:
-    """Return the content of a prompt's positions. In contrast to IDs, digests are negative."""
+    """Return the content of a prompt's positions. Unlike IDs, digests are negative."""
     content = ids.astype(np.int64)
     if audio is not None:
         heard = np.flatnonzero(ids == audio_id)[: sum(audio.positions)]

@@ -1,5 +1,5 @@
-"""The mel features of a recording in progress. They are bit-identical to those of the complete
-recording.
+"""The mel features of a recording in progress. They are bit-identical to the features of the
+complete recording.
 
 A frame depends on the `n_fft` samples around it. It also depends on the recording's loudest frame,
 which determines the floor. Therefore a frame can be computed as soon as its samples are available.
@@ -71,8 +71,8 @@ class GrowingFeatures:
         return (frames - 1) * self._hop + self._size - self._half
 
     def hear(self, samples: Float32) -> int:
-        """Add samples. Returns the index of the first window that is new or has changed, or `count`
-        if there is none.
+        """Add samples, and return the index of the first window that is new or has changed, or
+        `count` if there is none.
         """
         self._keep(samples)
         told, before = len(self._windows), self._loudest
@@ -81,8 +81,8 @@ class GrowingFeatures:
         return self._first_other(told, before)
 
     def finish(self) -> int:
-        """End the recording. Returns the index of the first window that is new or has changed, or
-        `count` if there is none.
+        """End the recording, and return the index of the first window that is new or has changed,
+        or `count` if there is none.
         """
         told, done, before = len(self._windows), sum(self.lengths), self._loudest
         if self._silent_end:

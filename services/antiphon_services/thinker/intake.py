@@ -39,9 +39,9 @@ class PromptIntake:
     """Creates prompts and replies for one checkpoint. `stop_id` ends a reply.
 
     `row_positions` returns the prompt positions whose hidden rows the talker needs, in ascending
-    order. If `every_row` is true, the talker needs the rows of all positions, including those of
-    the reply. `speech` describes a reply in which some of the IDs are codes. If there is a
-    `window`, a different penalty applies to the latest IDs.
+    order. If `every_row` is true, the talker needs the rows of all positions of the prompt and the
+    reply. `speech` describes a reply in which some of the IDs are codes. If there is a `window`, a
+    different penalty applies to the latest IDs.
     """
 
     prompts: PromptFactory

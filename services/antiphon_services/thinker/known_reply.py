@@ -1,7 +1,7 @@
 """The beginning of a reply that the client already has, as described in `antiphon.values.history`.
 
 Its last ID is sampled again, so that the end of the reply is determined in the usual place. The IDs
-before it are processed in the same way as those of a prompt.
+before it are processed like a prompt.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 file.
 
 A table of a few bytes can declare billions of frames. When FFmpeg opens such a file, it indexes all
-of them. Reading the last visible frame would then require as many calls.
+frames. Reading the last visible frame would then require as many calls.
 """
 
 from __future__ import annotations

@@ -181,8 +181,8 @@ class PromptFactory:
         return replace(prompt, patches=cut, turned=turned, following=following)
 
     def _listen(self, recordings: Sequence[Heard], *, alone: bool, more: int) -> tuple[int, ...]:
-        """Return the number of positions for each recording, and one position for each recording
-        that is missing.
+        """Return the number of positions for each recording. A recording that is missing takes one
+        position.
         """
         if (count := len(recordings) + more) > self.max_recordings:
             raise InvalidArgument(

@@ -2,8 +2,8 @@
 
 Invariants: the row of an ID is sent once, in order, as soon as it is available and the ID may be
 spoken. A row becomes available one step after its ID. It may arrive on a different path, which can
-be faster. The last ID of a reply has no row. The rows of IDs that are not spoken are dropped,
-including those of a function call.
+be faster. The last ID of a reply has no row. The rows of IDs that are not spoken, such as the IDs
+of a function call, are dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ReplyRows:
         self.complete = False
 
     def release(self, release: ReleasedText) -> None:
-        """Record how many additional IDs may be spoken, and whether these are the last ones."""
+        """Record how many additional IDs may be spoken, and whether the reply ends with them."""
         self._spoken += len(release.spoken)
         self._finish = self._finish or release.speech_finish
 
@@ -46,8 +46,8 @@ class ReplyRows:
         self._waiting.extend(rows)
 
     def leave(self) -> tuple[Sequence[Tensor], FinishReason | None]:
-        """Return the rows to send now. If they are the last ones, the finish reason is returned
-        once as well.
+        """Return the rows to send now. The finish reason is returned together with the last
+        rows.
         """
         count = min(len(self._waiting), self._spoken - self._left)
         self._left += count

@@ -73,7 +73,7 @@ G = TypeVar("G", bound=ReplyAnswer)
 class ThinkerSegment(Generic[G]):
     """The state of one segment. `generation` is set once its input has been prepared.
 
-    If `every_row` is true, the talker reads a row for every position, including those of the reply,
+    If `every_row` is true, the talker reads a row for every position of the prompt and the reply,
     and does not read the reply IDs. `preparation` is a prompt, or another part of it, that is being
     prepared. `live_input` is set in a live segment. `spoken` is the number of IDs or rows that were
     sent on `tokens`, and `called` is the number of pieces of calls that were sent. `logprobs` is

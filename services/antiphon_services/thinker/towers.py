@@ -35,8 +35,8 @@ class TowerPlan(Protocol):
         """
 
     def vision(self, tower: Any, grid: Tensor) -> TowerInputs:
-        """Return the inputs, apart from the patches, for an image or a video with this `grid`
-        (int64 [1, 3]).
+        """Return all inputs except the patches, for an image or a video with this `grid` (int64 [1,
+        3]).
         """
 
 

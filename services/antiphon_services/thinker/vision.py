@@ -28,8 +28,8 @@ from antiphon.values.conversation import Conversation, ImagePart, VideoPart
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 MAX_PIXELS = 64_000_000
-"""The maximum number of pixels in an image or a video frame. Larger ones are treated as an attack,
-because no camera produces them.
+"""The maximum number of pixels in an image or a video frame. Larger images are treated as an
+attack, because no camera produces them.
 """
 
 MAX_CONVERSATION_PIXELS = 256_000_000

@@ -23,7 +23,7 @@ from antiphon_services.vllm.media import ARGUMENT, MediaLimits
 from antiphon_services.vllm.row_receiver import RowAddress
 
 CPU_CACHE_BYTES = 1 << 30
-"""The amount of paged memory on CPUs in addition to the memory for one full context. vLLM would
+"""The amount of paged memory on CPUs, in addition to the memory for one full context. vLLM would
 otherwise use most of the host's memory.
 """
 
@@ -47,7 +47,7 @@ them.
 """
 
 SCHEMA_BACKEND = "xgrammar"
-"""With vLLM's `auto`, the first schema determines the compiler for all later ones."""
+"""With vLLM's `auto`, the first schema determines the compiler for all later schemas."""
 
 PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
 """Arguments for which more than one process may be needed."""
@@ -58,8 +58,9 @@ TAPPING_DRAFTERS = ("eagle3", "extract_hidden_states")
 
 @dataclass(frozen=True, slots=True)
 class TextShape:
-    """The sizes of a checkpoint's language model, and their `place` in `config.json`. The place is
-    empty at the top level.
+    """The sizes of a checkpoint's language model.
+
+    `place` is the path of their object in `config.json`. It is empty if they are at the top level.
     """
 
     place: str

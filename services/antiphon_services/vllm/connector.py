@@ -2,7 +2,8 @@
 
 vLLM creates one connector in the scheduler, which selects rows, and one in each worker, which sends
 them. An exception in any of the methods would end the engine for all sessions. Therefore errors are
-logged and only fail the request in question, whose rows are then missing at the other end.
+logged, and they only fail the request in which they occur. The rows of this request are then
+missing at the other end.
 
 The rows of a prompt may be as large as the keys and values of a small model. If the prompt is in
 the prefix cache, all of them are available at once. Therefore the number of rows that a step
@@ -115,7 +116,7 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             self._wanted[request.request_id] = wanted
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> RowMetadata:
-        """Return the rows that this step computes or finds in the prefix cache, and those that
+        """Return the rows that this step computes or finds in the prefix cache, and the rows that
         remain from earlier steps.
         """
         rows, (ended, self._ended) = StepRows(), (self._ended, StepRows())

@@ -45,7 +45,7 @@ take memory.
 """
 LARGE_PIXELS = 16_000_000
 """Orders with more decoded pixels than this are decoded one at a time, so that they do not delay
-smaller ones.
+smaller orders.
 """
 # It takes vLLM's process some seconds to unload. After this time, it is killed.
 UNLOAD_TIMEOUT_S = 5.0
@@ -328,8 +328,8 @@ class VllmHost:
             first = False
 
     async def _check_schema(self, order: VllmOrder) -> None:
-        """Return if the order has no schema, or if vLLM can compile the schema within the
-        limits.
+        """Check the JSON schema of the order, if it has one. Raise an error unless vLLM can compile
+        the schema within the limits.
         """
         if (schema := order.sampling.json_schema) is None:
             return
@@ -370,8 +370,8 @@ def _tokens(number: int, output: RequestOutput, *, first: bool) -> Tokens:
 def _refused(order: VllmOrder | VllmSession, error: Exception) -> InvalidArgument:
     """Return the error for an order that vLLM rejects.
 
-    If there is a schema, the error refers to it, because the prompt has already been validated.
-    vLLM's checks of schemas are stricter than those of xgrammar.
+    If there is a schema, the error refers to it, because the prompt has already been validated, and
+    vLLM checks schemas more strictly than xgrammar.
     """
     if isinstance(order, VllmOrder) and order.sampling.json_schema is not None:
         return InvalidArgument(f"json_schema: vLLM cannot keep to it: {error}", field="json_schema")

@@ -19,8 +19,8 @@ ARGUMENT = "limit_mm_per_prompt"
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """The maximum number of items of each type in one conversation. The names of the fields are
-    those of vLLM.
+    """The maximum number of items of each type in one conversation. The fields have the same names
+    as in vLLM.
     """
 
     audio: int = 256

@@ -1,4 +1,4 @@
-"""Requests to vLLM, as antiphon represents them."""
+"""antiphon's representation of requests to vLLM."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Media(Protocol):
 class VllmOrder:
     """A request for up to `limit` IDs after a prompt. It ends earlier at `stop_id`.
 
-    `number` is antiphon's own number, because vLLM derives its IDs from those that it is given.
-    `ids` (int32 [n]) contains one placeholder for each item of `media`. Hidden rows are sent for
-    the prompt positions in `row_positions`. If `reply_rows_from` is not None, they are also sent
-    for all positions from there onwards, which is where the reply begins.
+    `number` identifies the request within antiphon, because vLLM derives a new ID from each request
+    ID that it receives. `ids` (int32 [n]) contains one placeholder for each item of `media`. Hidden
+    rows are sent for the prompt positions in `row_positions`. If `reply_rows_from` is not None,
+    they are also sent for all positions from there onwards, which is where the reply begins.
     """
 
     number: int

@@ -65,8 +65,8 @@ class RowSender:
         """Create a sender. Up to `most_bytes` bytes may wait for the socket. The rows of a single
         step are always accepted.
 
-        `copies` copies rows to the host by means of `staging`. Both are None if the rows are
-        already on the host.
+        `copies` copies rows to the host through `staging`. Both are None if the rows are already on
+        the host.
         """
         self._connection = connection
         self._limit = most_bytes

@@ -6,7 +6,7 @@ compiled it within the limits. The checker stores the result under the digest of
 then compiles the schema again.
 
 A child process takes a slot of a lane. A schema starts in the first lane. When its CPU time in this
-lane is used up, it moves to the next lane. In this way, schemas that are expensive to compile only
+lane is used up, it moves to the next lane. As a result, schemas that are expensive to compile only
 delay each other. For a schema that is accepted, vLLM spends the same time once more, on a thread of
 its engine's process that does not yield. The CPU time of the last lane limits this delay as well.
 """
@@ -89,7 +89,7 @@ END_TIMEOUT_S = 5.0
 that, the server is killed.
 """
 MAX_KEPT = 1024
-"""The maximum number of schemas whose result is stored."""
+"""The maximum number of results that are stored."""
 RETRY_AFTER_S = 5.0
 
 _MODULE = "antiphon_services.vllm.schema_server"

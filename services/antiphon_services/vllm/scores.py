@@ -13,8 +13,8 @@ class Scores(Protocol):
     `start_indices[i]`.
 
     The first entry is the ID itself. It is followed by the most likely IDs, which may include the
-    same ID again. If vLLM has joined two updates, an ID that is one of the most likely ones occurs
-    only once, as the first entry, with its rank among them.
+    same ID again. If vLLM has joined two updates and the ID is itself one of the most likely IDs,
+    it occurs only once, as the first entry, with its rank.
     """
 
     start_indices: list[int]
@@ -27,8 +27,8 @@ class Scores(Protocol):
 def scores_at(
     scores: Scores | None, index: int, ids: Sequence[int], top: int
 ) -> tuple[list[int], list[float]]:
-    """Return the ID at `index` of an update's `ids` and the `top` most likely ones, with log
-    probabilities [1 + top].
+    """Return the ID at `index` of an update's `ids`, followed by the `top` most likely IDs, and
+    their log probabilities.
 
     Raises `Internal` if vLLM's lists do not contain them.
     """

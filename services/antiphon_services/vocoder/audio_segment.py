@@ -29,7 +29,9 @@ class VocoderEdges:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Frames to decode, uint16 [n, groups]. If `prime` is true, they only prepare the state."""
+    """Frames to decode, as a uint16 array of shape [n, groups]. If `prime` is true, they only
+    prepare the state.
+    """
 
     codes: Tensor
     prime: bool

@@ -1,8 +1,8 @@
 """Decoder calls with a few fixed shapes, which can be replayed as CUDA graphs.
 
-A call is padded to the next larger number of frames and members. As in any batch, the frames that
-follow those of a member do not affect it. Members that are only padding write to the last slot,
-which does not belong to any session. Calls that are too large run without padding.
+A call is padded to the next larger number of frames and members. The padding follows the frames of
+a member and does not affect them. Members that are only padding write to the last slot, which does
+not belong to any session. Calls that are too large run without padding.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class ConvolutionState:
         self._kept: dict[nn.Conv1d, Tensor] = {}
 
     def causal(self, conv: nn.Conv1d, x: Tensor) -> Tensor:
-        """Return one output for each input. An output depends on that input and on earlier ones.
+        """Return one output for each input. An output depends on that input and on earlier inputs.
         Zeros precede the first input.
         """
         reach = (conv.kernel_size[0] - 1) * conv.dilation[0]

@@ -1,7 +1,7 @@
 """The modules that contain the weights of a causal vocoder, with the names that checkpoints use.
 
 `antiphon_services.vocoder.stream` reads weights and geometry from them. Their names and shapes are
-those of the vocoders in transformers. No stage imports the modelling files of transformers, as
+the same as in transformers' vocoders. No stage imports the modelling files of transformers, as
 explained in `antiphon_services.lm.modules`.
 """
 

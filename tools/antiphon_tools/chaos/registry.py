@@ -26,8 +26,9 @@ REFUSALS = (500, 503, 429)
 WAYS = ("reset", "refused", "away", "silent")
 """How the gateway's watch can be interrupted.
 
-Its connection can be reset, and then either be refused or fail because the API is not listening for
-a while. Alternatively, the connection remains open, but no more events are sent.
+The connection of the watch can be reset. New connections are then refused, or they fail because the
+API does not listen for a while. Alternatively, the connection remains open, but no more events are
+sent.
 """
 
 

@@ -1,7 +1,7 @@
 """Places a conversation on a single time axis.
 
-The listener waits for the end of each answer. Within a turn, the times of the stages and of the
-first audio are the measured ones. From then on, the audio plays at its own speed. The next question
+The listener waits for the end of each answer. The times of the stages and of the first audio are
+the measured times of the turn. After that, the audio plays at normal speed. The next question
 follows after a pause. Stages report the seconds since they opened the turn. They open it within
 milliseconds of the request, so this delay is ignored.
 """

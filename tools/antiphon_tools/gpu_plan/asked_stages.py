@@ -14,7 +14,7 @@ from antiphon_services.stage.memory_plan import CONTEXT_BYTES, VLLM_WORKING_BYTE
 from antiphon_tools.gpu_plan.stage_needs import StageNeeds
 
 POSITIONS = 8192
-"""The default length of a session, unless the checkpoint only supports shorter ones."""
+"""The default length of a session, unless the checkpoint only supports shorter sessions."""
 HOST_BYTES = 1 << 30
 """The estimated host memory of a process that uses torch, without weights."""
 

@@ -82,7 +82,7 @@ def resolved(
     cpu_torch_at: str,
     platforms: Sequence[str] = (X86_64,),
 ) -> Packages:
-    """Resolve the requirements of the given extras of `pyproject.toml`, and those of the build.
+    """Resolve the requirements of the given extras of `pyproject.toml`, and the build requirements.
 
     `versions` pins packages to a version. The CPU build of torch is used if `cpu_torch_at` is set
     to its index. The result includes files for all platforms. Raises

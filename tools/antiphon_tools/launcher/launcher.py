@@ -171,7 +171,7 @@ class Launcher:
         await asyncio.gather(*self._watches.values())
 
     async def _stop(self, names: Sequence[str]) -> None:
-        """Request these processes to stop, and kill those that do not stop in time."""
+        """Request these processes to stop, and kill the processes that do not stop in time."""
         for name in names:
             self._processes[name].terminate()
         watches = [self._watches[name] for name in names]

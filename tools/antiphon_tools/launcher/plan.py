@@ -74,7 +74,7 @@ def role_of(name: str) -> str:
 def with_gateway(deployment: Deployment, changes: Mapping[str, object]) -> Deployment:
     """Return the deployment with changed gateway settings.
 
-    In a group of settings, only those that are given are changed.
+    In a group of settings, only the given settings are changed.
     """
     content = msgspec.to_builtins(deployment)
     gateway = content["gateway"]

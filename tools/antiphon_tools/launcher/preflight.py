@@ -20,7 +20,7 @@ _LFS_POINTER = b"version https://git-lfs"
 ACCELERATOR_FILES = ("nvidiactl", "nvidia0", "nvhost-gpu", "nvmap", "dxg", "kfd")
 """The device files in /dev for devices that torch supports as CUDA.
 
-They include those of NVIDIA, Jetson, WSL and AMD.
+They cover NVIDIA, Jetson, WSL and AMD.
 """
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 def poisson_arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
     """Yield arrival times in [0, seconds), in ascending order, with an average rate per second.
 
-    The intervals are exponentially distributed, so arrivals form clusters like those of independent
+    The intervals are exponentially distributed, so arrivals cluster as they do with independent
     users.
     """
     gaps, at_s = random.Random(seed), 0.0

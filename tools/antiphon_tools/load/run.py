@@ -75,7 +75,7 @@ class Load:
 class LoadRun:
     """The state of a run, and its result after it has ended.
 
-    Times are those of the loop's clock. `requests` contains the requests that were due after the
+    Times are on the event loop's clock. `requests` contains the requests that were due after the
     warm-up, in the order in which they ended. `open_counts` contains the time and the number of
     open requests at each change. `messages` contains the message of the first error of each kind.
     """
@@ -125,7 +125,9 @@ class _Runner:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def go(self) -> None:
-        """Start requests when they are due, wait for them, and cancel those that take too long."""
+        """Start requests when they are due, wait for them, and cancel requests that take too
+        long.
+        """
         load = self._run.load
         async with asyncio.TaskGroup() as group:
             if load.rate is not None:

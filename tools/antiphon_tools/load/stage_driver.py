@@ -41,7 +41,7 @@ class StageDriver:
     """Implements `run.Driver` for a single stage.
 
     If `paced` is true, chunks are sent at the times of their feed. A piece of audio consists of
-    samples, or of codec frames if the stage generates those.
+    samples, or of codec frames if the stage generates frames.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The tables of a result, which are used for both the terminal and the page.
 
 Each cell contains the formatted figure and its path in the JSON result, in which names are
-separated by `/`. This makes it possible to compare the displayed values with the saved ones.
+separated by `/`. This makes it possible to compare the displayed values with the saved values.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class Trials:
     async def find_capacity(self) -> tuple[Observed, CapacityResult]:
         """Search for the capacity. Returns it together with the observations of the best run.
 
-        If no run had sufficient goodput, the observations are those of the last run.
+        If no run had sufficient goodput, the observations of the last run are returned.
         """
         options = self._options
         by_sessions = options.load.sessions is not None

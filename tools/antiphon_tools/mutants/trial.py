@@ -19,7 +19,7 @@ from antiphon_tools.launcher.plan import import_path
 from antiphon_tools.mutants.mutations import Mutant
 
 FIRST = 5
-"""The number of test files that are run before the remaining ones are collected."""
+"""The number of test files that are run before the remaining files are collected."""
 TEST_S = 100
 """The time limit for a test. A test that takes longer is assumed to be in an endless loop."""
 

@@ -65,7 +65,7 @@ def scenario_of(seed: int) -> Scenario:
 def play(scenario: Scenario, script: Sequence[str] | None = None) -> Found | int:
     """Run a simulation. Returns the number of moves, or the violation that was found.
 
-    If `script` is set, its moves are made instead of random ones. Moves that are not possible are
+    If `script` is set, its moves are made instead of random moves. Moves that are not possible are
     skipped.
     """
     callers = [

@@ -131,8 +131,8 @@ class OfferedLoad:
             )
 
     def arrivals(self) -> Iterator[float]:
-        """Yield the arrival times. Poisson arrivals are identical to those of a load test with this
-        seed.
+        """Yield the arrival times. Poisson arrivals are identical to the arrivals of a load test
+        with this seed.
         """
         if self.burstiness == 1:
             yield from poisson_arrivals(self.rate, self.ends_s, self.seed)

@@ -185,7 +185,7 @@ def simulated(
     progress: Callable[[float, int], None] = lambda now, calls: None,
     known: Iterable[OfferedCall] | None = None,
 ) -> FleetOutcome:
-    """Simulate a fleet with the calls of the load, or with those that are `known`.
+    """Simulate a fleet with the `known` calls, or with the calls of the load if there are none.
 
     Raises `InvalidArgument` if the replicas do not match the stages.
     """

@@ -265,7 +265,7 @@ def group_figures(
 def latent_figures(
     stage: LoadedStage, family: Family, truths: Sequence[Truth], slots: int
 ) -> dict[str, Any]:
-    """Compare float frames with those of the reference, given the reference's preceding frames.
+    """Compare float frames with the reference's frames, given the reference's preceding frames.
 
     Both sides use the same noise.
     """
@@ -329,7 +329,7 @@ def sample_figures(
     truths: Sequence[Truth],
     edge: str = CODES,
 ) -> dict[str, Any]:
-    """Compare the samples of a decoder with those of the reference for the same codes."""
+    """Compare the samples of a decoder with the reference's samples for the same codes."""
     spoken = [each for each in truths if len(each.codes)]
     made = [hear(stage, pipeline, role, each.codes, edge=edge) for each in spoken]
     for ours, truth in zip(made, spoken, strict=True):

@@ -31,7 +31,7 @@ evaluations.
 class Code2WavEngine(LeastServedEngine):
     """An engine with the input edges `speaker_prompt` and `codes` and the output edge `audio`.
 
-    `context_limit` is the maximum number of codes in an utterance, including those of the voice
+    `context_limit` is the maximum number of codes in an utterance, including the codes of the voice
     prompt.
     """
 

@@ -109,8 +109,8 @@ class MelFlow:
         return (yield from self.run_rows(voice, codes, rows))[prompt:]
 
     def run_rows(self, voice: ClonedVoice, codes: Tensor, among: AllRows) -> Work[Tensor]:
-        """Compute the frames `among` those of the prompt and the codes, as a tensor of shape [n,
-        bins].
+        """Compute the frames of the prompt and the codes that `among` selects, as a tensor of shape
+        [n, bins].
 
         The frames of the last `look_ahead` codes are only valid if no more codes follow.
         """

@@ -1,7 +1,8 @@
 """Computes the mel frames of an utterance in blocks while its codes arrive.
 
 A block is complete when its codes, and the codes that the flow needs as look-ahead, have arrived.
-The frames of complete blocks are identical to those of a single pass over the entire utterance.
+The frames of complete blocks are identical to the result of a single pass over the entire
+utterance.
 
 As long as the stream has pages for all of its blocks, it computes each block only once, as soon as
 the block is complete. The blocks of the prompt are computed before any code arrives. If no page is

@@ -66,9 +66,9 @@ class UtteranceSegment(ServedSegment):
 
     If `whole` is true, each utterance is decoded at once. Otherwise, utterances are streamed. Only
     the last entry of `utterances` may be incomplete. `limit` is the maximum number of codes in an
-    utterance, including those of the voice. `decoding` is the decoder state of the first utterance,
-    and `work` is its current computation. `held` contains samples that do not yet make up a
-    complete code. A unit of work is one row of one layer.
+    utterance, including the codes of the voice. `decoding` is the decoder state of the first
+    utterance, and `work` is its current computation. `held` contains samples that do not yet make
+    up a complete code. A unit of work is one row of one layer.
     """
 
     decoder: SpeechDecoder

@@ -1,6 +1,6 @@
 """The weights of CosyVoice3's talker, with the tensor names of `llm.pt`.
 
-The layers are those of Qwen2 in transformers. The computations are in `antiphon_services.lm`.
+The layers are the same as Qwen2's in transformers. The computations are in `antiphon_services.lm`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from antiphon.pipelines.cosyvoice3 import SPEECH_IDS
 from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 EXTRA_IDS = 200
-"""The number of rows in the embedding table and the head after those of the speech tokens. Only a
-few of them are used.
+"""The number of rows that follow the speech tokens in the embedding table and the head. Only a few
+of them are used.
 """
 
 UNUSED = ("llm.model.lm_head.weight",)

@@ -105,7 +105,7 @@ def _chinese(text: str) -> str:
 
 
 def _without_blanks(text: str) -> str:
-    """Remove all spaces except those between two ASCII characters."""
+    """Remove all spaces that are not between two ASCII characters."""
     around = [each.isascii() and each != " " for each in text]
     return "".join(
         each

@@ -73,8 +73,8 @@ class AnswerMaker:
     ) -> MaskedAnswer:
         """Create an answer, without computing its first step.
 
-        Options that are not set in `asked` default to those of the task. Raises `InvalidArgument`
-        if the answer does not fit after the prompt.
+        Options that are not set in `asked` default to the options of the task. Raises
+        `InvalidArgument` if the answer does not fit after the prompt.
         """
         mode, kind, count = prompt.mode, prompt.mode.kind, self.count(prompt, asked)
         if asked.temperature is None:

@@ -1,6 +1,6 @@
 """The language model of MiMo-Audio, with the tensor names of its checkpoint.
 
-The layers of all three transformers are those of Qwen2 in transformers. The modules only store
+The layers of all three models are the same as Qwen2's in transformers. The modules only store
 weights. The computations are in `group_encoder.py`, `frame_predictor.py` and
 `antiphon_services.lm`.
 """
@@ -17,7 +17,7 @@ from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 
 class SpeechHeads(nn.Module):
-    """All tensors of the checkpoint except those below `model`.
+    """All tensors of the checkpoint that are not below `model`.
 
     They convert groups to rows, and states to tokens and groups. `config` is the `config.json` of
     the checkpoint as a `Qwen2Config`, which preserves fields that Qwen2 does not define.

@@ -83,7 +83,7 @@ class TaskPrompt:
     def sampling(self, sampling: Sampling, given: Collection[str]) -> Sampling:
         """Return the sampling settings of the request.
 
-        Settings that are not `given` in the request default to those of the task.
+        Settings that are not `given` in the request default to the settings of the task.
         """
         if "temperature" not in given:
             sampling = replace(sampling, temperature=self.draws.temperature)

@@ -26,7 +26,7 @@ LEAST_MAGNITUDE = 1e-7
 
 
 class CodecEncoderModule(nn.Module):
-    """The tensors below `encoder.`, except for those of the quantizer.
+    """The tensors below `encoder.`, except for the quantizer.
 
     `config` is the configuration of the audio tokenizer.
     """

@@ -8,7 +8,7 @@ overlapping windows.
 A single call can decode pieces of many streams. Matrix products and normalization layers process
 the rows of all streams as one sequence, without padding. Interpolation, attention and the overlap
 of windows are computed separately for each stream. States are immutable. A call returns new states
-and does not modify the old ones, so a failed call can be repeated.
+and does not modify its arguments, so a failed call can be repeated.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class StreamingUpsample:
     """Upsamples latents of shape [1, n, width] to rows of shape [1, 4 * latents, width].
 
     Rows are interpolated linearly between the centers of latents. At both ends, they are constant.
-    The rows of the last latent are returned together with those of the next one, or at the end of
-    the stream. `kept` contains the latents that the next piece requires. The rows of the first
-    `before` of these latents have already been returned.
+    The rows of the last latent are returned together with the rows of the next latent, or at the
+    end of the stream. `kept` contains the latents that the next piece requires. The rows of the
+    first `before` of these latents have already been returned.
     """
 
     kept: Tensor

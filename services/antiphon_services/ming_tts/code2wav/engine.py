@@ -122,7 +122,7 @@ class LatentDecoderEngine:
         self._ready.pop(key, None)
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Decode up to `PACE.step` frames in one call, starting with those that have waited
+        """Decode up to `PACE.step` frames in one call, starting with the frames that have waited
         longest.
         """
         ready = [self._segments[key] for key in self._ready if key not in held]

@@ -1,7 +1,7 @@
 """The audio decoder of Ming TTS, with the tensor names of its checkpoint.
 
-These tensors are below `audio.decoder`, or below `decoder` in Ming-flash-omni. The layers are those
-of Qwen2 in transformers. The computations are in `decoder.py`.
+These tensors are below `audio.decoder`, or below `decoder` in Ming-flash-omni. The layers are the
+same as Qwen2's in transformers. The computations are in `decoder.py`.
 """
 
 from __future__ import annotations

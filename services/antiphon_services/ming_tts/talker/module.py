@@ -1,7 +1,7 @@
 """The talker of Ming TTS, with the tensor names of its checkpoint.
 
 The language model is Qwen2 of transformers. The modules only store weights. The computations of the
-language model are in `antiphon_services.lm`, and those of the flow head and the aggregator are in
+language model are in `antiphon_services.lm`. The flow head and the aggregator are computed in
 `blocks.py`.
 """
 

@@ -180,8 +180,8 @@ class CodecTalker(FrameDecoder):
         return before + self._text(part.texts)
 
     def _text(self, texts: Sequence[RowText]) -> Tensor:
-        """Return the thinker's rows, or those for the end of the text and for padding [n,
-        width].
+        """Return the thinker's rows, or the rows for the end of the text and for padding. Their
+        shape is [n, width].
         """
         kinds, table = list(TextRow), [self._text_rows]
         index: list[int] = []

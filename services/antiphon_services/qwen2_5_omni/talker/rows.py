@@ -56,7 +56,7 @@ class ThinkerRows:
 
     @property
     def prompt_rows(self) -> int | None:
-        """The number of rows in the prompt, including those of the voice and the first draw.
+        """The number of rows in the prompt, including the rows of the voice and of the first draw.
 
         It is None until the prompt IDs have arrived.
         """

@@ -43,8 +43,8 @@ class FlowMemory:
 class BlockSpan:
     """The blocks from `first` to `stop` of one utterance. The last block has `last_frames` frames.
 
-    `memory` contains the keys and values of block `first` - 1, and receives those of block `kept` -
-    1. `kept` is None if nothing follows.
+    `memory` contains the keys and values of the block before `first`. They are replaced by the keys
+    and values of the block before `kept`. If no more blocks follow, `kept` is None.
     """
 
     first: int
@@ -109,8 +109,8 @@ class BlockPlan:
         self._masks: dict[tuple[bool, bool], Tensor | None] = {}
 
     def _both_halves(self, blocks: Sequence[int]) -> Tensor:
-        """Return the indices of the blocks in the batch of both halves, followed by those of the
-        recalled blocks.
+        """Return the indices of the blocks in the batch of both halves, followed by the indices of
+        the recalled blocks.
         """
         count, recalled = self.count, len(self.recalled)
         return on_device(

@@ -1,12 +1,12 @@
 """The diffusion transformer with Hugging Face's weights, which computes mel frames from noise and
 codes.
 
-The results are the same as those of the reference, but repeated computations are only done once.
-Terms that depend only on the time are computed when the stage is loaded. These are the scales,
-shifts and gates of each layer at each of the 36 evaluations. Terms that depend only on the codes
-and the voice, which form the larger part of the input projection, are computed once per call. The
-speaker encoder is computed once per voice. Classifier-free guidance evaluates both halves in one
-batch. Attention only reads the keys of the blocks to which a row attends. See `blocks`.
+The results are the same as with the reference, but repeated computations are only done once. Terms
+that depend only on the time are computed when the stage is loaded. These are the scales, shifts and
+gates of each layer at each of the 36 evaluations. Terms that depend only on the codes and the
+voice, which form the larger part of the input projection, are computed once per call. The speaker
+encoder is computed once per voice. Classifier-free guidance evaluates both halves in one batch.
+Attention only reads the keys of the blocks to which a row attends. See `blocks`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class FlowVoice:
 
 @dataclass(frozen=True, slots=True)
 class FlowPart:
-    """Blocks of one utterance, as noise [rows, mel] and codes (int64 [rows]). The rows are those of
-    `span`.
+    """Blocks of one utterance. `span` determines the rows. `noise` has the shape [rows, mel], and
+    `codes` is an int64 tensor of shape [rows].
     """
 
     span: BlockSpan

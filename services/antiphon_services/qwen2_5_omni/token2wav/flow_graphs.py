@@ -56,8 +56,8 @@ class ReplayedPlan:
     ) -> tuple[Tensor, Tensor]:
         """Implements `BlockPlan.seen`. The result always contains a mask.
 
-        Masked keys and values are replaced by those of the block itself, so that values of another
-        utterance that are not finite cannot spread.
+        Masked keys and values are replaced by the block's own keys and values. Otherwise, values
+        that are not finite could spread from another utterance.
         """
         looking, ahead = window.looking, window.ahead
         halves = own.view(HALVES, -1, *own.shape[1:])
@@ -131,8 +131,8 @@ class FlowGraphs:
     ) -> Callable[[int, Tensor], Work[Tensor]]:
         """Return the `Velocity` of a call that fits into a bucket.
 
-        `given` [HALVES * blocks, frames, width] is the argument of `Flow.evaluate`. The cosines and
-        sines [blocks, frames, head_dim] are those of the rows.
+        `given` [HALVES * blocks, frames, width] is the argument of `Flow.evaluate`. `turns`
+        contains the cosines and sines of the rows, each with shape [blocks, frames, head_dim].
         """
         count, device = plan.count, self._sizes.device
         by_block = given.view(HALVES, count, *given.shape[1:]).transpose(0, 1)

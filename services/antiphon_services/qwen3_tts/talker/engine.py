@@ -6,8 +6,8 @@ take a long time. A step is one forward pass over the rows that are ready. These
 prompts, within the limit of `antiphon_services.lm.frames`, and one row for every segment whose
 prompt is complete. These segments sample a frame in the same step, and the engine emits it.
 
-If a recording is cloned by means of its codes, the engine first emits the recording's frames, which
-prime the decoder.
+If a voice is cloned from the codes of a recording, the engine first emits the recording's frames,
+which prime the decoder.
 
 Draws are counted in the same way as in the vendor's `generate`. There are at most `max_tokens`
 draws. A draw is a frame, unless it is the stop code, which cannot be one of the first two draws, or

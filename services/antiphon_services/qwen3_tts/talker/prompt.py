@@ -194,7 +194,7 @@ class Prompt:
 
     @property
     def positions(self) -> int:
-        """The number of rows, including those for the later text IDs."""
+        """The number of rows, including the rows for later text IDs."""
         return len(self.text) + len(self.later)
 
     def beside(self, draw: int) -> int | None:

@@ -1,7 +1,7 @@
 """Computes a speaker vector from a recording with the ECAPA-TDNN network of Qwen3-TTS's base
 models.
 
-The names are those of the checkpoint. This mirrors `Qwen3TTSSpeakerEncoder` of the vendor's
+The names are the same as in the checkpoint. This mirrors `Qwen3TTSSpeakerEncoder` of the vendor's
 package, for a single recording without padding.
 """
 

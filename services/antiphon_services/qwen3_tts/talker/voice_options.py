@@ -1,6 +1,6 @@
 """The voice options of a request, which are validated against the type of the checkpoint.
 
-The types and the defaults are those of the vendor's package. A checkpoint has preset voices,
+The types and the defaults are the same as in the vendor's package. A checkpoint has preset voices,
 designs a voice from an instruction, or clones the voice of a recording. Options that the package
 would silently ignore raise an error here.
 """

@@ -1,4 +1,5 @@
-"""The `vllm` engine of the thinker. The segments are in the stage, and the requests are in vLLM.
+"""The `vllm` engine of the thinker. The stage manages the segments, and vLLM processes the
+requests.
 
 Prompts, stop conditions, detokenization and the output on each edge are the same as in the torch
 engine, and prompts are also prepared on worker threads. A step waits for a delivery. A delivery is

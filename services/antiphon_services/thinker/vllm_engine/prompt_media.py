@@ -26,7 +26,7 @@ class PromptMedia:
     """Implements `vllm.order.Media` for mel features of recordings, images and videos.
 
     Each window of a recording is an item with its own name. Therefore vLLM's prefix cache finds
-    earlier windows, no matter what follows them.
+    earlier windows, regardless of the windows that follow.
     """
 
     windows: Sequence[AudioWindow]

@@ -29,7 +29,7 @@ class WatchedHost(Protocol):
 class VllmSpeechTextEngine(SpeechTextEngine):
     """Implements `antiphon.runtime.engine.DetachedEngine` and `PreparingEngine`.
 
-    `close_vllm` stops vLLM's processes. The other arguments are those of `SpeechTextEngine`.
+    `close_vllm` stops vLLM's processes. The other arguments are passed to `SpeechTextEngine`.
     """
 
     def __init__(
