@@ -16,12 +16,11 @@ from __future__ import annotations
 
 SLICE_S = 0.1
 ON_TIME_S = 0.05
-"""A slice counts as punctual if it ends at most this many seconds late."""
+"""A slice counts as on time if it ends no more than this many seconds late."""
 
 
 class AwakeDeadline:
-    """A deadline after `budget_s` seconds of running time. The class sets no timer itself; its
-    owner does.
+    """A deadline after `budget_s` seconds of running time. It does not set a timer itself.
 
     Wait for `next_slice_s` seconds, and then report with `waited` how late the wait ended.
     """

@@ -18,8 +18,8 @@ class WaitDeadline:
     """A context manager for consecutive waits. Raises `TimeoutError` if a wait takes longer than
     `timeout_s`.
 
-    The wait is cancelled in this case. Enter the context in the task that waits. Call `begin`
-    before each wait and `end` after it.
+    The wait is then cancelled. Enter the context in the task that waits. Call `begin` before each
+    wait and `end` after it.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -60,7 +60,7 @@ class WaitDeadline:
         if now < late_at:
             self._timer.set_at(late_at)
         elif late_s > ON_TIME_S:
-            # Data that arrived in the meantime is read in the next slice.
+            # Data that has arrived in the meantime is read in the next slice.
             self._began += late_s
             self._timer.set_at(max(self._began + self._timeout_s, now + SLICE_S))
         else:

@@ -10,10 +10,10 @@ from antiphon.deployment.bounds import Bytes, Seconds
 
 
 class DiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Determines how the gateway finds the replicas of each stage."""
+    """Settings for how the gateway finds the replicas of each stage."""
 
     # How replicas are found. With `static`, they are the `addresses` of the stages. With
-    # `kubernetes`, they are the pods of one service per role, which are found by means of its
+    # `kubernetes`, they are the pods of one service per role, which are found through its
     # EndpointSlices.
     kind: Literal["static", "kubernetes"] = "static"
     # The namespace of the services. If it is empty, the namespace of the gateway's own pod is used.
@@ -22,16 +22,16 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     services: dict[
         str, Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
     ] = {}
-    # The name of the port on which the pods of the stages listen, as in the EndpointSlices. If a
-    # pod contains several stages, it has one port for each of them.
+    # The name of the port on which the stages' pods listen, as listed in the EndpointSlices. If a
+    # pod contains several stages, it has a port for each of them.
     port_name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = "grpc"
     # The port that is used if an EndpointSlice does not contain a port with this name.
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 50051
     # The path of a kubeconfig file, for a gateway that runs outside the cluster. If it is empty,
     # the service account of the pod is used.
     kubeconfig: str = ""
-    # The interval in seconds at which the EndpointSlices are listed again. This corrects the state
-    # if the watch between two lists has missed a change.
+    # The interval in seconds at which the EndpointSlices are listed again, in case the watch has
+    # missed a change.
     relist_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 20.0
     # The timeout for a response of the Kubernetes API in seconds. The gateway keeps using the known
     # replicas while the API does not respond.

@@ -95,17 +95,17 @@ class RecordedSpan(TraceSpan):
         self.traceparent = str(TraceContext(context.trace_id, context.span_id, sampled=True))
 
     def child(self, name: str, at_ns: int | None = None) -> TraceSpan:
-        """See `TraceSpan`."""
+        """Implements `TraceSpan`."""
         within = set_span_in_context(self._span)
         return RecordedSpan(self._tracer, self._tracer.start_span(name, within, start_time=at_ns))
 
     def set(self, **attributes: Attribute) -> None:
-        """See `TraceSpan`."""
+        """Implements `TraceSpan`."""
         for name, value in attributes.items():
             self._span.set_attribute(f"antiphon.{name}", value)
 
     def end(self, error: BaseException | None = None, at_ns: int | None = None) -> None:
-        """See `TraceSpan`."""
+        """Implements `TraceSpan`."""
         if not self._span.is_recording():
             return
         if error is not None:

@@ -17,7 +17,7 @@ _SAMPLED = 1
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """The identity of a span, as it is transmitted in a `traceparent`."""
+    """The identity of a span, as transmitted in a `traceparent`."""
 
     trace_id: int
     span_id: int

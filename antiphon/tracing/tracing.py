@@ -54,7 +54,7 @@ class SampledTracing(Tracing):
         self._trace_clients = trace_clients
 
     def request(self, name: str, traceparent: str = "") -> TraceSpan:
-        """See `Tracing`."""
+        """Implements `Tracing`."""
         parent = read_traceparent(traceparent) if traceparent else None
         if parent is not None and self._trace_clients:
             sampled = parent.sampled
@@ -65,12 +65,12 @@ class SampledTracing(Tracing):
         return self._begin(name, "" if parent is None else str(parent))
 
     def part(self, name: str, traceparent: str) -> TraceSpan:
-        """See `Tracing`."""
+        """Implements `Tracing`."""
         parent = read_traceparent(traceparent) if traceparent else None
         return self._begin(name, str(parent)) if parent is not None and parent.sampled else NO_SPAN
 
     def close(self) -> None:
-        """See `Tracing`."""
+        """Implements `Tracing`."""
         self._finish()
 
 

@@ -281,8 +281,8 @@ class AdmissionQueue:
     # -- estimates ---------------------------------------------------------------------
 
     def retry_after_s(self, request: AdmissionRequest, now: float) -> float:
-        """Return after how many seconds a request with the same needs could start if it were the
-        last one of its key.
+        """Return the number of seconds after which a request with the same needs could start if it
+        were the last one of its key.
         """
         last = QueueEntry(0, request, math.inf, math.inf)
         return min(max(self._wait_s(last, now) or 0.0, SHORTEST_RETRY_S), LONGEST_RETRY_S)

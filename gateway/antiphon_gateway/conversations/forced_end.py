@@ -1,4 +1,6 @@
-"""Ends a conversation for a reason other than its client or the shutdown of the gateway."""
+"""Ends a conversation for a reason other than a request by its client or the shutdown of the
+gateway.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends conversations for reasons other than their client, independent of the protocol."""
+"""Ends conversations that their client has not ended, independent of the protocol."""
 
 from __future__ import annotations
 

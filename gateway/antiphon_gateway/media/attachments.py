@@ -166,7 +166,9 @@ def _check_text(
 
 
 def _check(fields: Sequence[str], kind: str, most: int, reader: stage_pb2.DescribeResponse) -> None:
-    """Raise an error if the stage does not accept files of this type, or not that many."""
+    """Raise an error if the stage does not accept files of this type, or if there are too many of
+    them.
+    """
     if fields and kind not in reader.input_kinds:
         raise NotImplementedYet(
             f"{fields[0]}: this model's {reader.role} takes {', '.join(reader.input_kinds)}, "

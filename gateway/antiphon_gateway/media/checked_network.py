@@ -102,7 +102,7 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
             # The name contains an empty label or one with more than 63 characters.
             raise UrlFault("has no host name that can be resolved") from None
         addresses = [ip_address(each) for each in found]
-        # If a name has both allowed addresses and others, this is not a coincidence.
+        # A name that has both allowed and forbidden addresses is probably an attack.
         if not addresses or not all(map(self._is_allowed, addresses)):
             raise UrlFault("has no public address; gateway.fetch.networks names others to allow")
         return MeteredStream(

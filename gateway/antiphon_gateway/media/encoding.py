@@ -152,8 +152,8 @@ def _encoder(encoding: AudioEncoding, rate_hz: int) -> AudioEncoder:
 class EncoderThreads:
     """The threads on which all answers are encoded. Close it when no answer needs it any longer.
 
-    An answer waits for one second of its audio at a time, so the number of waiting pieces is at
-    most the number of answers.
+    An answer waits for one second of its audio at a time, so there are never more waiting pieces
+    than answers.
     """
 
     def __init__(self, threads: int) -> None:
@@ -171,8 +171,8 @@ class EncoderThreads:
 
 
 class AnswerEncoder:
-    """Encodes one answer, on a thread if there are any. If a call is cancelled, only this answer is
-    lost.
+    """Encodes a single answer, on a thread if threads are available. Cancelling a call only affects
+    this answer.
     """
 
     def __init__(self, steps: EncodingSteps, rate_hz: int, pool: ThreadPoolExecutor | None) -> None:

@@ -29,11 +29,11 @@ class Companding:
     _encoded: npt.NDArray[np.uint8]
 
     def decode(self, data: bytes) -> bytes:
-        """Convert bytes of the law to 16-bit little-endian samples."""
+        """Decode bytes to 16-bit little-endian samples."""
         return self._decoded[np.frombuffer(data, np.uint8)].astype("<i2").tobytes()
 
     def encode(self, pcm16: npt.NDArray[np.int16]) -> bytes:
-        """Convert 16-bit samples to bytes of the law."""
+        """Encode 16-bit samples."""
         return self._encoded[pcm16.astype(np.int32) + (1 << 15)].tobytes()
 
 

@@ -88,7 +88,7 @@ class RequestMedia:
         alone: bool,
     ) -> None:
         self.lease = source.memory.lease(Holder.UPLOADS)
-        # No client has to do anything for it.
+        # It does not depend on a client.
         self.lease.keep()
         self.rate_hz = rate_hz
         self.fields: FieldsByKind = given.fields
@@ -133,7 +133,7 @@ class RequestMedia:
                     each.file = await _fetched(each.file, download)
             for kind, files in self._files.items():
                 self._files[kind] = [await _fetched(each, download) for each in files]
-            # At this point, nothing is being waited for.
+            # Nothing is pending at this point.
             download.lease.keep()
             await self._decode_recordings(sent, count, heard=heard)
             for kind in (IMAGE, VIDEO):

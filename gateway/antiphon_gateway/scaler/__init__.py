@@ -1,1 +1,1 @@
-"""Reports the number of slots that are required for each stage, over all gateways, to KEDA."""
+"""Reports to KEDA how many slots of each stage are required across all gateways."""

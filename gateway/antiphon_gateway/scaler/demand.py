@@ -1,5 +1,5 @@
-"""The demand for a stage, which is a single number that is the same on every gateway. This module
-performs no I/O.
+"""Computes the demand for a stage, which is a single number that is the same on every gateway. This
+module performs no I/O.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ DECIMALS = 3
 class RoleWants:
     """The slots of one stage that the requests of one gateway need but do not have.
 
-    They consist of the slots for waiting requests, and of the slots that requests which were
-    refused recently would use on average.
+    They consist of the slots for waiting requests, and of the slots that recently refused requests
+    would use on average.
     """
 
     waiting: int = 0
@@ -43,9 +43,10 @@ class Capacity:
 
 
 def demand_of(role: str, in_use: int, gateways: Iterable[GatewayWants]) -> float:
-    """Return the number of slots of a stage that are in use, waited for, or were refused recently.
+    """Return the number of slots of a stage that are in use, are being waited for, or were recently
+    refused.
 
-    The result does not depend on the order of the gateways, which differs between them.
+    The result does not depend on the order of the gateways, which can differ between them.
     """
     wants = [wants[role] for wants in gateways if role in wants]
     waiting = sum(each.waiting for each in wants)

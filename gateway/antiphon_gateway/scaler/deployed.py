@@ -27,7 +27,7 @@ def scaler_of(deployment: Deployment, fleet: Fleet, admission: Admission) -> Sca
     config = deployment.gateway
     if not config.scaler.listen:
         return None
-    # Waiting for changes of the fleet results in a few more updates than necessary.
+    # This waits for all changes of the fleet, which results in a few more updates than necessary.
     return Scaler(deployment, admission, _gateways(config), lambda: _capacity(fleet), fleet.changes)
 
 

@@ -1,8 +1,8 @@
 """KEDA's external scaler. The service has KEDA's name, and the messages have KEDA's field numbers.
 
-KEDA sends a ScaledObject whose trigger contains the name of a stage (`metadata.stage`). It divides
-the metric, which is the demand for this stage in slots, by the target, which is the number of slots
-that should be in use on one replica. The result is the desired number of replicas.
+KEDA sends a ScaledObject whose trigger contains the name of a stage (`metadata.stage`). The metric
+is the demand for this stage in slots, and the target is the number of slots that should be in use
+on each replica. KEDA divides the former by the latter to get the desired number of replicas.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class DemandView(Protocol):
-    """The demand that is reported. `changes` is notified whenever the demand may have changed."""
+    """The demand to report. `changes` is notified whenever the demand may have changed."""
 
     @property
     def changes(self) -> ChangeSignal:
@@ -40,8 +40,8 @@ class DemandView(Protocol):
         ...
 
     def demand(self, role: str) -> float:
-        """Return the number of slots of a stage that are required over all gateways, as far as it
-        is known.
+        """Return the number of slots of a stage that are required across all gateways, as far as
+        this is known.
         """
         ...
 
@@ -60,9 +60,8 @@ class ExternalScaler:
     """The four methods of the service.
 
     If a trigger is invalid, the status is INVALID_ARGUMENT or NOT_FOUND, and the message names the
-    key. If the demand may be higher than is known, the status is UNAVAILABLE. On an error, KEDA
-    does not change the number of replicas, while a number that is too low would end replicas that
-    are in use.
+    key. If the demand may be higher than is known, the status is UNAVAILABLE. KEDA keeps the number
+    of replicas after an error, whereas a demand that is too low would end replicas that are in use.
     """
 
     def __init__(self, view: DemandView) -> None:

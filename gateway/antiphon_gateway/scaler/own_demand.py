@@ -49,7 +49,7 @@ class OwnDemand:
             self._all_changes.tell()
 
     def _longest_s(self) -> float:
-        """Return the time until something changes without an event."""
+        """Return the number of seconds until something changes without an event."""
         expiry = self._admission.refused.next_expiry()
         if expiry is None:
             return LONGEST_INTERVAL_S

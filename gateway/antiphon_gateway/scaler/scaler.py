@@ -1,5 +1,5 @@
-"""The port of the scaler. KEDA requests the total demand there, and other gateways request the
-demand of this gateway.
+"""The scaler's port, on which KEDA requests the total demand and other gateways request the demand
+of this gateway.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
         return tuple(self._deployment.stages)
 
     def demand(self, role: str) -> float:
-        """Return the number of slots of a stage that are required over all gateways, as far as this
-        gateway knows.
+        """Return the number of slots of a stage that are required across all gateways, as far as
+        this is known.
         """
         in_use = self._capacity().get(role, Capacity()).in_use
         return demand_of(role, in_use, (self._own.now, *self.peers.wants))

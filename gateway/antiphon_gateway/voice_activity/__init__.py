@@ -1,5 +1,5 @@
-"""Detects whether someone is speaking. This package contains silero's network, the rule that
-determines turns from its output, and its thread.
+"""Voice activity detection. This package contains silero's network, the rule that derives turns
+from its output, and the thread that runs it.
 
 `silero.npz` contains the weights of silero-vad 6.2.3 (`silero_vad_16k_op15.onnx` in its wheel, MIT
 license, see `LICENSE-silero`). `tools/antiphon_tools/silero_weights.py` creates this file.

@@ -3,7 +3,7 @@
 Speech starts with a frame at or above the threshold if it is followed by at least 96 ms of speech.
 Speech ends after a period of silence, during which no frame reaches the threshold after one that
 was clearly below it. Between the two limits, nothing changes (hysteresis), so that a voice close to
-the threshold does not cause frequent changes.
+the threshold does not cause rapid changes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EndpointRule:
 
 @dataclass(frozen=True, slots=True)
 class SpeechEdge:
-    """Speech started with this frame, counted from 0, or was over before it, including the
+    """The frame, counted from 0, at which speech started, or before which it ended, including the
     silence.
     """
 
@@ -42,7 +42,7 @@ class SpeechEdge:
 
 
 class Endpointing:
-    """Processes one frame after another."""
+    """Processes frames one by one."""
 
     def __init__(self, rule: EndpointRule) -> None:
         self._threshold = rule.threshold

@@ -67,8 +67,8 @@ class _Piece:
 
 
 class VoiceListener:
-    """Detects voice activity as described in the docstring of the module. The thread starts with
-    the first audio, and `close` ends it.
+    """Detects voice activity as described in the module docstring. The thread starts with the first
+    audio, and ends when `close` is called.
 
     All audio must come from one event loop.
     """
@@ -84,8 +84,8 @@ class VoiceListener:
         """Return where speech starts and ends in this audio. Each stream can only have one call at
         a time.
 
-        If this call is cancelled, the audio may be processed only in part. Raises `Unavailable`
-        after `close`.
+        If this is cancelled, the audio may have been processed in part. Raises `Unavailable` after
+        `close`.
         """
         loop = asyncio.get_running_loop()
         piece = _Piece(ear, pcm16, loop.create_future())

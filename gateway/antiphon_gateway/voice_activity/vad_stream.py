@@ -1,4 +1,4 @@
-"""The voice activity state of one conversation. It divides the audio into frames and determines
+"""The voice activity state of one conversation. It splits the audio into frames, and determines
 where speech starts and ends.
 """
 

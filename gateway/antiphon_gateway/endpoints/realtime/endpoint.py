@@ -105,8 +105,8 @@ class RealtimeEndpoint:
                 with suppress(WebSocketDisconnect, RuntimeError):
                     await websocket.close(_CLOSE_CODES[type(ended)], ended.message)
             except (WebSocketDisconnect, Cancelled):
-                # The client has disconnected, or its connection was cut. The gateway has done
-                # nothing wrong.
+                # The client has disconnected, or its connection was cut. This is not an error of
+                # the gateway.
                 return
 
     def _check_origin(self, websocket: WebSocket) -> None:

@@ -1,6 +1,7 @@
-"""The messages between the gateway and its decode server. Each of them is one line of JSON.
+"""The messages between the gateway and its decode server. Each message is a line of JSON.
 
-The lines are sent over a stream of Unix, because macOS has no Unix sockets that keep packets apart.
+The lines are sent over a Unix stream socket, because macOS has no Unix sockets that preserve
+message boundaries.
 """
 
 from __future__ import annotations
