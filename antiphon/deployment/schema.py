@@ -193,8 +193,8 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # The endpoint to which the stage sends its spans of the requests that the gateway traces (OTLP
     # over gRPC, such as http://collector:4317). If it is empty, nothing is sent.
     trace_endpoint: TraceEndpoint = ""
-    # The time in seconds within which a broken link can be resumed. Its sessions wait during this
-    # time.
+    # The time in seconds within which a broken link, or the broken stream of a gateway, can be
+    # resumed. Its sessions wait during this time.
     resume_window_s: Seconds = 5.0
 
 

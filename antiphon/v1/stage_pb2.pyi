@@ -55,10 +55,18 @@ class LineRequest(google.protobuf.message.Message):
     CANCEL_FIELD_NUMBER: builtins.int
     PROCESSED_BYTES_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
+    HELLO_FIELD_NUMBER: builtins.int
+    GOODBYE_FIELD_NUMBER: builtins.int
+    RECEIVED_FIELD_NUMBER: builtins.int
     line: builtins.int
     processed_bytes: builtins.int
     """The total number of bytes of the line's responses that the client has processed. The stage
     runs ahead of this number by at most the window of the stream, or by one response.
+    """
+    received: builtins.int
+    """The number of responses with messages that the client has received on the stream, over all of
+    its calls. The stage keeps a response until the client has confirmed it in this way. A request
+    that only confirms responses has no message.
     """
     @property
     def request(self) -> antiphon.v1.session_pb2.SessionRequest:
@@ -79,6 +87,18 @@ class LineRequest(google.protobuf.message.Message):
     def batch(self) -> global___LineRequests:
         """Requests of any lines, which are handled in order. None of them can be a batch. `line` is 0."""
 
+    @property
+    def hello(self) -> global___LineHello:
+        """The first message of a call whose stream can be suspended. `line` is 0. An older stage ignores
+        it.
+        """
+
+    @property
+    def goodbye(self) -> global___LineGoodbye:
+        """The client sends nothing more and ignores what the stage sends. The stage releases all
+        resources of the sessions and ends the call. `line` is 0.
+        """
+
     def __init__(
         self,
         *,
@@ -88,12 +108,54 @@ class LineRequest(google.protobuf.message.Message):
         cancel: global___LineCancel | None = ...,
         processed_bytes: builtins.int = ...,
         batch: global___LineRequests | None = ...,
+        hello: global___LineHello | None = ...,
+        goodbye: global___LineGoodbye | None = ...,
+        received: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["batch", b"batch", "cancel", b"cancel", "done", b"done", "message", b"message", "processed_bytes", b"processed_bytes", "request", b"request"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "cancel", b"cancel", "done", b"done", "line", b"line", "message", b"message", "processed_bytes", b"processed_bytes", "request", b"request"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["request", "done", "cancel", "processed_bytes", "batch"] | None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch", "cancel", b"cancel", "done", b"done", "goodbye", b"goodbye", "hello", b"hello", "message", b"message", "processed_bytes", b"processed_bytes", "request", b"request"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "cancel", b"cancel", "done", b"done", "goodbye", b"goodbye", "hello", b"hello", "line", b"line", "message", b"message", "processed_bytes", b"processed_bytes", "received", b"received", "request", b"request"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["request", "done", "cancel", "processed_bytes", "batch", "hello", "goodbye"] | None: ...
 
 global___LineRequest = LineRequest
+
+@typing.final
+class LineHello(google.protobuf.message.Message):
+    """Begins a stream, or continues it after its call has broken. Both ends count the messages that they
+    receive: the stage counts requests with a message other than `hello`, and the client counts
+    responses with messages. Both ends keep what the other end has not confirmed, and send it again
+    when the stream continues.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STREAM_ID_FIELD_NUMBER: builtins.int
+    RESUME_FIELD_NUMBER: builtins.int
+    stream_id: builtins.str
+    """Identifies the stream. The client chooses an ID that is unique, of at most 256 bytes."""
+    resume: builtins.bool
+    """Whether the stream continues. If the stage does not have the stream, because the stage was
+    restarted or the resume window has ended, it rejects the call with NOT_FOUND. The client sends
+    nothing else before `LineResponse.resumed`.
+    """
+    def __init__(
+        self,
+        *,
+        stream_id: builtins.str = ...,
+        resume: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["resume", b"resume", "stream_id", b"stream_id"]) -> None: ...
+
+global___LineHello = LineHello
+
+@typing.final
+class LineGoodbye(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___LineGoodbye = LineGoodbye
 
 @typing.final
 class LineRequests(google.protobuf.message.Message):
@@ -140,6 +202,9 @@ class LineResponse(google.protobuf.message.Message):
     MESSAGES_FIELD_NUMBER: builtins.int
     WINDOW_BYTES_FIELD_NUMBER: builtins.int
     BATCH_REQUESTS_FIELD_NUMBER: builtins.int
+    RESUME_WINDOW_S_FIELD_NUMBER: builtins.int
+    RECEIVED_FIELD_NUMBER: builtins.int
+    RESUMED_FIELD_NUMBER: builtins.int
     window_bytes: builtins.int
     """The window in bytes of each line of the stream. It is set in the first response, which contains
     no messages and is sent immediately.
@@ -148,6 +213,14 @@ class LineResponse(google.protobuf.message.Message):
     """The maximum number of requests in a batch. It is also set in the first response. 0 means that
     the stage is older than batches and does not accept them.
     """
+    resume_window_s: builtins.float
+    """The time in seconds for which the stage keeps the sessions of a stream whose call has broken. It
+    is also set in the first response. 0 means that the sessions end with the call.
+    """
+    received: builtins.int
+    """The number of requests that the stage has received on the stream, over all of its calls."""
+    resumed: builtins.bool
+    """The stream continues. The client sends the requests again that follow the first `received`."""
     @property
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LineMessage]: ...
     def __init__(
@@ -156,8 +229,11 @@ class LineResponse(google.protobuf.message.Message):
         messages: collections.abc.Iterable[global___LineMessage] | None = ...,
         window_bytes: builtins.int = ...,
         batch_requests: builtins.int = ...,
+        resume_window_s: builtins.float = ...,
+        received: builtins.int = ...,
+        resumed: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batch_requests", b"batch_requests", "messages", b"messages", "window_bytes", b"window_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_requests", b"batch_requests", "messages", b"messages", "received", b"received", "resume_window_s", b"resume_window_s", "resumed", b"resumed", "window_bytes", b"window_bytes"]) -> None: ...
 
 global___LineResponse = LineResponse
 

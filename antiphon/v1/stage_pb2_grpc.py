@@ -88,7 +88,9 @@ class StageServiceServicer(object):
         the line of its session. The line is a number that the client chooses and uses only once. If
         the stage has messages for several lines at the same time, it sends them in one response. The
         client can also send requests for several lines in one request, which is called a batch. When
-        the stream ends, for any reason, the stage releases all resources of its sessions.
+        the stream ends, for any reason, the stage releases all resources of its sessions. If the
+        stream began with `hello` and its call breaks, the stream is only suspended: it continues with
+        another call, or ends after `LineResponse.resume_window_s`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,9 @@ class StageServiceStub:
     the line of its session. The line is a number that the client chooses and uses only once. If
     the stage has messages for several lines at the same time, it sends them in one response. The
     client can also send requests for several lines in one request, which is called a batch. When
-    the stream ends, for any reason, the stage releases all resources of its sessions.
+    the stream ends, for any reason, the stage releases all resources of its sessions. If the
+    stream began with `hello` and its call breaks, the stream is only suspended: it continues with
+    another call, or ends after `LineResponse.resume_window_s`.
     """
 
     Link: grpc.StreamStreamMultiCallable[
@@ -95,7 +97,9 @@ class StageServiceAsyncStub:
     the line of its session. The line is a number that the client chooses and uses only once. If
     the stage has messages for several lines at the same time, it sends them in one response. The
     client can also send requests for several lines in one request, which is called a batch. When
-    the stream ends, for any reason, the stage releases all resources of its sessions.
+    the stream ends, for any reason, the stage releases all resources of its sessions. If the
+    stream began with `hello` and its call breaks, the stream is only suspended: it continues with
+    another call, or ends after `LineResponse.resume_window_s`.
     """
 
     Link: grpc.aio.StreamStreamMultiCallable[
@@ -150,7 +154,9 @@ class StageServiceServicer(metaclass=abc.ABCMeta):
         the line of its session. The line is a number that the client chooses and uses only once. If
         the stage has messages for several lines at the same time, it sends them in one response. The
         client can also send requests for several lines in one request, which is called a batch. When
-        the stream ends, for any reason, the stage releases all resources of its sessions.
+        the stream ends, for any reason, the stage releases all resources of its sessions. If the
+        stream began with `hello` and its call breaks, the stream is only suspended: it continues with
+        another call, or ends after `LineResponse.resume_window_s`.
         """
 
     @abc.abstractmethod

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from antiphon.errors import ResourceExhausted, Unavailable
+from antiphon.transport import response_log
 from antiphon.transport.channel import SERVER_OPTIONS
-from antiphon.transport.link.incoming import link as incoming_link
 from antiphon.transport.link.incoming import links as incoming
 from antiphon.transport.link.outgoing import link
 from antiphon.transport.payload.framed import FramedSender
@@ -188,7 +188,7 @@ async def test_producer_waits_no_longer_than_its_goodbye_when_the_consumer_reads
 async def test_producer_that_confirms_no_answers_loses_its_link(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(incoming_link, "MAX_RESPONSES", 10)
+    monkeypatch.setattr(response_log, "MAX_RESPONSES", 10)
     async with linked(GRPC) as rig:
         rig.link.send_nowait(marked_chunk("s", 0, 10))
         await rig.consumer.received.wait_count(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from antiphon.wire.stubs import stage_stub
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.server import Gateway
 from antiphon_gateway.sessions.events import AudioProduced, Event, SegmentFinished, TextProduced
+from antiphon_testkit.cut_wire import CutWire
 from antiphon_testkit.gateway_settings import gateway_config
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Running
@@ -161,15 +162,18 @@ async def test_audio_alone_is_what_comes_with_the_text(client: antiphon.AsyncCli
 
 
 @asynccontextmanager
-async def own_gateway(running: Running) -> AsyncIterator[Gateway]:
+async def own_gateway(
+    running: Running, wires: Mapping[str, CutWire] | None = None, **settings: Any
+) -> AsyncIterator[Gateway]:
     """A gateway of the test's own on the real stages, for calls that no endpoint makes."""
     stages = {
-        role: StageConfig(addresses=(each.address,))
+        role: StageConfig(addresses=(wires[role].address if wires else each.address,))
         for role, each in running.processes.items()
         if role in ROLES
     }
     listen = {"http_listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0"}
-    async with Gateway(Deployment(stages=stages, gateway=gateway_config(**listen))) as gateway:
+    config = gateway_config(**listen, **settings)
+    async with Gateway(Deployment(stages=stages, gateway=config)) as gateway:
         await gateway.wait_ready()
         yield gateway
 
@@ -227,6 +231,36 @@ async def test_turn_after_cancelled_ones_is_like_a_fresh_sessions(talking: Runni
         np.testing.assert_array_equal(frames, fresh[1])
         np.testing.assert_allclose(samples, fresh[2], rtol=0, atol=AUDIO_TOLERANCE)
     await assert_all_free(talking)
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_answer_continues_without_a_failover_when_its_connection_is_cut(
+    talking: Running, role: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    wires = {each: CutWire(talking.processes[each].address) for each in ROLES}
+    for wire in wires.values():
+        await wire.open()
+    try:
+        # An answer that has to be carried on elsewhere would fail.
+        async with own_gateway(talking, wires, failovers=0) as gateway:
+            outcomes = []
+            for cuts in ((), (1, 2, 4, 8)):
+                events: list[Event] = []
+                async with gateway.calls.answer(order(LONG_ANSWER, 200)) as segment:
+                    async for event in segment:
+                        events.append(event)
+                        if len(events) in cuts:
+                            wires[role].cut()
+                outcomes.append(_outcome(events))
+                assert ("sessions of the stage" in caplog.text) == bool(cuts)
+        whole, cut = outcomes
+        assert cut[0] == whole[0]
+        np.testing.assert_array_equal(cut[1], whole[1])
+        np.testing.assert_allclose(cut[2], whole[2], rtol=0, atol=AUDIO_TOLERANCE)
+        await assert_all_free(talking)
+    finally:
+        for wire in wires.values():
+            await wire.close()
 
 
 def _outcome(events: list[Event]) -> tuple[str, Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Serves many sessions on a single `RunSessions` stream.
 
-The lines are implemented in `line_table.py`. In this module, one task reads from the stream, and
-another one writes the replies of all lines.
+`line_table.py` has the lines, `numbered_lines.py` their messages. Here one task reads a call of the
+stream, and one writes what the lines have.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from antiphon.deadlines.wait_deadline import WaitDeadline
 from antiphon.errors import DeadlineExceeded
 from antiphon.runtime.server.line_table import BATCH_REQUESTS, LineTable, Serve
+from antiphon.runtime.server.numbered_lines import NumberedLines
 from antiphon.v1 import stage_pb2
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,34 @@ states this number to the gateway.
 """
 
 Write = Callable[[stage_pb2.LineResponse], Awaitable[None]]
+
+
+def bounds(resume_window_s: float) -> stage_pb2.LineResponse:
+    """The first response of a call."""
+    return stage_pb2.LineResponse(
+        window_bytes=WINDOW_BYTES, batch_requests=BATCH_REQUESTS, resume_window_s=resume_window_s
+    )
+
+
+class LineCall:
+    """A `RunSessions` call: its requests after the first one, and what writes its responses."""
+
+    def __init__(
+        self,
+        first: stage_pb2.LineRequest,
+        requests: AsyncIterator[stage_pb2.LineRequest],
+        write: Write,
+    ) -> None:
+        self.first = first
+        self.requests = requests
+        self.write = write
+        self.is_over = False
+        self.stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Read and write nothing more, from now on."""
+        self.is_over = True
+        self.stopped.set()
 
 
 class ServedLines:
@@ -38,39 +67,55 @@ class ServedLines:
         """The timers of the lines whose window is full."""
         self._changed = asyncio.Event()
         self._table = LineTable(serve, role, self._window_bytes, self, self._changed.set)
+        self._numbered = NumberedLines(self._table, self._changed.set)
         self._ending = False
+        self.call: LineCall | None = None
+        """The call that carries the stream now, or did last."""
 
     @property
     def open(self) -> int:
         """The number of sessions that have not ended."""
         return self._table.open
 
-    async def run(
-        self,
-        requests: AsyncIterator[stage_pb2.LineRequest],
-        write: Write,
-        closed: asyncio.Event,
-    ) -> None:
-        """Serve until all lines have ended, and either the client sends nothing more or the stage
-        is `closed`.
+    @property
+    def may_continue(self) -> bool:
+        """Whether the stream can continue on another call."""
+        return self._numbered.may_continue
 
-        Raises the errors of `requests`, `write` and `LineTable.handle`, and `TimeoutError` if a
-        single write takes too long.
+    async def run(self, call: LineCall, closed: asyncio.Event) -> None:
+        """Serve a call, instead of the one before it, until another call takes over, the client
+        leaves or sends no more, or the stage is `closed`. In the last two cases, no line is left.
+
+        Raises what `LineCall.requests`, `LineCall.write` and `NumberedLines.handle` raise, and
+        `TimeoutError` if one write takes too long.
         """
-        reading = asyncio.create_task(self._read(requests))
+        if self.call is not None:
+            self.call.stop()
+        self.call = call
+        if call.first.HasField("hello"):
+            self._numbered.begin(call.first)
+        else:
+            self._numbered.handle(call.first)
+        stopping = asyncio.create_task(call.stopped.wait())
+        reading = asyncio.create_task(self._read(call))
         closing = asyncio.create_task(self._end_with(closed))
-        writing = asyncio.create_task(self._write(write))
-        tasks = (reading, closing, writing)
+        writing = asyncio.create_task(self._write(call))
+        tasks = (stopping, reading, closing, writing)
         try:
-            await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((stopping, reading, writing), return_when=asyncio.FIRST_COMPLETED)
+            if call.is_over:
+                return
             if reading.done() and (failure := reading.exception()) is not None:
-                # gRPC does not accept the status of a call while a message is being written.
-                self._table.close()
-                self._end()
+                # gRPC rejects the status of a call while a message is being written.
+                call.is_over = True
+                if not self.may_continue:
+                    self._table.close()
+                self._changed.set()
                 await asyncio.wait((writing,))
                 raise failure
             await writing
         finally:
+            call.is_over = True
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -88,11 +133,20 @@ class ServedLines:
         """Stop the timer, because the line's reader has continued or the line has ended."""
         self._stalled.pop(number).cancel()
 
-    async def _read(self, requests: AsyncIterator[stage_pb2.LineRequest]) -> None:
-        async for request in requests:
-            self._table.handle(request)
-        self._table.done()
-        self._end()
+    async def _read(self, call: LineCall) -> None:
+        async for request in call.requests:
+            if call.is_over:
+                return
+            self._numbered.handle(request)
+            if self._numbered.said_goodbye:
+                self._table.close()
+                break
+        if self.may_continue:
+            # A broken call looks like one whose client sends no more.
+            call.stop()
+        elif not call.is_over:
+            self._table.done()
+            self._end()
 
     async def _end_with(self, closed: asyncio.Event) -> None:
         await closed.wait()
@@ -102,20 +156,16 @@ class ServedLines:
         self._ending = True
         self._changed.set()
 
-    async def _write(self, write: Write) -> None:
+    async def _write(self, call: LineCall) -> None:
+        # Another call may have waited for the last change.
+        self._changed.set()
         async with WaitDeadline(self._patience_s) as patience:
-            response = stage_pb2.LineResponse(
-                window_bytes=self._window_bytes, batch_requests=BATCH_REQUESTS
-            )
-            patience.begin()
-            await write(response)
-            patience.end()
-            while not self._ending or not self._table.is_idle:
+            while not call.is_over and not (self._ending and self._table.is_idle):
                 await self._changed.wait()
                 self._changed.clear()
-                while messages := self._table.take():
+                while not call.is_over and (response := self._numbered.take()) is not None:
                     patience.begin()
-                    await write(stage_pb2.LineResponse(messages=messages))
+                    await call.write(response)
                     patience.end()
 
     def _give_up(self, number: int) -> None:

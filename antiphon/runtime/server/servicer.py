@@ -11,9 +11,17 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from antiphon.deadlines.wait_deadline import WaitDeadline
-from antiphon.errors import AntiphonError, DeadlineExceeded, InvalidArgument, Unavailable
+from antiphon.errors import (
+    AntiphonError,
+    DataLoss,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+)
 from antiphon.runtime.server.callers import Callers
 from antiphon.runtime.server.description import StageIdentity, describe, load_to_proto
+from antiphon.runtime.server.line_streams import LineStreams
 from antiphon.runtime.server.link_port import LinkPort
 from antiphon.runtime.server.served_lines import ServedLines
 from antiphon.runtime.server.served_session import ServedSession, check_opening, refusal
@@ -44,10 +52,22 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         self._stage: Stage | None = None
         self._identity: StageIdentity | None = None
         self._link_port: LinkPort | None = None
+        self._line_streams: LineStreams | None = None
 
     def serve(self, stage: Stage, identity: StageIdentity, link_port: LinkPort) -> None:
         """Accept sessions from now on, because the model has been loaded."""
         self._stage, self._identity, self._link_port = stage, identity, link_port
+        patience_s = stage.limits.idle_session_timeout_s
+
+        def served(opening: session_pb2.SessionOpen, on_reply: Callable[[], None]) -> ServedSession:
+            return ServedSession(stage, identity, self._tracing, opening, on_reply)
+
+        self._line_streams = LineStreams(
+            lambda: ServedLines(served, identity.role, patience_s),
+            patience_s,
+            identity.resume_window_s,
+            stage.closed,
+        )
 
     async def Describe(
         self,
@@ -111,30 +131,18 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         requests: AsyncIterable[stage_pb2.LineRequest | CorruptMessage],
         context: LineContext,
     ) -> None:
-        """Run the sessions of one gateway. Sessions that are still open are freed when this returns
-        or raises.
-        """
+        """Sessions of one gateway, on one call of its stream."""
         await self._callers.check_session(context)
-        if self._stage is None or self._identity is None:
+        if self._line_streams is None:
             await abort(context, _LOADING)
-        stage, identity = self._stage, self._identity
-
-        def serve(opening: session_pb2.SessionOpen, on_reply: Callable[[], None]) -> ServedSession:
-            return ServedSession(stage, identity, self._tracing, opening, on_reply)
-
-        lines = ServedLines(serve, identity.role, stage.limits.idle_session_timeout_s)
         try:
-            await lines.run(undamaged(requests), context.write, stage.closed)
-        except (Unavailable, InvalidArgument) as damage:
-            await abort(context, damage)
+            await self._line_streams.serve(undamaged(requests), context.write)
+        except (Unavailable, InvalidArgument, NotFound, DataLoss) as error:
+            await abort(context, error)
         except DecodeError:
             await abort(context, InvalidArgument("the bytes that came are no line request"))
-        except grpc.aio.InternalError:
-            log.info("a gateway with %d sessions is gone", lines.open)
-        except TimeoutError:
-            log.warning("a gateway with %d sessions takes nothing", lines.open)
-        finally:
-            lines.close()
+        except (grpc.aio.InternalError, TimeoutError):
+            pass  # The stream has logged it, and there is nobody to tell.
 
     async def Link(  # type: ignore[override]
         self, requests: AsyncIterable[CameOnLink], context: LinkContext

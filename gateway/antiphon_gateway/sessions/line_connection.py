@@ -25,6 +25,18 @@ seconds, or was away for less than that. Otherwise, the message may have been se
 waited in a buffer.
 """
 
+# What gRPC says by itself of a connection that broke, or on which came what nobody has sent: what
+# a stage says has its typed form with it.
+LOST_STATUS = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+
 
 class Connection(Protocol):
     """Sends the requests of one session until they are `done`, and receives the responses."""

@@ -11,20 +11,8 @@ from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.status import error_from_rpc, is_typed
 from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.sessions.connection_errors import ConnectionCancelled
-from antiphon_gateway.sessions.line_connection import Connect, OwnStream
+from antiphon_gateway.sessions.line_connection import LOST_STATUS, Connect, OwnStream
 from antiphon_gateway.sessions.line_requests import LineRequests
-
-# The codes with which gRPC itself reports that a connection broke or received invalid data. An
-# error that the stage reports also contains its typed form.
-_LOST = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.UNKNOWN,
-        grpc.StatusCode.UNIMPLEMENTED,
-    }
-)
 
 
 class StageStream:
@@ -128,7 +116,7 @@ class StageStream:
         self.cancel()
 
     def _error(self, failure: grpc.aio.AioRpcError) -> AntiphonError:
-        if failure.code() in _LOST and not is_typed(failure):
+        if failure.code() in LOST_STATUS and not is_typed(failure):
             self._stage.misread(self._channel, failure)
             return self._lost(failure.details() or "the connection broke")
         return error_from_rpc(failure, stage=self.role)

@@ -6,9 +6,10 @@ window of data, or a single larger response, ahead of what the reader has proces
 therefore does not delay other clients. If a stage exceeds the window, the line is closed. An error
 affects a single line, whereas the end of the stream ends all lines as if each had broken.
 
-The first response on the stream states the window, and the maximum number of requests in a batch.
-Until it arrives, and if the stage does not support batches, each request is sent as a separate
-message.
+The stage states the window in the first response of the stream, and how many requests it takes in
+a batch. Until then, and to a stage that takes no batches, each request is a message. The stage also
+states for how long it keeps the sessions of a stream that breaks. Messages are numbered, so the
+stream can continue on another call (`antiphon.transport.numbered_stream`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from antiphon.errors import Unavailable
+from antiphon.errors import DataLoss, Unavailable
+from antiphon.transport.numbered_stream import NumberedStream
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon_gateway.sessions.connection_errors import ConnectionCancelled, WindowExceeded
 from antiphon_gateway.sessions.line_requests import LineRequests
@@ -35,7 +37,12 @@ class StandingLines:
 
     def __init__(self, on_ready: Callable[[], None]) -> None:
         self.window_bytes = 0
+        self.resume_window_s = 0.0
+        """0 if the lines end with the call of the stream, or until the stage has stated it."""
+        self.is_suspended = False
+        self._leaves = self._has_left = False
         self._batch_requests = 1
+        self._stream: NumberedStream[stage_pb2.LineRequest] = NumberedStream()
         self._on_ready = on_ready
         self._lines: dict[int, StandingLine] = {}
         self._numbers = itertools.count(1)
@@ -48,6 +55,11 @@ class StandingLines:
         self._lines[number] = line = StandingLine(self, number, requests, on_arrived)
         self.serve(number)
         return line
+
+    @property
+    def received(self) -> int:
+        """How many responses with messages have been received."""
+        return self._stream.received
 
     @property
     def open(self) -> int:
@@ -63,15 +75,28 @@ class StandingLines:
         """Remove a line that has not sent anything."""
         del self._lines[number]
 
+    def hello(self, stream_id: str) -> stage_pb2.LineRequest:
+        """The first request of a call, which begins the stream, or continues it if it is
+        suspended."""
+        hello = stage_pb2.LineHello(stream_id=stream_id, resume=self.is_suspended)
+        return stage_pb2.LineRequest(hello=hello, received=self._stream.count())
+
+    def suspend(self) -> None:
+        """The call of the stream is over: send nothing until the stage continues the stream."""
+        self.is_suspended = True
+
+    def leave(self) -> None:
+        """Send only that nothing more is sent; the stage then ends all sessions."""
+        self._leaves = True
+        self._on_ready()
+
     def receive(self, response: stage_pb2.LineResponse) -> None:
-        """Pass the messages of a response to their lines. Raises `Unavailable` if the first
-        response does not state the window.
-        """
+        """Give each line what has come for it. Raises `Unavailable` if the stage does not begin
+        with the window, and `DataLoss` if its numbers are wrong."""
         if not self.window_bytes:
-            self.window_bytes = response.window_bytes
-            if not self.window_bytes:
-                raise Unavailable("it does not state the window of its lines")
-            self._batch_requests = max(1, min(response.batch_requests, BATCH_REQUESTS))
+            self._begin(response)
+        if self.resume_window_s:
+            self._count(response)
         for message in response.messages:
             if (line := self._lines.get(message.line)) is None:
                 continue
@@ -87,10 +112,58 @@ class StandingLines:
         for line in lines:
             line.end(failure)
 
+    def _begin(self, response: stage_pb2.LineResponse) -> None:
+        self.window_bytes = response.window_bytes
+        if not self.window_bytes:
+            raise Unavailable("it does not state the window of its lines")
+        self._batch_requests = max(1, min(response.batch_requests, BATCH_REQUESTS))
+        self.resume_window_s = response.resume_window_s
+        if not self.resume_window_s:
+            self._stream = NumberedStream()
+        if self._ready:
+            self._on_ready()
+
+    def _count(self, response: stage_pb2.LineResponse) -> None:
+        """Take the numbers of a response in."""
+        stream, was_full = self._stream, self._stream.is_full
+        if response.resumed:
+            stream.rewind(response.received)
+            self.is_suspended = False
+            self._on_ready()
+        elif self.is_suspended and response.messages:
+            raise DataLoss("the stage continues the stream without saying where")
+        else:
+            stream.confirmed(response.received)
+        if response.messages:
+            stream.arrived(response.ByteSize())
+        if was_full or stream.owes_count:
+            self._on_ready()
+
     def take(self) -> stage_pb2.LineRequest | None:
-        """Return a message with requests that are ready, from all lines. Its size is limited.
-        Returns None if no requests are ready.
-        """
+        """What is ready of all lines, in one message of bounded size; None if nothing is."""
+        if self.is_suspended or self._has_left:
+            return None
+        if self._leaves:
+            self._has_left = True
+            return stage_pb2.LineRequest(goodbye=stage_pb2.LineGoodbye())
+        if self.window_bytes and not self.resume_window_s:
+            return self._take()
+        request = self._next()
+        if request is not None:
+            request.received = self._stream.count()
+        return request
+
+    def _next(self) -> stage_pb2.LineRequest | None:
+        stream = self._stream
+        if (request := stream.again()) is not None:
+            return request
+        if not stream.is_full and (request := self._take()) is not None:
+            stream.sent(request, request.ByteSize())
+            return request
+        return stage_pb2.LineRequest() if stream.owes_count else None
+
+    def _take(self) -> stage_pb2.LineRequest | None:
+        """What is ready of all lines, for the first time."""
         requests: list[stage_pb2.LineRequest] = []
         left_bytes = BATCH_BYTES
         while self._ready and left_bytes > 0 and len(requests) < self._batch_requests:

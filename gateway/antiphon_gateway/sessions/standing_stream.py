@@ -7,23 +7,27 @@ A session with a large input has its own stream, because a large message would d
 lines. The same applies to a conversation, because it is opened rarely and may receive a large input
 later.
 
-`standing_lines.py` implements the lines.
+`standing_lines.py` has the lines and what ends them. If the call of a stream breaks, the lines are
+suspended until the stream continues on another call. They end if the stage does not listen any
+more, has no such stream, or cannot be reached within its resume window.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 
-from antiphon.errors import Internal, Unavailable
+from antiphon.errors import DataLoss, Internal, Unavailable
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.checksum import undamaged
+from antiphon.wire.status import is_typed, said_by
 from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.sessions.connection_errors import ConnectionCancelled
-from antiphon_gateway.sessions.line_connection import SignsOfLife
+from antiphon_gateway.sessions.line_connection import LOST_STATUS, SignsOfLife
 from antiphon_gateway.sessions.line_requests import LineRequests
 from antiphon_gateway.sessions.stage_line import StageLine
 from antiphon_gateway.sessions.stage_stream import StageStream
@@ -34,14 +38,24 @@ log = logging.getLogger(__name__)
 Rpc = grpc.aio.StreamStreamCall[stage_pb2.LineRequest, stage_pb2.LineResponse]
 
 SMALL_BYTES = 64 << 10
-"""The maximum size in bytes of an opening message that is sent on a standing stream."""
+"""Largest opening of a session that is sent on a standing stream."""
+GOODBYE_S = 1.0
+"""For a stage to end the sessions of a gateway that leaves."""
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 0.5
+"""Between two attempts to continue a stream."""
+MOST_FRUITLESS = 8
+"""Calls of a stream that break one after the other before anything is received."""
+# A process listens no more, so none of its sessions is left. gRPC has no status of its own for it.
+_REFUSED = "Connection refused"
 
 
 class StandingStreams:
-    """The standing streams of a gateway, one for each channel. Call `close` to end them."""
+    """The standing streams of a gateway, one for each replica; `close` them."""
 
     def __init__(self) -> None:
-        self._by_channel: dict[grpc.aio.Channel, StandingStream] = {}
+        self._by_replica: dict[Replica, StandingStream] = {}
+        self._open: set[StandingStream] = set()
 
     def open_line(self, replica: Replica, opening: session_pb2.SessionOpen) -> StageLine:
         """Open a session on a replica."""
@@ -53,35 +67,56 @@ class StandingStreams:
 
     async def close(self) -> None:
         """End all streams."""
-        await asyncio.gather(*(each.close() for each in list(self._by_channel.values())))
+        await asyncio.gather(*(each.close() for each in tuple(self._open)))
 
     def _connect(self, replica: Replica, requests: LineRequests) -> LineReader:
-        channel = replica.channel
-        stream = self._by_channel.get(channel)
-        if stream is None or stream.is_over:
+        stream = self._by_replica.get(replica)
+        if stream is None or not stream.takes_lines():
             stream = StandingStream(replica)
-            self._by_channel[channel] = stream
-            stream.reading.add_done_callback(lambda _: self._forget(channel, stream))
+            self._by_replica[replica] = stream
+            self._open.add(stream)
+            stream.reading.add_done_callback(lambda _: self._forget(replica, stream))
         return stream.connect(requests)
 
-    def _forget(self, channel: grpc.aio.Channel, stream: StandingStream) -> None:
-        if self._by_channel.get(channel) is stream:
-            del self._by_channel[channel]
+    def _forget(self, replica: Replica, stream: StandingStream) -> None:
+        self._open.discard(stream)
+        if self._by_replica.get(replica) is stream:
+            del self._by_replica[replica]
+
+
+class _Call:
+    """A `RunSessions` call of a stream, on the channel that its replica had then."""
+
+    def __init__(
+        self, replica: Replica, sent: Callable[[_Call], AsyncIterator[stage_pb2.LineRequest]]
+    ) -> None:
+        self.is_over = False
+        self.channel = replica.channel
+        self.rpc: Rpc = replica.stub.RunSessions(sent(self))
 
 
 class StandingStream:
-    """A single `RunSessions` stream. It is open from its construction until it breaks or is
-    closed.
-    """
+    """One `RunSessions` stream, open from construction until it is lost or closed."""
 
     def __init__(self, replica: Replica) -> None:
         self.is_over = False
-        self._role = replica.role
-        self._signs = SignsOfLife(replica)
+        self._replica = replica
+        self._id = uuid.uuid4().hex
         self._changed = asyncio.Event()
         self._lines = StandingLines(self._changed.set)
-        self._rpc: Rpc = replica.stub.RunSessions(self._sent())
-        self.reading = asyncio.create_task(self._read())
+        self._is_closing = False
+        self._fruitless = self._received = 0
+        self._call = _Call(replica, self._sent)
+        self.reading = asyncio.create_task(self._run())
+
+    def takes_lines(self) -> bool:
+        """Whether lines can be opened. If the replica has another channel now, the stream continues
+        there."""
+        if self.is_over or self._call.channel is self._replica.channel:
+            return not self.is_over
+        if self._may_continue and not self._lines.is_suspended:
+            self._call.rpc.cancel()
+        return self._may_continue
 
     def connect(self, requests: LineRequests) -> LineReader:
         """Open a line."""
@@ -89,39 +124,135 @@ class StandingStream:
         return LineReader(self._lines.connect(requests, arrived.set), arrived)
 
     async def close(self) -> None:
-        """End the stream and all of its lines."""
-        self._rpc.cancel()
+        """End the stream, and all lines with it."""
+        if self._may_continue and not self._lines.is_suspended:
+            self._lines.leave()
+            await asyncio.wait((self.reading,), timeout=GOODBYE_S)
+        self._is_closing = True
+        self._call.rpc.cancel()
         await asyncio.wait((self.reading,))
 
-    async def _read(self) -> None:
-        failure: Exception = Unavailable("it ended the stream of its sessions")
+    @property
+    def _may_continue(self) -> bool:
+        return self._lines.resume_window_s > 0
+
+    async def _run(self) -> None:
+        failure: Exception = ConnectionCancelled()
         try:
-            async for response in undamaged(self._rpc):
-                self._signs.came()
-                self._lines.receive(response)
-                self._signs.asked()
-        except asyncio.CancelledError:
-            failure = ConnectionCancelled()
-        except (Unavailable, grpc.aio.AioRpcError) as broken:
-            failure = broken
+            failure = await self._read(self._call)
+            while self._is_broken(failure) and self._has_progressed():
+                if (ended_by := await self._continue(failure)) is None:
+                    break
+                failure = ended_by
         except Exception as error:
-            log.exception("reading the sessions of the stage %s failed", self._role)
+            role = self._replica.role
+            log.exception("reading the sessions of the stage %s failed", role)
             what = f"reading its sessions failed: {type(error).__name__}: {error}"
-            failure = Internal(f"the stage {self._role}: {what}", stage=self._role)
+            failure = Internal(f"the stage {role}: {what}", stage=role)
         finally:
             self.is_over = True
-            # If the RPC has already ended, gRPC leaves the request iterator waiting, so end it
-            # here.
-            self._changed.set()
             self._lines.end(failure)
-            self._rpc.cancel()
+            self._end(self._call)
 
-    async def _sent(self) -> AsyncIterator[stage_pb2.LineRequest]:
-        while not self.is_over:
+    async def _read(self, call: _Call, limit: asyncio.Timeout | None = None) -> Exception:
+        """Read a call until it ends, and return why. The limit is lifted once the stage continues
+        the stream."""
+        signs = SignsOfLife(self._replica)
+        try:
+            async for response in undamaged(call.rpc):
+                signs.came()
+                self._lines.receive(response)
+                if limit is not None and response.resumed:
+                    limit.reschedule(None)
+                signs.asked()
+        except asyncio.CancelledError:
+            # gRPC raises it for a call that was cancelled here, and so is this task at its end.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return ConnectionCancelled()
+        except (Unavailable, grpc.aio.AioRpcError) as broken:
+            return broken
+        except DataLoss as wrong:
+            return _Inconsistent(wrong.message)
+        return _Ended("it ended the stream of its sessions")
+
+    def _is_broken(self, failure: Exception) -> bool:
+        """Whether the stream may continue although its call has ended in this way."""
+        if self._is_closing or not (self._may_continue and self._lines.open):
+            return False
+        match failure:
+            case ConnectionCancelled():
+                return self._call.channel is not self._replica.channel
+            case grpc.aio.AioRpcError():
+                return failure.code() in LOST_STATUS
+        return not isinstance(failure, _Inconsistent | _Ended)
+
+    def _has_progressed(self) -> bool:
+        """Whether anything was received on the latest calls."""
+        received = self._lines.received
+        self._fruitless = 0 if received != self._received else self._fruitless + 1
+        self._received = received
+        return self._fruitless < MOST_FRUITLESS
+
+    async def _continue(self, broken: Exception) -> Exception | None:
+        """Continue on another call, and return what ends that one; None if the stage does not
+        continue the stream."""
+        role, window_s = self._replica.role, self._lines.resume_window_s
+        said = said_by(broken) if isinstance(broken, grpc.aio.AioRpcError) else str(broken)
+        log.warning("%d sessions of the stage %s are suspended: %s", self._lines.open, role, said)
+        self._lines.suspend()
+        give_up_at = asyncio.get_running_loop().time() + window_s
+        pause_s = FIRST_PAUSE_S
+        while not self._is_closing:
+            self._end(self._call)
+            try:
+                async with asyncio.timeout_at(give_up_at) as limit:
+                    self._call = _Call(self._replica, self._sent)
+                    failure = await self._read(self._call, limit)
+                    if not self._lines.is_suspended:
+                        return failure
+                    if isinstance(failure, grpc.aio.AioRpcError):
+                        self._replica.misread(self._call.channel, failure)
+                    if _is_final(failure) or not self._is_broken(failure):
+                        break
+                    await asyncio.sleep(pause_s)
+            except (TimeoutError, grpc.aio.UsageError):
+                break
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        log.warning("the suspended sessions of the stage %s end", role)
+        return None
+
+    def _end(self, call: _Call) -> None:
+        call.is_over = True
+        # The request iterator ends, which an RPC that is over leaves waiting.
+        self._changed.set()
+        call.rpc.cancel()
+
+    async def _sent(self, call: _Call) -> AsyncIterator[stage_pb2.LineRequest]:
+        yield self._lines.hello(self._id)
+        while not call.is_over:
             await self._changed.wait()
+            if call.is_over:
+                return
             self._changed.clear()
-            while (request := self._lines.take()) is not None:
+            while not call.is_over and (request := self._lines.take()) is not None:
                 yield request
+
+
+class _Ended(Unavailable):
+    """The stage has ended the stream."""
+
+
+class _Inconsistent(Unavailable):
+    """The two ends do not agree on what was sent."""
+
+
+def _is_final(failure: Exception) -> bool:
+    """Whether another attempt to continue a stream would fail as well."""
+    if not isinstance(failure, grpc.aio.AioRpcError):
+        return False
+    return is_typed(failure) or _REFUSED in (failure.details() or "")
 
 
 class LineReader:

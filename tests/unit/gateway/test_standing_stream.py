@@ -14,7 +14,7 @@ from antiphon.errors import Internal, Unavailable
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 from antiphon_gateway.sessions import standing_lines
 from antiphon_gateway.sessions.stage_line import StageLine
-from antiphon_gateway.sessions.standing_stream import SMALL_BYTES, StandingStreams
+from antiphon_gateway.sessions.standing_stream import MOST_FRUITLESS, SMALL_BYTES, StandingStreams
 
 Request = stage_pb2.LineRequest
 END = stage_pb2.LineEnd()
@@ -29,19 +29,25 @@ class Replica:
         runs_lines: bool = True,
         window_bytes: int = 1 << 20,
         batch_requests: int = 0,
+        resume_window_s: float = 0.0,
     ) -> None:
         self.role, self.address, self.channel = "talker", "nowhere", object()
         self.outputs = self.slots = self.own_streams = 0
         self.description = stage_pb2.DescribeResponse(runs_lines=runs_lines)
         self.stub = SimpleNamespace(RunSessions=self._run_sessions, RunSession=self._run_session)
         self.stated = stage_pb2.LineResponse(
-            window_bytes=window_bytes, batch_requests=batch_requests
+            window_bytes=window_bytes,
+            batch_requests=batch_requests,
+            resume_window_s=resume_window_s,
         )
         self.streams: list[Rpc] = []
+        self.called_again = asyncio.Event()
 
     def _run_sessions(self, requests: AsyncIterator[Request]) -> Rpc:
         self.streams.append(Rpc(requests))
         self.streams[-1].state(self.stated)
+        if len(self.streams) > 1:
+            self.called_again.set()
         return self.streams[-1]
 
     def _run_session(self, requests: object) -> SimpleNamespace:
@@ -65,9 +71,13 @@ class Rpc:
         self._requests = requests
         self._responses: asyncio.Queue[stage_pb2.LineResponse | Exception | None] = asyncio.Queue()
         self.cancelled = False
+        self.hello: Request | None = None
 
     async def sent(self) -> Request:
-        return await anext(self._requests)
+        """The next request after `hello`."""
+        while (request := await anext(self._requests)).HasField("hello"):
+            self.hello = request
+        return request
 
     async def opened(self, count: int) -> list[Request]:
         """Sessions that are opened with messages of their own, each with all its input."""
@@ -319,3 +329,41 @@ async def test_unforeseen_error_of_the_stream_is_logged_and_ends_its_lines_by_ty
     (record,) = caplog.records
     assert record.exc_info is not None
     assert replica.streams[0].cancelled
+
+
+async def test_stream_whose_calls_break_before_anything_comes_is_given_up() -> None:
+    streams, replica = StandingStreams(), Replica(resume_window_s=600.0)
+    run_sessions = replica.stub.RunSessions
+
+    def broken(requests: AsyncIterator[Request]) -> Rpc:
+        rpc: Rpc = run_sessions(requests)
+        rpc.state(stage_pb2.LineResponse(resumed=len(replica.streams) > 1))
+        rpc.end(Unavailable("a message came damaged"))
+        return rpc
+
+    replica.stub.RunSessions = broken
+    line = streams.open_line(replica, opening())  # type: ignore[arg-type]
+    with pytest.raises(Unavailable, match="a message came damaged"):
+        await edges(line)
+    assert len(replica.streams) == MOST_FRUITLESS
+    assert replica.streams[-1].cancelled
+
+
+@pytest.mark.parametrize("count", [1, -1])
+async def test_stage_that_continues_elsewhere_loses_its_lines(count: int) -> None:
+    streams, replica = StandingStreams(), Replica(resume_window_s=600.0)
+    line = streams.open_line(replica, opening())  # type: ignore[arg-type]
+    (rpc,) = replica.streams
+    await rpc.opened(1)
+    confirmed = stage_pb2.LineResponse(messages=[message(1, "x")], received=2)
+    rpc.state(confirmed)
+    responses = line.responses()
+    assert (await anext(responses)).chunk.edge == "x"
+    rpc.end(Unavailable("a message came damaged"))
+    await replica.called_again.wait()
+    second = replica.streams[1]
+    second.state(stage_pb2.LineResponse(resumed=True, received=2 + count))
+    with pytest.raises(Unavailable, match="was lost"):
+        await anext(responses)
+    assert await anext(second._requests)
+    assert second.cancelled

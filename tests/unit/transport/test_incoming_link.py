@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import ResourceExhausted
-from antiphon.transport.link.incoming import link as incoming_link
-from antiphon.transport.link.incoming.link import IncomingLink, ResponseLog
+from antiphon.transport import response_log
+from antiphon.transport.link.incoming.link import IncomingLink
+from antiphon.transport.response_log import ResponseLog
 from antiphon.transport.settings import LinkState
 from antiphon.v1 import stage_pb2
 
@@ -35,7 +36,7 @@ def test_responses_stay_until_they_are_confirmed() -> None:
 
 
 def test_responses_are_bounded_when_none_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming_link, "MAX_RESPONSES", 3)
+    monkeypatch.setattr(response_log, "MAX_RESPONSES", 3)
     log = ResponseLog()
     for number in range(3):
         log.append(credit(number))
@@ -49,7 +50,7 @@ def test_responses_are_bounded_when_none_is_confirmed(monkeypatch: pytest.Monkey
 async def test_link_is_overrun_when_its_producer_confirms_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(incoming_link, "MAX_RESPONSES", 1)
+    monkeypatch.setattr(response_log, "MAX_RESPONSES", 1)
     link = IncomingLink("l", ("h", "a"), "boot", LinkState(outgoing=False))
     link.respond(credit(0))
     assert not link.overrun

@@ -1,8 +1,9 @@
 """Replicas and their links, with the messages and faults that may occur next.
 
-A replica may be killed, in which case it is restarted. It may also be suspended, after which it
-either resumes or is replaced by the gateway. A link may break, and is either reconnected or lost.
-The payload of a chunk may be lost. A standing stream may break, or a line may exceed its window.
+A replica may be killed, and is restarted. It may be suspended, and resumes or is replaced by the
+gateway. A link may break, and is reconnected or lost. The payload of a chunk may be lost. The call
+of a standing stream may break, and another one continues the stream, unless either end has given it
+up. A stream may carry more than the window of a line.
 """
 
 from __future__ import annotations
@@ -96,12 +97,14 @@ class SimulatedFleet:
 
     def _standing_moves(self, standing: SimulatedStanding) -> Iterator[Move]:
         host = standing.host
-        if not standing.stage_over and not host.stands_still:
+        if self.runs(host) and not host.stands_still:
             if standing.down:
                 what = f"{host.name} gets {name_of(standing.down[0])}"
                 yield what, standing.arrive_down
-            if standing.stage_sends:
+            if standing.stage_sends and not (standing.stage_over or standing.stage_suspended):
                 yield f"{host.name} sends what its lines have", standing.send_up
+            if standing.may_be_given_up:
+                yield f"{host.name} gives suspended lines up", standing.lose_at_stage
         if not standing.gateway_over:
             if standing.up:
                 yield (
@@ -110,6 +113,9 @@ class SimulatedFleet:
                 )
             if standing.gateway_sends:
                 yield f"the gateway sends to {host.name}", standing.send_down
+            if standing.may_be_continued:
+                what = f"the gateway continues the stream to {host.name}"
+                yield what, partial(self._continue, standing)
 
     def _link_moves(self, link: SimulatedLink) -> Iterator[Move]:
         producer, consumer = link.producer, link.consumer
@@ -150,7 +156,8 @@ class SimulatedFleet:
         for standing in self.standing:
             if not standing.is_lost:
                 name = f"the stream to {standing.host.name}"
-                yield f"{name} breaks", partial(self._break_stream, standing)
+                yield f"{name} breaks", standing.sever
+                yield f"{name} ends after what is on its way", standing.end_call
         for stream in self.streams:
             if not stream.standing.is_lost and not stream.host.stands_still:
                 what = f"{stream.host.name} overruns the line of {stream.session_id}"
@@ -168,6 +175,12 @@ class SimulatedFleet:
             if link.suspended:
                 yield f"{_where(link)} is back", partial(self._heal, link)
                 yield f"{_where(link)} is lost", partial(self._lose, link)
+        for standing in self.standing:
+            name = f"the stream to {standing.host.name}"
+            if standing.stage_suspended and not standing.stage_over:
+                yield f"{name} is given up there", partial(self._lose_at_stage, standing)
+            if standing.lines.is_suspended and not standing.gateway_over:
+                yield f"{name} is given up here", partial(self._lose_at_gateway, standing)
 
     def recover(self) -> None:
         """Restore all replicas and links."""
@@ -435,12 +448,20 @@ class SimulatedFleet:
         The process receives the cancellation when it resumes.
         """
         for standing in self.standing:
-            if standing.host is host:
-                standing.sever()
+            if standing.host is host and not standing.gateway_over:
+                standing.lose_at_gateway()
 
-    def _break_stream(self, standing: SimulatedStanding) -> None:
+    def _continue(self, standing: SimulatedStanding) -> None:
+        if not standing.call():
+            self.failed = True
+
+    def _lose_at_stage(self, standing: SimulatedStanding) -> None:
         self.failed = True
-        standing.sever()
+        standing.lose_at_stage()
+
+    def _lose_at_gateway(self, standing: SimulatedStanding) -> None:
+        self.failed = True
+        standing.lose_at_gateway()
 
     def _overrun(self, stream: SimulatedStream) -> None:
         self.overrun.add(stream.session_id)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from antiphon.runtime.session.facts import DestinationLost
 from antiphon.runtime.session.instructions import Grant, Refuse
-from antiphon.transport.link.incoming.link import ResponseLog, is_next
+from antiphon.transport.link.incoming.link import is_next
 from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
+from antiphon.transport.response_log import ResponseLog
 from antiphon.values.chunk import Chunk
 from antiphon.wire.blob import Encoding
 from antiphon.wire.chunks import address_to_proto

@@ -1,7 +1,7 @@
 """The gateway's standing stream to an instance of a stage, with the real lines of both ends.
 
-The stream also contains the messages in transit. Each end detects the loss of the stream
-independently, either after or instead of the messages in transit.
+Each end learns by itself that the call is gone, after what was on its way, or instead of it. The
+gateway then continues the stream on another call, unless one of the ends has given it up.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from antiphon.errors import Unavailable
 from antiphon.runtime.server.line_table import LineTable
+from antiphon.runtime.server.numbered_lines import NumberedLines
 from antiphon.runtime.server.served_session import ServedSession, SessionRegistry
 from antiphon.tracing.tracing import Tracing
 from antiphon.v1 import session_pb2, stage_pb2
@@ -24,12 +25,28 @@ from antiphon_tools.simulation.network import GONE, Gone, Violation
 WINDOW_BYTES = 160
 """The size of one or two chunks of audio."""
 BATCH_REQUESTS = 3
-"""Enough for an opening, its half-close, and part of the requests of another line."""
+"""An opening, that nothing follows it, and a part of what another line has."""
+RESUME_WINDOW_S = 1.0
+"""The moves of the simulation decide when it ends."""
 TRACING = Tracing()
+REFUSED = Gone()
+"""The stage does not have the stream, or listens no more."""
+
+
+class OverrunTable(LineTable):
+    """A table that can be made to send what it should not."""
+
+    excess: list[stage_pb2.LineMessage]
+    """What the stage sends although the window of its line is full."""
+
+    def take(self) -> list[stage_pb2.LineMessage]:
+        """What is ready, and the excess."""
+        excess, self.excess = self.excess, []
+        return [*excess, *super().take()]
 
 
 class SimulatedStanding:
-    """A standing stream, which remains open until both ends have detected its loss."""
+    """A standing stream, until each end has given it up."""
 
     def __init__(self, host: SimulatedStage, sessions: SessionRegistry) -> None:
         self.host = host
@@ -38,25 +55,69 @@ class SimulatedStanding:
         self.gateway_sends = self.stage_sends = False
         """Whether an end may have something to send."""
         self.gateway_over = self.stage_over = False
-        """Whether an end has detected the loss."""
+        """Whether an end has given the stream up."""
+        self.stage_suspended = False
+        """Whether the stage has no call of the stream."""
+        self._has_call = False
+        """Whether the gateway has a call, as far as it knows."""
+        self._stage_is_called = False
+        """Whether the stage has this call, and not one before it."""
+        self._is_known = False
+        """Whether the stage has had a call of the stream."""
         self.waiting: set[int] = set()
         """The lines of the stage that wait for their readers."""
         self._batch_requests = 0
-        """The maximum batch size of the stage that the gateway currently knows."""
-        self._excess: list[stage_pb2.LineMessage] = []
-        """Messages that the stage sends although the window of their line is full."""
+        """What the stage takes in a batch, as far as the gateway has been told."""
         self.lines = StandingLines(self._gateway_ready)
-        self.table = LineTable(
+        self.table = OverrunTable(
             self._serving(sessions), host.role, WINDOW_BYTES, self, self._stage_ready
         )
-        self.up.append(
-            stage_pb2.LineResponse(window_bytes=WINDOW_BYTES, batch_requests=BATCH_REQUESTS)
-        )
+        self.table.excess = []
+        self.numbered = NumberedLines(self.table, self._stage_ready)
+        self.call()
 
     @property
     def is_lost(self) -> bool:
-        """Whether an end has detected the loss, or is about to."""
-        return self.gateway_over or self.stage_over or GONE in self.up or GONE in self.down
+        """Whether an end knows that the call is gone, or will learn of it."""
+        over = self.gateway_over or self.stage_over
+        suspended = self.lines.is_suspended or self.stage_suspended
+        return over or suspended or self._up_is_lost or self._down_is_lost
+
+    @property
+    def may_be_continued(self) -> bool:
+        """Whether the gateway has to make another call."""
+        return not (self._has_call or self.gateway_over)
+
+    @property
+    def may_be_given_up(self) -> bool:
+        """Whether only the stage still has the stream, without a call."""
+        return self.stage_suspended and self.gateway_over and not self.stage_over
+
+    @property
+    def _up_is_lost(self) -> bool:
+        return any(isinstance(each, Gone) for each in self.up)
+
+    @property
+    def _down_is_lost(self) -> bool:
+        return any(isinstance(each, Gone) for each in self.down)
+
+    def call(self) -> bool:
+        """The gateway begins or continues the stream; whether the stage may have the stream."""
+        self._has_call, self._stage_is_called = True, False
+        self.down.clear()
+        if self.stage_over or (self.lines.is_suspended and not self._is_known):
+            self.stage_over = True
+            self.up.append(REFUSED)
+            return False
+        self.up.append(
+            stage_pb2.LineResponse(
+                window_bytes=WINDOW_BYTES,
+                batch_requests=BATCH_REQUESTS,
+                resume_window_s=RESUME_WINDOW_S,
+            )
+        )
+        self.down.append(self.lines.hello("stream"))
+        return True
 
     def send_down(self) -> None:
         """Send the pending requests of all lines from the gateway in a single message.
@@ -69,47 +130,75 @@ class SimulatedStanding:
             return
         if (count := len(request.batch.requests)) > self._batch_requests:
             raise Violation(f"the gateway sends {count} requests in a batch to {self.host.name}")
-        self.down.append(request)
+        if not (self._down_is_lost or self.stage_suspended):
+            self.down.append(request)
 
     def send_up(self) -> None:
-        """Send the pending messages of all lines from the stage."""
-        messages, self._excess = [*self._excess, *self.table.take()], []
-        if messages:
-            self.up.append(stage_pb2.LineResponse(messages=messages))
-        else:
+        """The stage sends what its lines have."""
+        response = self.numbered.take()
+        if response is None:
             self.stage_sends = False
+        elif self._stage_is_called and not self._up_is_lost:
+            self.up.append(response)
 
     def arrive_up(self) -> None:
-        """Deliver the next message, or the loss of the stream, to the gateway."""
+        """The gateway gets the next message, or learns that the call is gone."""
         response = self.up.popleft()
-        if isinstance(response, Gone):
-            self.gateway_over = True
-            self.lines.end(Unavailable("the stage is gone"))
+        if response is REFUSED:
+            self.lose_at_gateway()
+        elif isinstance(response, Gone):
+            self.up.clear()
+            self._has_call = self._stage_is_called = False
+            self.lines.suspend()
         else:
             self._batch_requests = response.batch_requests or self._batch_requests
             self.lines.receive(response)
 
     def arrive_down(self) -> None:
-        """Deliver the next message, or the loss of the stream, to the stage."""
+        """The stage gets the next message, or learns that the call is gone."""
         request = self.down.popleft()
         if isinstance(request, Gone):
-            self.stage_over = True
-            self.table.close()
+            self.down.clear()
+            self.stage_suspended = True
+        elif not request.HasField("hello"):
+            self.numbered.handle(request)
+        elif self.stage_over:
+            self.up = deque([REFUSED])
         else:
-            self.table.handle(request)
+            self.stage_suspended = False
+            self._is_known, self._stage_is_called = True, self._has_call
+            self.numbered.begin(request)
 
     def sever(self) -> None:
-        """Break the stream. Messages in transit are lost."""
+        """The call breaks: what is on its way is lost."""
         if not self.gateway_over:
             self.up = deque([GONE])
         if not self.stage_over:
             self.down = deque([GONE])
 
+    def end_call(self) -> None:
+        """The call breaks after what is on its way."""
+        self.up.append(GONE)
+        self.down.append(GONE)
+
+    def lose_at_gateway(self) -> None:
+        """The gateway gives the stream up, and its call with it."""
+        self.gateway_over = True
+        self.lines.end(Unavailable("the stage is gone"))
+        self.up.clear()
+        if not self.stage_over:
+            self.down = deque([GONE])
+
+    def lose_at_stage(self) -> None:
+        """The stage gives the suspended stream up."""
+        self.stage_over = True
+        self.table.close()
+
     def kill(self) -> None:
         """Kill the stage. Messages that it has already sent may still arrive."""
         self.stage_over = True
         self.down.clear()
-        if not self.gateway_over and GONE not in self.up:
+        if not (self.gateway_over or self.may_be_continued or self._up_is_lost):
             self.up.append(GONE)
 
     def overrun(self, number: int) -> None:
@@ -117,7 +206,7 @@ class SimulatedStanding:
         suspended = session_pb2.SessionSuspended(address="x" * WINDOW_BYTES)
         response = session_pb2.SessionResponse(suspended=suspended)
         message = stage_pb2.LineMessage(line=number, response=response)
-        self._excess += [message] * 2
+        self.table.excess += [message] * 2
         self.stage_sends = True
 
     # -- what the stage's table reports --------------------------------------------------------

@@ -7,16 +7,12 @@ Refusals and credits must not be lost, so they are kept until the producer confi
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 from antiphon.errors import DataLoss, ResourceExhausted
+from antiphon.transport.response_log import ResponseLog
 from antiphon.transport.settings import LinkState
 from antiphon.v1 import stage_pb2
-
-MAX_RESPONSES = 65536
-Response = TypeVar("Response")
 
 
 def is_next(number: int, received: int) -> bool:
@@ -27,42 +23,6 @@ def is_next(number: int, received: int) -> bool:
     if number > received:
         raise DataLoss(f"link: chunk {number} came, {received} was expected")
     return number == received
-
-
-class ResponseLog(Generic[Response]):
-    """Responses that have not been confirmed yet. They are numbered in order."""
-
-    def __init__(self) -> None:
-        self._responses: deque[Response] = deque()
-        self._first = 0
-
-    def append(self, response: Response) -> None:
-        """Append a response. Raises `ResourceExhausted` if too many responses have not been
-        confirmed.
-        """
-        if len(self._responses) >= MAX_RESPONSES:
-            raise ResourceExhausted(f"{MAX_RESPONSES} responses wait for the producer")
-        self._responses.append(response)
-
-    def confirmed(self, count: int) -> None:
-        """Drop the first `count` responses of the link, which have been confirmed."""
-        while self._first < count and self._responses:
-            self._responses.popleft()
-            self._first += 1
-
-    def since(self, number: int) -> list[Response]:
-        """Return all responses from number `number` onwards."""
-        return [self._responses[at] for at in range(number - self._first, len(self._responses))]
-
-    @property
-    def first(self) -> int:
-        """The number of the first response that has not been confirmed."""
-        return self._first
-
-    @property
-    def count(self) -> int:
-        """The total number of responses so far."""
-        return self._first + len(self._responses)
 
 
 @dataclass(slots=True)

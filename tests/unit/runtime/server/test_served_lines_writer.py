@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from antiphon.errors import Unavailable
-from antiphon.runtime.server.served_lines import ServedLines
-from antiphon.v1 import stage_pb2
+from antiphon.runtime.server.served_lines import LineCall, ServedLines
+from antiphon.v1 import session_pb2, stage_pb2
 
 TURNS = 20
 """Of the event loop: more than a task needs to end that waits for nothing."""
@@ -34,7 +34,9 @@ async def test_stream_that_fails_ends_after_the_message_that_is_being_written() 
         yield
 
     lines = ServedLines(serve_nothing, "talker", patience_s=600.0)
-    running = asyncio.create_task(lines.run(damaged(), write, asyncio.Event()))
+    # A line that is not opened is refused, so something is written.
+    first = stage_pb2.LineRequest(line=1, request=session_pb2.SessionRequest())
+    running = asyncio.create_task(lines.run(LineCall(first, damaged(), write), asyncio.Event()))
     await writing.wait()
     for _ in range(TURNS):
         await asyncio.sleep(0)

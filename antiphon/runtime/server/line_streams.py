@@ -1,0 +1,153 @@
+"""The `RunSessions` streams of a stage.
+
+If the call of a stream breaks, its sessions are suspended for the resume window, like those of a
+link. The client continues the stream on another call. If it does not, the sessions end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from antiphon.deadlines.wait_deadline import WaitDeadline
+from antiphon.errors import AntiphonError, DataLoss, InvalidArgument, NotFound, Unavailable
+from antiphon.runtime.server.served_lines import LineCall, ServedLines, Write, bounds
+from antiphon.v1 import stage_pb2
+
+log = logging.getLogger(__name__)
+
+MAX_ID_BYTES = 256
+MAX_SUSPENDED = 64
+"""The maximum number of suspended streams. Beyond it, the one that was suspended first ends."""
+
+
+class LineStreams:
+    """Serves all `RunSessions` calls, until the stage is `closed`.
+
+    `new` makes a stream. `patience_s` bounds the first write.
+    """
+
+    def __init__(
+        self,
+        new: Callable[[], ServedLines],
+        patience_s: float,
+        resume_window_s: float,
+        closed: asyncio.Event,
+    ) -> None:
+        self._new = new
+        self._patience_s = patience_s
+        self._resume_window_s = resume_window_s
+        self._closed = closed
+        self._streams: dict[str, ServedLines] = {}
+        """Those that have an ID, whether they are suspended or not."""
+        self._suspended: dict[str, asyncio.Task[None]] = {}
+        """Each ends its stream with the resume window."""
+
+    async def serve(self, requests: AsyncIterator[stage_pb2.LineRequest], write: Write) -> None:
+        """Serve a call. Raises the error that it ends with."""
+        async with WaitDeadline(self._patience_s) as patience:
+            patience.begin()
+            await write(bounds(self._resume_window_s))
+            patience.end()
+        if (first := await self._first(requests)) is None:
+            return
+        stream_id, lines = self._stream_of(first)
+        call = LineCall(first, requests, write)
+        is_broken = True
+        try:
+            await lines.run(call, self._closed)
+        except (InvalidArgument, DataLoss, DecodeError, TimeoutError) as fault:
+            is_broken = False
+            _log_fault(fault, lines)
+            raise
+        except (Unavailable, grpc.aio.InternalError):
+            log.info("the call of a gateway with %d sessions broke", lines.open)
+            raise
+        finally:
+            if lines.call is call:
+                self._ended(stream_id, lines, is_broken=is_broken)
+
+    async def _first(
+        self, requests: AsyncIterator[stage_pb2.LineRequest]
+    ) -> stage_pb2.LineRequest | None:
+        """The first request; None if none comes."""
+        reading = asyncio.ensure_future(anext(requests, None))
+        closing = asyncio.create_task(self._closed.wait())
+        try:
+            await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
+            return await reading if reading.done() else None
+        finally:
+            reading.cancel()
+            closing.cancel()
+            await asyncio.gather(reading, closing, return_exceptions=True)
+
+    def _stream_of(self, first: stage_pb2.LineRequest) -> tuple[str, ServedLines]:
+        """The stream that a call belongs to. Raises `InvalidArgument` and `NotFound`."""
+        if not first.HasField("hello"):
+            return "", self._new()
+        hello = first.hello
+        if fault := self._fault(hello):
+            raise fault
+        if expiry := self._suspended.pop(hello.stream_id, None):
+            expiry.cancel()
+        if hello.resume:
+            lines = self._streams[hello.stream_id]
+            log.info("a gateway with %d sessions is back", lines.open)
+        else:
+            lines = self._new()
+            if self._resume_window_s:
+                self._streams[hello.stream_id] = lines
+        return hello.stream_id, lines
+
+    def _fault(self, hello: stage_pb2.LineHello) -> AntiphonError | None:
+        field = "hello.stream_id"
+        if not 0 < len(hello.stream_id.encode()) <= MAX_ID_BYTES:
+            return InvalidArgument(f"{field}: 1 to {MAX_ID_BYTES} bytes", field=field)
+        known = hello.stream_id in self._streams
+        if hello.resume and not known:
+            return NotFound(
+                f"{field}: the stage has no such stream: it was restarted, or the stream was "
+                f"suspended for {self._resume_window_s:g} s (resume_window_s): open new sessions",
+                field=field,
+            )
+        if known and not hello.resume:
+            return InvalidArgument(f"{field}: the stream exists already", field=field)
+        return None
+
+    def _ended(self, stream_id: str, lines: ServedLines, *, is_broken: bool) -> None:
+        """The call of a stream has ended: suspend the stream, or end it."""
+        known = self._streams.get(stream_id) is lines
+        if not (known and is_broken and lines.may_continue) or self._closed.is_set():
+            self._end(stream_id, lines)
+            return
+        if len(self._suspended) >= MAX_SUSPENDED:
+            oldest = next(iter(self._suspended))
+            self._suspended.pop(oldest).cancel()
+            self._end(oldest, self._streams[oldest])
+        log.warning("a gateway with %d sessions is gone: they are suspended", lines.open)
+        self._suspended[stream_id] = asyncio.create_task(self._expire(stream_id, lines))
+
+    async def _expire(self, stream_id: str, lines: ServedLines) -> None:
+        """End a suspended stream with the window, or with the stage."""
+        try:
+            await asyncio.wait_for(self._closed.wait(), self._resume_window_s)
+        except TimeoutError:
+            log.warning("a gateway with %d sessions does not come back", lines.open)
+        self._suspended.pop(stream_id, None)
+        self._end(stream_id, lines)
+
+    def _end(self, stream_id: str, lines: ServedLines) -> None:
+        if self._streams.get(stream_id) is lines:
+            del self._streams[stream_id]
+        lines.close()
+
+
+def _log_fault(fault: Exception, lines: ServedLines) -> None:
+    if isinstance(fault, TimeoutError):
+        log.warning("a gateway with %d sessions takes nothing", lines.open)
+    else:
+        log.warning("a gateway with %d sessions breaks the protocol: %s", lines.open, fault)

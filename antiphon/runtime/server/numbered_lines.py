@@ -1,0 +1,83 @@
+"""The messages of a `RunSessions` stream at the stage, which outlives its calls. Pure.
+
+The first request of a call may be `hello`. The stream of such a call can continue on another one:
+see `antiphon.transport.numbered_stream`. Any other stream ends with its call, and its messages are
+neither numbered nor kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from antiphon.runtime.server.line_table import LineTable
+from antiphon.transport.numbered_stream import NumberedStream
+from antiphon.v1 import stage_pb2
+
+
+class NumberedLines:
+    """A table's requests and responses. `on_ready` is called when there is something to `take`."""
+
+    def __init__(self, table: LineTable, on_ready: Callable[[], None]) -> None:
+        self.said_goodbye = False
+        """Whether the client has left all sessions."""
+        self._table = table
+        self._on_ready = on_ready
+        self._stream: NumberedStream[stage_pb2.LineResponse] = NumberedStream()
+        self._may_continue = self._continues = False
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether the stream can continue on another call."""
+        return self._may_continue and not self.said_goodbye
+
+    def begin(self, request: stage_pb2.LineRequest) -> None:
+        """Begin a call with its `hello`. Raises `DataLoss` if the stream cannot continue where the
+        client does."""
+        self._may_continue = True
+        if request.hello.resume:
+            self._stream.rewind(request.received)
+            self._continues = True
+            self._on_ready()
+
+    def handle(self, request: stage_pb2.LineRequest) -> None:
+        """Act on a request. Raises what `LineTable.handle` raises, and `DataLoss`."""
+        if self._may_continue and not self._count(request):
+            return
+        if request.HasField("goodbye"):
+            self.said_goodbye = True
+        else:
+            self._table.handle(request)
+
+    def take(self) -> stage_pb2.LineResponse | None:
+        """The next response; None if there is none."""
+        if not self._may_continue:
+            messages = self._table.take()
+            return stage_pb2.LineResponse(messages=messages) if messages else None
+        response = self._next()
+        if response is not None:
+            response.received = self._stream.count()
+        return response
+
+    def _count(self, request: stage_pb2.LineRequest) -> bool:
+        """Take the numbers of a request in; whether it has a message."""
+        stream, was_full = self._stream, self._stream.is_full
+        stream.confirmed(request.received)
+        has_message = request.WhichOneof("message") is not None
+        if has_message:
+            stream.arrived(request.ByteSize())
+        if was_full or stream.owes_count:
+            self._on_ready()
+        return has_message
+
+    def _next(self) -> stage_pb2.LineResponse | None:
+        stream = self._stream
+        if self._continues:
+            self._continues = False
+            return stage_pb2.LineResponse(resumed=True)
+        if (response := stream.again()) is not None:
+            return response
+        if not stream.is_full and (messages := self._table.take()):
+            response = stage_pb2.LineResponse(messages=messages)
+            stream.sent(response, response.ByteSize())
+            return response
+        return stage_pb2.LineResponse() if stream.owes_count else None
