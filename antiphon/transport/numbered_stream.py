@@ -37,6 +37,23 @@ class NumberedStream(Generic[Message]):
         self._log_bytes = 0
         self._again: deque[tuple[Message, int]] = deque()
         self._confirmed = self._unconfirmed_bytes = 0
+        self._waited_for = -1
+        self._is_due = False
+
+    @property
+    def oldest(self) -> int:
+        """The number of the first message that the other end has not confirmed."""
+        return self._log.first
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the other end has confirmed all messages."""
+        return self._log.first == self._log.count
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether neither end has anything to confirm."""
+        return self.is_confirmed and self._confirmed == self.received
 
     @property
     def is_full(self) -> bool:
@@ -48,7 +65,16 @@ class NumberedStream(Generic[Message]):
     def owes_count(self) -> bool:
         """Whether `received` should be confirmed now."""
         unconfirmed = self.received - self._confirmed
-        return unconfirmed >= CONFIRMED_MESSAGES or self._unconfirmed_bytes >= CONFIRMED_BYTES
+        is_much = unconfirmed >= CONFIRMED_MESSAGES or self._unconfirmed_bytes >= CONFIRMED_BYTES
+        return is_much or self._is_due
+
+    def unconfirmed_for_long(self) -> bool:
+        """Note that some time has passed. Return whether `owes_count` is now true because nothing
+        was sent in the meantime that would have confirmed what was received."""
+        waits = self._confirmed < self.received
+        self._is_due = waits and self._waited_for == self._confirmed
+        self._waited_for = self._confirmed if waits else -1
+        return self._is_due
 
     def arrived(self, size_bytes: int) -> None:
         """Count a message of the other end."""
@@ -57,7 +83,7 @@ class NumberedStream(Generic[Message]):
 
     def count(self) -> int:
         """`received`, for a message that leaves now."""
-        self._confirmed, self._unconfirmed_bytes = self.received, 0
+        self._confirmed, self._unconfirmed_bytes, self._is_due = self.received, 0, False
         return self.received
 
     def sent(self, message: Message, size_bytes: int) -> None:

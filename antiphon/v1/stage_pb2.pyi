@@ -57,6 +57,7 @@ class LineRequest(google.protobuf.message.Message):
     BATCH_FIELD_NUMBER: builtins.int
     HELLO_FIELD_NUMBER: builtins.int
     GOODBYE_FIELD_NUMBER: builtins.int
+    PING_FIELD_NUMBER: builtins.int
     RECEIVED_FIELD_NUMBER: builtins.int
     line: builtins.int
     processed_bytes: builtins.int
@@ -99,6 +100,10 @@ class LineRequest(google.protobuf.message.Message):
         resources of the sessions and ends the call. `line` is 0.
         """
 
+    @property
+    def ping(self) -> global___LinePing:
+        """Has no effect. The stage confirms it, like every message, within a second. `line` is 0."""
+
     def __init__(
         self,
         *,
@@ -110,11 +115,12 @@ class LineRequest(google.protobuf.message.Message):
         batch: global___LineRequests | None = ...,
         hello: global___LineHello | None = ...,
         goodbye: global___LineGoodbye | None = ...,
+        ping: global___LinePing | None = ...,
         received: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["batch", b"batch", "cancel", b"cancel", "done", b"done", "goodbye", b"goodbye", "hello", b"hello", "message", b"message", "processed_bytes", b"processed_bytes", "request", b"request"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "cancel", b"cancel", "done", b"done", "goodbye", b"goodbye", "hello", b"hello", "line", b"line", "message", b"message", "processed_bytes", b"processed_bytes", "received", b"received", "request", b"request"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["request", "done", "cancel", "processed_bytes", "batch", "hello", "goodbye"] | None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch", "cancel", b"cancel", "done", b"done", "goodbye", b"goodbye", "hello", b"hello", "message", b"message", "ping", b"ping", "processed_bytes", b"processed_bytes", "request", b"request"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "cancel", b"cancel", "done", b"done", "goodbye", b"goodbye", "hello", b"hello", "line", b"line", "message", b"message", "ping", b"ping", "processed_bytes", b"processed_bytes", "received", b"received", "request", b"request"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["request", "done", "cancel", "processed_bytes", "batch", "hello", "goodbye", "ping"] | None: ...
 
 global___LineRequest = LineRequest
 
@@ -156,6 +162,16 @@ class LineGoodbye(google.protobuf.message.Message):
     ) -> None: ...
 
 global___LineGoodbye = LineGoodbye
+
+@typing.final
+class LinePing(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___LinePing = LinePing
 
 @typing.final
 class LineRequests(google.protobuf.message.Message):

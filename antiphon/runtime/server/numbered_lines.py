@@ -22,7 +22,7 @@ class NumberedLines:
         """Whether the client has left all sessions."""
         self._table = table
         self._on_ready = on_ready
-        self._stream: NumberedStream[stage_pb2.LineResponse] = NumberedStream()
+        self.stream: NumberedStream[stage_pb2.LineResponse] = NumberedStream()
         self._may_continue = self._continues = False
 
     @property
@@ -35,7 +35,7 @@ class NumberedLines:
         client does."""
         self._may_continue = True
         if request.hello.resume:
-            self._stream.rewind(request.received)
+            self.stream.rewind(request.received)
             self._continues = True
             self._on_ready()
 
@@ -55,12 +55,12 @@ class NumberedLines:
             return stage_pb2.LineResponse(messages=messages) if messages else None
         response = self._next()
         if response is not None:
-            response.received = self._stream.count()
+            response.received = self.stream.count()
         return response
 
     def _count(self, request: stage_pb2.LineRequest) -> bool:
         """Take the numbers of a request in; whether it has a message."""
-        stream, was_full = self._stream, self._stream.is_full
+        stream, was_full = self.stream, self.stream.is_full
         stream.confirmed(request.received)
         has_message = request.WhichOneof("message") is not None
         if has_message:
@@ -70,7 +70,7 @@ class NumberedLines:
         return has_message
 
     def _next(self) -> stage_pb2.LineResponse | None:
-        stream = self._stream
+        stream = self.stream
         if self._continues:
             self._continues = False
             return stage_pb2.LineResponse(resumed=True)

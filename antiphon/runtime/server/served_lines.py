@@ -11,9 +11,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from antiphon.deadlines.wait_deadline import WaitDeadline
-from antiphon.errors import DeadlineExceeded
+from antiphon.errors import DeadlineExceeded, Unavailable
 from antiphon.runtime.server.line_table import BATCH_REQUESTS, LineTable, Serve
 from antiphon.runtime.server.numbered_lines import NumberedLines
+from antiphon.transport.confirmation_clock import CONFIRMED_WITHIN_S, ConfirmationClock
 from antiphon.v1 import stage_pb2
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class LineCall:
         self.first = first
         self.requests = requests
         self.write = write
-        self.is_over = False
+        self.is_over = self.is_stalled = False
         self.stopped = asyncio.Event()
 
     def stop(self) -> None:
@@ -68,6 +69,7 @@ class ServedLines:
         self._changed = asyncio.Event()
         self._table = LineTable(serve, role, self._window_bytes, self, self._changed.set)
         self._numbered = NumberedLines(self._table, self._changed.set)
+        self._clock = ConfirmationClock(self._numbered.stream, self)
         self._ending = False
         self.call: LineCall | None = None
         """The call that carries the stream now, or did last."""
@@ -86,8 +88,9 @@ class ServedLines:
         """Serve a call, instead of the one before it, until another call takes over, the client
         leaves or sends no more, or the stage is `closed`. In the last two cases, no line is left.
 
-        Raises what `LineCall.requests`, `LineCall.write` and `NumberedLines.handle` raise, and
-        `TimeoutError` if one write takes too long.
+        Raises what `LineCall.requests`, `LineCall.write` and `NumberedLines.handle` raise,
+        `Unavailable` if the client confirms nothing, and `TimeoutError` if one write takes too
+        long.
         """
         if self.call is not None:
             self.call.stop()
@@ -103,6 +106,8 @@ class ServedLines:
         tasks = (stopping, reading, closing, writing)
         try:
             await asyncio.wait((stopping, reading, writing), return_when=asyncio.FIRST_COMPLETED)
+            if call.is_stalled:
+                raise Unavailable(f"the client has confirmed nothing for {CONFIRMED_WITHIN_S:g} s")
             if call.is_over:
                 return
             if reading.done() and (failure := reading.exception()) is not None:
@@ -116,6 +121,7 @@ class ServedLines:
             await writing
         finally:
             call.is_over = True
+            self._clock.stop()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -123,6 +129,24 @@ class ServedLines:
     def close(self) -> None:
         """Free the resources of all sessions."""
         self._table.close()
+
+    @property
+    def waits(self) -> bool:
+        """Return False, because the client opens lines when it wants to."""
+        return False
+
+    def confirm(self) -> None:
+        """Send how much has been received."""
+        self._changed.set()
+
+    def ask(self) -> None:
+        """Do nothing, because the stage never waits."""
+
+    def give_call_up(self) -> None:
+        """End the call, because nothing that was sent on it is confirmed."""
+        if self.call is not None:
+            self.call.is_stalled = True
+            self.call.stop()
 
     def stalled(self, number: int) -> None:
         """Start the timer for a line's reader."""
@@ -138,6 +162,7 @@ class ServedLines:
             if call.is_over:
                 return
             self._numbered.handle(request)
+            self._run_clock()
             if self._numbered.said_goodbye:
                 self._table.close()
                 break
@@ -167,6 +192,11 @@ class ServedLines:
                     patience.begin()
                     await call.write(response)
                     patience.end()
+                    self._run_clock()
+
+    def _run_clock(self) -> None:
+        if self.may_continue:
+            self._clock.start()
 
     def _give_up(self, number: int) -> None:
         log.warning("line %d: its client takes nothing", number)

@@ -33,16 +33,21 @@ BATCH_BYTES = 64 << 10
 
 
 class StandingLines:
-    """The lines of a stream. `on_ready` is called when `take` has something to return."""
+    """The lines of a stream. `on_ready` is called when `take` has something to return. If the
+    stream is only `for_one` line, the gateway leaves it when that line ends.
+    """
 
-    def __init__(self, on_ready: Callable[[], None]) -> None:
+    def __init__(self, on_ready: Callable[[], None], *, for_one: bool = False) -> None:
         self.window_bytes = 0
         self.resume_window_s = 0.0
         """0 if the lines end with the call of the stream, or until the stage has stated it."""
         self.is_suspended = False
-        self._leaves = self._has_left = False
+        self.has_left = False
+        """Whether nothing more is sent, on any line."""
+        self._for_one = for_one
+        self._leaves = self._asks = False
         self._batch_requests = 1
-        self._stream: NumberedStream[stage_pb2.LineRequest] = NumberedStream()
+        self.stream: NumberedStream[stage_pb2.LineRequest] = NumberedStream()
         self._on_ready = on_ready
         self._lines: dict[int, StandingLine] = {}
         self._numbers = itertools.count(1)
@@ -59,7 +64,7 @@ class StandingLines:
     @property
     def received(self) -> int:
         """How many responses with messages have been received."""
-        return self._stream.received
+        return self.stream.received
 
     @property
     def open(self) -> int:
@@ -72,18 +77,25 @@ class StandingLines:
         self._on_ready()
 
     def forget(self, number: int) -> None:
-        """Remove a line that has not sent anything."""
+        """Remove a line that the stage has ended or does not know."""
         del self._lines[number]
+        if self._for_one and not self._lines:
+            self.leave()
 
     def hello(self, stream_id: str) -> stage_pb2.LineRequest:
         """The first request of a call, which begins the stream, or continues it if it is
         suspended."""
         hello = stage_pb2.LineHello(stream_id=stream_id, resume=self.is_suspended)
-        return stage_pb2.LineRequest(hello=hello, received=self._stream.count())
+        return stage_pb2.LineRequest(hello=hello, received=self.stream.count())
 
     def suspend(self) -> None:
         """The call of the stream is over: send nothing until the stage continues the stream."""
         self.is_suspended = True
+
+    def ask(self) -> None:
+        """Send a message that the stage only has to confirm."""
+        self._asks = True
+        self._on_ready()
 
     def leave(self) -> None:
         """Send only that nothing more is sent; the stage then ends all sessions."""
@@ -103,7 +115,7 @@ class StandingLines:
             if message.HasField("response"):
                 line.receive(message.response)
             elif message.HasField("end"):
-                del self._lines[message.line]
+                self.forget(message.line)
                 line.end(None)
 
     def end(self, failure: Exception) -> None:
@@ -119,13 +131,13 @@ class StandingLines:
         self._batch_requests = max(1, min(response.batch_requests, BATCH_REQUESTS))
         self.resume_window_s = response.resume_window_s
         if not self.resume_window_s:
-            self._stream = NumberedStream()
+            self.stream = NumberedStream()
         if self._ready:
             self._on_ready()
 
     def _count(self, response: stage_pb2.LineResponse) -> None:
         """Take the numbers of a response in."""
-        stream, was_full = self._stream, self._stream.is_full
+        stream, was_full = self.stream, self.stream.is_full
         if response.resumed:
             stream.rewind(response.received)
             self.is_suspended = False
@@ -141,26 +153,31 @@ class StandingLines:
 
     def take(self) -> stage_pb2.LineRequest | None:
         """What is ready of all lines, in one message of bounded size; None if nothing is."""
-        if self.is_suspended or self._has_left:
+        if self.is_suspended or self.has_left:
             return None
         if self._leaves:
-            self._has_left = True
+            self.has_left = True
             return stage_pb2.LineRequest(goodbye=stage_pb2.LineGoodbye())
         if self.window_bytes and not self.resume_window_s:
             return self._take()
         request = self._next()
         if request is not None:
-            request.received = self._stream.count()
+            request.received = self.stream.count()
         return request
 
     def _next(self) -> stage_pb2.LineRequest | None:
-        stream = self._stream
+        stream = self.stream
         if (request := stream.again()) is not None:
             return request
-        if not stream.is_full and (request := self._take()) is not None:
+        request = None if stream.is_full else self._take() or self._question()
+        if request is not None:
             stream.sent(request, request.ByteSize())
             return request
         return stage_pb2.LineRequest() if stream.owes_count else None
+
+    def _question(self) -> stage_pb2.LineRequest | None:
+        asks, self._asks = self._asks, False
+        return stage_pb2.LineRequest(ping=stage_pb2.LinePing()) if asks else None
 
     def _take(self) -> stage_pb2.LineRequest | None:
         """What is ready of all lines, for the first time."""

@@ -3,9 +3,9 @@ line.
 
 Opening a gRPC stream costs several times as much as sending a message. A session with a small
 opening message and a single segment therefore becomes a line of the replica's `RunSessions` stream.
-A session with a large input has its own stream, because a large message would delay the other
-lines. The same applies to a conversation, because it is opened rarely and may receive a large input
-later.
+A session with a large input is the only line of another stream, because a large message would delay
+the other lines. The same applies to a conversation, because it is opened rarely and may receive a
+large input later.
 
 `standing_lines.py` has the lines and what ends them. If the call of a stream breaks, the lines are
 suspended until the stream continues on another call. They end if the stage does not listen any
@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 
 from antiphon.errors import DataLoss, Internal, Unavailable
+from antiphon.transport.confirmation_clock import CONFIRMED_WITHIN_S, ConfirmationClock
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.checksum import undamaged
 from antiphon.wire.status import is_typed, said_by
@@ -59,10 +60,11 @@ class StandingStreams:
 
     def open_line(self, replica: Replica, opening: session_pb2.SessionOpen) -> StageLine:
         """Open a session on a replica."""
-        offered = replica.description is not None and replica.description.runs_lines
-        segment = opening.first_segment
-        if not (offered and segment.last) or segment.live or opening.ByteSize() > SMALL_BYTES:
+        if replica.description is None or not replica.description.runs_lines:
             return StageStream(replica, opening)
+        segment = opening.first_segment
+        if not segment.last or segment.live or opening.ByteSize() > SMALL_BYTES:
+            return StageStream(replica, opening, self._connect_alone)
         return StageStream(replica, opening, self._connect)
 
     async def close(self) -> None:
@@ -72,11 +74,18 @@ class StandingStreams:
     def _connect(self, replica: Replica, requests: LineRequests) -> LineReader:
         stream = self._by_replica.get(replica)
         if stream is None or not stream.takes_lines():
-            stream = StandingStream(replica)
+            stream = self._begin(replica)
             self._by_replica[replica] = stream
-            self._open.add(stream)
-            stream.reading.add_done_callback(lambda _: self._forget(replica, stream))
         return stream.connect(requests)
+
+    def _connect_alone(self, replica: Replica, requests: LineRequests) -> LineReader:
+        return self._begin(replica, for_one=True).connect(requests)
+
+    def _begin(self, replica: Replica, *, for_one: bool = False) -> StandingStream:
+        stream = StandingStream(replica, for_one=for_one)
+        self._open.add(stream)
+        stream.reading.add_done_callback(lambda _: self._forget(replica, stream))
+        return stream
 
     def _forget(self, replica: Replica, stream: StandingStream) -> None:
         self._open.discard(stream)
@@ -90,20 +99,22 @@ class _Call:
     def __init__(
         self, replica: Replica, sent: Callable[[_Call], AsyncIterator[stage_pb2.LineRequest]]
     ) -> None:
-        self.is_over = False
+        self.is_over = self.is_stalled = False
         self.channel = replica.channel
         self.rpc: Rpc = replica.stub.RunSessions(sent(self))
 
 
 class StandingStream:
-    """One `RunSessions` stream, open from construction until it is lost or closed."""
+    """One `RunSessions` stream, open from construction until it is lost or closed. A stream
+    `for_one` line ends with it."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, *, for_one: bool = False) -> None:
         self.is_over = False
         self._replica = replica
         self._id = uuid.uuid4().hex
         self._changed = asyncio.Event()
-        self._lines = StandingLines(self._changed.set)
+        self._lines = StandingLines(self._changed.set, for_one=for_one)
+        self._clock = ConfirmationClock(self._lines.stream, self)
         self._is_closing = False
         self._fruitless = self._received = 0
         self._call = _Call(replica, self._sent)
@@ -131,6 +142,26 @@ class StandingStream:
         self._is_closing = True
         self._call.rpc.cancel()
         await asyncio.wait((self.reading,))
+
+    @property
+    def waits(self) -> bool:
+        """Whether a line is open."""
+        return self._lines.open > 0
+
+    def confirm(self) -> None:
+        """Send how much has been received."""
+        self._changed.set()
+
+    def ask(self) -> None:
+        """Ask the stage to confirm what it has received."""
+        self._lines.ask()
+
+    def give_call_up(self) -> None:
+        """Continue on another call, because nothing that was sent on this one is confirmed."""
+        role = self._replica.role
+        log.warning("the stage %s has confirmed nothing for %g s", role, CONFIRMED_WITHIN_S)
+        self._call.is_stalled = True
+        self._call.rpc.cancel()
 
     @property
     def _may_continue(self) -> bool:
@@ -162,6 +193,7 @@ class StandingStream:
             async for response in undamaged(call.rpc):
                 signs.came()
                 self._lines.receive(response)
+                self._run_clock()
                 if limit is not None and response.resumed:
                     limit.reschedule(None)
                 signs.asked()
@@ -183,7 +215,7 @@ class StandingStream:
             return False
         match failure:
             case ConnectionCancelled():
-                return self._call.channel is not self._replica.channel
+                return self._call.is_stalled or self._call.channel is not self._replica.channel
             case grpc.aio.AioRpcError():
                 return failure.code() in LOST_STATUS
         return not isinstance(failure, _Inconsistent | _Ended)
@@ -202,12 +234,14 @@ class StandingStream:
         said = said_by(broken) if isinstance(broken, grpc.aio.AioRpcError) else str(broken)
         log.warning("%d sessions of the stage %s are suspended: %s", self._lines.open, role, said)
         self._lines.suspend()
+        self._clock.stop()
         give_up_at = asyncio.get_running_loop().time() + window_s
         pause_s = FIRST_PAUSE_S
         while not self._is_closing:
             self._end(self._call)
+            answer_at = asyncio.get_running_loop().time() + CONFIRMED_WITHIN_S
             try:
-                async with asyncio.timeout_at(give_up_at) as limit:
+                async with asyncio.timeout_at(min(answer_at, give_up_at)) as limit:
                     self._call = _Call(self._replica, self._sent)
                     failure = await self._read(self._call, limit)
                     if not self._lines.is_suspended:
@@ -217,13 +251,27 @@ class StandingStream:
                     if _is_final(failure) or not self._is_broken(failure):
                         break
                     await asyncio.sleep(pause_s)
-            except (TimeoutError, grpc.aio.UsageError):
+            except TimeoutError:
+                if answer_at >= give_up_at:
+                    break
+                # It may be the connection, and not the call, on which nothing arrives.
+                if self._call.channel is self._replica.channel:
+                    self._replica.open_anew()
+            except grpc.aio.UsageError:
                 break
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         log.warning("the suspended sessions of the stage %s end", role)
         return None
 
+    def _run_clock(self) -> None:
+        """Expect confirmations, unless the stage has said that it gives none."""
+        if self._may_continue or not self._lines.window_bytes:
+            self._clock.start()
+        else:
+            self._clock.stop()
+
     def _end(self, call: _Call) -> None:
+        self._clock.stop()
         call.is_over = True
         # The request iterator ends, which an RPC that is over leaves waiting.
         self._changed.set()
@@ -238,6 +286,9 @@ class StandingStream:
             self._changed.clear()
             while not call.is_over and (request := self._lines.take()) is not None:
                 yield request
+                self._run_clock()
+            if self._lines.has_left:
+                return
 
 
 class _Ended(Unavailable):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import Internal, Unavailable
+from antiphon.transport import confirmation_clock
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 from antiphon_gateway.sessions import standing_lines
 from antiphon_gateway.sessions.stage_line import StageLine
@@ -69,7 +70,9 @@ class Rpc:
 
     def __init__(self, requests: AsyncIterator[Request]) -> None:
         self._requests = requests
-        self._responses: asyncio.Queue[stage_pb2.LineResponse | Exception | None] = asyncio.Queue()
+        self._responses: asyncio.Queue[stage_pb2.LineResponse | BaseException | None] = (
+            asyncio.Queue()
+        )
         self.cancelled = False
         self.hello: Request | None = None
 
@@ -93,11 +96,12 @@ class Rpc:
     def send(self, *messages: stage_pb2.LineMessage) -> None:
         self._responses.put_nowait(stage_pb2.LineResponse(messages=messages))
 
-    def end(self, error: Exception | None = None) -> None:
+    def end(self, error: BaseException | None = None) -> None:
         self._responses.put_nowait(error)
 
     def cancel(self) -> None:
         self.cancelled = True
+        self.end(asyncio.CancelledError())
 
     async def __aiter__(self) -> AsyncIterator[stage_pb2.LineResponse]:
         while isinstance(response := await self._responses.get(), stage_pb2.LineResponse):
@@ -211,21 +215,79 @@ async def ended(streams: StandingStreams, rpc: Rpc) -> None:
     await streams.close()
 
 
-@pytest.mark.parametrize(
-    ("replica", "begins"),
-    [
-        (Replica(runs_lines=False), opening()),
-        (Replica(), opening(last=False)),
-        (Replica(), opening(live=True)),
-        (Replica(), opening("x" * SMALL_BYTES)),
-    ],
-    ids=["an older stage", "a conversation", "live input", "a large input"],
-)
-async def test_other_sessions_have_a_stream_of_their_own(
-    replica: Replica, begins: session_pb2.SessionOpen
-) -> None:
-    StandingStreams().open_line(replica, begins)  # type: ignore[arg-type]
+async def test_older_stage_gets_a_call_for_each_session() -> None:
+    replica = Replica(runs_lines=False)
+    StandingStreams().open_line(replica, opening())  # type: ignore[arg-type]
     assert (replica.own_streams, replica.streams) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "begins",
+    [opening(last=False), opening(live=True), opening("x" * SMALL_BYTES)],
+    ids=["a conversation", "live input", "a large input"],
+)
+async def test_other_sessions_are_the_only_line_of_a_stream(
+    begins: session_pb2.SessionOpen,
+) -> None:
+    streams, replica = StandingStreams(), Replica()
+    line = streams.open_line(replica, begins)  # type: ignore[arg-type]
+    streams.open_line(replica, opening())  # type: ignore[arg-type]
+    alone, shared = replica.streams
+    assert (await alone.sent()).request.open == begins
+    line.half_close()
+    assert (await alone.sent()).HasField("done")
+    alone.send(message(1, "x"), end(1))
+    assert await edges(line) == ["x"]
+    assert (await alone.sent()).HasField("goodbye")
+    # The gateway sends nothing more, so that an older stage ends the call.
+    with pytest.raises(StopAsyncIteration):
+        await alone.sent()
+    alone.end()
+    await shared.opened(1)
+    await ended(streams, shared)
+
+
+async def test_stream_of_a_session_that_sent_nothing_is_left() -> None:
+    streams, replica = StandingStreams(), Replica()
+    streams.open_line(replica, opening(last=False)).cancel()  # type: ignore[arg-type]
+    (rpc,) = replica.streams
+    assert (await rpc.sent()).HasField("goodbye")
+    await ended(streams, rpc)
+
+
+async def test_call_on_which_nothing_is_confirmed_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(confirmation_clock, "TICK_S", 0.0)
+    streams, replica = StandingStreams(), Replica(resume_window_s=60.0)
+    line = streams.open_line(replica, opening("a"))  # type: ignore[arg-type]
+    (stalled,) = replica.streams
+    lost = await stalled.opened(1)
+    await replica.called_again.wait()
+    assert stalled.cancelled
+    _, rpc = replica.streams
+    rpc.state(stage_pb2.LineResponse(resumed=True))
+    again = await rpc.opened(1)
+    assert rpc.hello is not None
+    assert rpc.hello.hello.resume
+    assert [each.request for each in again] == [each.request for each in lost]
+    rpc.state(stage_pb2.LineResponse(messages=[message(1, "x"), end(1)], received=2))
+    assert await edges(line) == ["x"]
+    await ended(streams, rpc)
+
+
+async def test_call_that_the_stage_never_begins_ends_its_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(confirmation_clock, "TICK_S", 0.0)
+    streams, replica = StandingStreams(), Replica()
+    replica.stated = stage_pb2.LineResponse()
+    line = streams.open_line(replica, opening())  # type: ignore[arg-type]
+    (rpc,) = replica.streams
+    await rpc.opened(1)
+    with pytest.raises(Unavailable):
+        await edges(line)
+    await streams.close()
 
 
 async def test_cancelled_line_is_cancelled_at_the_stage_and_gets_nothing_more() -> None:

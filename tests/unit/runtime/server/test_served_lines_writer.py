@@ -10,6 +10,7 @@ import pytest
 
 from antiphon.errors import Unavailable
 from antiphon.runtime.server.served_lines import LineCall, ServedLines
+from antiphon.transport import confirmation_clock
 from antiphon.v1 import session_pb2, stage_pb2
 
 TURNS = 20
@@ -44,3 +45,43 @@ async def test_stream_that_fails_ends_after_the_message_that_is_being_written() 
     written.set()
     with pytest.raises(Unavailable, match="damaged"):
         await running
+
+
+async def test_call_on_which_nothing_is_confirmed_ends_and_the_stream_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(confirmation_clock, "TICK_S", 0.0)
+    written: list[stage_pb2.LineResponse] = []
+
+    async def write(response: stage_pb2.LineResponse) -> None:
+        written.append(response)
+
+    async def refused() -> AsyncIterator[stage_pb2.LineRequest]:
+        # A line that is not opened is refused, so something is written.
+        yield stage_pb2.LineRequest(line=1, request=session_pb2.SessionRequest())
+        await asyncio.Event().wait()
+
+    lines = ServedLines(serve_nothing, "talker", patience_s=600.0)
+    hello = stage_pb2.LineRequest(hello=stage_pb2.LineHello(stream_id="gateway"))
+    with pytest.raises(Unavailable, match="confirmed nothing"):
+        await lines.run(LineCall(hello, refused(), write), asyncio.Event())
+    assert lines.may_continue
+    (lost,) = (each for each in written if each.messages)
+    assert lost.received == 1
+    written.clear()
+    resumed = asyncio.Event()
+    closed = asyncio.Event()
+
+    async def confirmed() -> AsyncIterator[stage_pb2.LineRequest]:
+        await resumed.wait()
+        yield stage_pb2.LineRequest(goodbye=stage_pb2.LineGoodbye(), received=1)
+
+    async def write_again(response: stage_pb2.LineResponse) -> None:
+        written.append(response)
+        if response.messages:
+            resumed.set()
+
+    hello.hello.resume = True
+    await lines.run(LineCall(hello, confirmed(), write_again), closed)
+    assert written[0].resumed
+    assert [list(each.messages) for each in written if each.messages] == [list(lost.messages)]

@@ -1,0 +1,100 @@
+"""When an end of a numbered stream confirms, and when it gives up a call on which nothing arrives.
+
+TCP either delivers what was sent or breaks. HTTP/2 may do neither: if a byte of a frame's header or
+of a message's length is damaged, the receiver waits forever, although the connection works. Each
+end therefore confirms what it has received within a second. It gives up a call on which its oldest
+message stays unconfirmed. An end that waits for messages asks for a confirmation from time to time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from antiphon.transport.numbered_stream import NumberedStream
+
+TICK_S = 0.5
+CONFIRMED_WITHIN_S = 5.0
+STALLED_TICKS = round(CONFIRMED_WITHIN_S / TICK_S)
+"""A blocked event loop delays a tick, but does not add one."""
+ASK_TICKS, MOST_ASK_TICKS = 5, 120
+"""The first question after silence, and the longest time between two questions."""
+
+
+class ClockedEnd(Protocol):
+    """An end of a numbered stream."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the end waits for messages although it has nothing to send."""
+
+    def confirm(self) -> None:
+        """Send a confirmation, because `NumberedStream.owes_count` has become true."""
+
+    def ask(self) -> None:
+        """Send a message, which the other end has to confirm."""
+
+    def give_call_up(self) -> None:
+        """End the call, because the other end confirms nothing."""
+
+
+class ConfirmationClock:
+    """The clock of one end. It stops while there is nothing to confirm and nobody waits.
+
+    Call `start` after a message was sent or received, and `stop` when the call is over.
+    """
+
+    def __init__(self, stream: NumberedStream[Any], end: ClockedEnd) -> None:
+        self._stream = stream
+        self._end = end
+        self._timer: asyncio.TimerHandle | None = None
+        self._forget()
+
+    def start(self) -> None:
+        """Run until nothing is left to wait for."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def stop(self) -> None:
+        """Stop the clock."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._oldest = self._moved = -1
+        self._unconfirmed_ticks = self._silent_ticks = 0
+        self._ask_ticks = ASK_TICKS
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._stream.unconfirmed_for_long():
+            self._end.confirm()
+        if self._is_stalled():
+            self.stop()
+            self._end.give_call_up()
+            return
+        self._note_silence()
+        if self._end.waits or not self._stream.is_quiet:
+            self.start()
+
+    def _is_stalled(self) -> bool:
+        """Count how long the oldest message has been unconfirmed."""
+        oldest = self._stream.oldest
+        is_older = not self._stream.is_confirmed and oldest == self._oldest
+        self._unconfirmed_ticks = self._unconfirmed_ticks + 1 if is_older else 0
+        self._oldest = oldest
+        return self._unconfirmed_ticks >= STALLED_TICKS
+
+    def _note_silence(self) -> None:
+        """Ask if nothing was received for long, then less and less often."""
+        received = self._stream.received
+        if received != self._moved:
+            self._moved, self._silent_ticks, self._ask_ticks = received, 0, ASK_TICKS
+        elif self._end.waits:
+            self._silent_ticks += 1
+            if self._silent_ticks >= self._ask_ticks:
+                self._silent_ticks = 0
+                self._ask_ticks = min(2 * self._ask_ticks, MOST_ASK_TICKS)
+                self._end.ask()
