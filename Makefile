@@ -39,7 +39,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients setup-docs wheels demo up load chaos simulate mutants test-fast test test-system test-all test-vllm test-kernels test-browser test-clients check chart chart-package images lock audit sbom docs format proto proto-check clean distclean \
+.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients setup-docs wheels demo up load chaos simulate mutants test-fast test test-system test-all test-vllm test-kernels test-browser test-clients check chart chart-package images lock audit sbom docs format proto proto-check proto-released release-check clean distclean \
 	gpu verify-release bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
@@ -270,6 +270,18 @@ lock: setup ## lock the packages of the images again, from pyproject.toml: TORCH
 # stage-cpu has what stage-cuda has, but for torch, whose version is none that advisories name.
 AUDITED := $(filter-out tools/antiphon_tools/images/locks/stage-cpu%,$(wildcard tools/antiphon_tools/images/locks/*.txt))
 
+# Fails while something that a tag needs is missing. `antiphon_tools.release set` is what it asks for.
+release-check: setup-dev proto-check ## check that this checkout can be tagged: TAG=v0.1.0
+	@test -n "$(TAG)" || { echo "make release-check: say which tag: TAG=v0.1.0" >&2; exit 2; }
+	@test -z "$$(git status --porcelain)" || { git status --short; echo "make release-check: commit these files" >&2; exit 1; }
+	$(BIN)/python -m antiphon_tools.release check "$(TAG)"
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && cd proto && minor=$$(echo "$(TAG)" | cut -d. -f1,2 | tr -d v) && \
+	../$(PROTO_VENV)/bin/buf build --exclude-source-info --output "$$fresh/now.binpb" && \
+	{ cmp -s "$$fresh/now.binpb" "released/$$minor.binpb" || \
+	{ echo "make release-check: proto/ has changed since: make proto-released RELEASED=$$minor" >&2; exit 1; }; }
+	$(BIN)/python -m pytest --quiet tests/test_wheel.py tests/deploy/test_release.py tests/deploy/test_image_locks.py $(ARGS)
+	$(MAKE) wheels sbom chart-package OUT="$(OUT)"
+
 PACKAGE_CHART := import sys, helm_python; print(helm_python.package("helm/antiphon", destination=sys.argv[1]))
 
 chart-package: setup-dev ## package the chart in OUT/chart (out/chart)
@@ -318,12 +330,19 @@ proto: $(PROTO_INSTALLED) ## generate antiphon/v1 from proto/
 	$(call protoc,.)
 
 # The generator's environment has the oldest protobuf runtime, the other the newest.
-proto-check: $(PROTO_INSTALLED) ## lint proto/, and fail if antiphon/v1 is out of date
+proto-check: $(PROTO_INSTALLED) ## lint proto/, and fail if it breaks a released version or antiphon/v1 is out of date
 	cd proto && ../$(PROTO_VENV)/bin/buf lint
+	@cd proto && set -e; for released in released/*.binpb; do \
+		../$(PROTO_VENV)/bin/buf breaking --against "$$released"; \
+	done
 	PYTHONPATH=. $(PROTO_VENV)/bin/python -c "$(IMPORT_STUBS)"
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(call protoc,"$$fresh") && \
 	diff -rq --exclude=__init__.py --exclude=__pycache__ "$$fresh/antiphon/v1" antiphon/v1 || \
 	{ echo "antiphon/v1 differs from proto/: run make proto" >&2; exit 1; }
+
+proto-released: $(PROTO_INSTALLED) ## keep proto/ as that of a minor version, which later versions may not break: RELEASED=0.1
+	@test -n "$(RELEASED)" || { echo "make proto-released: say which version: RELEASED=0.1" >&2; exit 2; }
+	cd proto && ../$(PROTO_VENV)/bin/buf build --exclude-source-info --output "released/$(RELEASED).binpb"
 
 $(PROTO_INSTALLED): Makefile
 	test -x $(PROTO_VENV)/bin/python || $(PYTHON) -m venv $(PROTO_VENV)

@@ -64,16 +64,21 @@ def _build(sources: Path, packed: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout, unpacked. Building writes into the sources: into a copy."""
+def client_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout. Building writes into the sources: into a copy."""
     sources = tmp_path_factory.mktemp("sources")
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, sources)
     for package in ("antiphon", "gateway", "services", "testkit", "tools"):
         shutil.copytree(ROOT / package, sources / package)
-    archive = _build(sources, tmp_path_factory.mktemp("packed"))
+    return _build(sources, tmp_path_factory.mktemp("packed"))
+
+
+@pytest.fixture(scope="module")
+def wheel(client_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, unpacked."""
     unpacked = tmp_path_factory.mktemp("unpacked")
-    with zipfile.ZipFile(archive) as files:
+    with zipfile.ZipFile(client_wheel) as files:
         files.extractall(unpacked)
     return unpacked
 
@@ -239,6 +244,31 @@ def test_both_distributions_have_one_version() -> None:
         assert str(only.specifier) == f"=={client['version']}"
     (serve,) = map(Requirement, client["optional-dependencies"]["serve"])
     assert (serve.name, str(serve.specifier)) == ("antiphon-server", f"=={client['version']}")
+
+
+def test_wheels_of_a_commit_are_equal_wherever_and_whenever_they_are_built(
+    client_wheel: Path, server_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others come from a copy of the tracked files, all of them from another day."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "antiphon", "gateway", "models", "packaging", "services",
+         "testkit", "tools", "pyproject.toml", "README.md"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, listed.split("\0")):
+        (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / "copy" / name)
+        os.utime(tmp_path / "copy" / name, (1e9, 1e9))
+    (tmp_path / "out").mkdir()
+    monkeypatch.setenv("TZ", "Pacific/Auckland")
+    for first, project in ((client_wheel, "."), (server_wheel, "packaging/server")):
+        second = _build(tmp_path / "copy" / project, tmp_path / "out")
+        assert second.name == first.name
+        assert second.read_bytes() == first.read_bytes()
+
+
+def test_client_wheel_is_small(client_wheel: Path) -> None:
+    assert client_wheel.stat().st_size <= 200 << 10
 
 
 def test_server_wheel_takes_no_name_that_is_not_its_own(server_wheel: Path) -> None:

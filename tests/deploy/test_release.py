@@ -28,6 +28,9 @@ def checkout(tmp_path: Path) -> Path:
     for file in {each.file for each in STATEMENTS} | {"CHANGELOG.md"}:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, tmp_path / file)
+    (tmp_path / "proto" / "released").mkdir(parents=True)
+    for version in ("1.2", "0.2"):
+        (tmp_path / "proto" / "released" / f"{version}.binpb").touch()
     return tmp_path
 
 
@@ -78,6 +81,25 @@ def test_each_file_with_another_version_is_named(checkout: Path) -> None:
         set_version(checkout, "1.2", DAY)
 
 
+def test_a_release_dates_its_section_or_takes_what_is_unreleased(checkout: Path) -> None:
+    changelog = checkout / "CHANGELOG.md"
+    changelog.write_text("# Changelog\n\n## Unreleased\n\n## 1.2.3 (unreleased)\n\n- One.\n")
+    set_version(checkout, "1.2.3", DAY)
+    dated = "## 1.2.3 (2030-01-02)\n\n- One.\n"
+    assert changelog.read_text() == f"# Changelog\n\n## Unreleased\n\n{dated}"
+    changelog.write_text(f"# Changelog\n\n## Unreleased\n\n- Two.\n\n{dated}")
+    set_version(checkout, "1.2.4", DAY)
+    newer = "## 1.2.4 (2030-01-02)\n\n- Two.\n"
+    assert changelog.read_text() == f"# Changelog\n\n## Unreleased\n\n{newer}\n{dated}"
+    assert list(faults(checkout, "v1.2.4")) == []
+    changelog.write_text(f"# Changelog\n\n{newer}\n{dated}")
+    (checkout / "proto" / "released" / "1.2.binpb").unlink()
+    assert list(faults(checkout, "v1.2.4")) == [
+        "proto/released/1.2.binpb: is missing; run `make proto-released RELEASED=1.2`",
+        "CHANGELOG.md: ## Unreleased must be above all versions",
+    ]
+
+
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
 def test_workflow_is_valid_by_its_schema(file: Path) -> None:
     schema = "vendor.github-workflows"
@@ -97,7 +119,7 @@ def test_workflows_run_what_there_is() -> None:
     ]
     made = [word for line in commands for word in _targets(line)]
     assert set(made) <= targets
-    assert {"images", "wheels", "sbom", "chart-package", "test-fast"} <= set(made)
+    assert {"audit", "images", "wheels", "sbom", "chart-package", "test-fast"} <= set(made)
     assert any(".ci/run" in line for line in commands)
     assert any("antiphon_tools.release check" in line for line in commands)
 

@@ -1,7 +1,9 @@
 """`python -m antiphon_tools.release`: set or check the version in every file that contains it.
 
-`set VERSION` writes the version and adds the date to the changelog's section. `check TAG` fails if
-a file contains a different version than the tag. The chart uses a semantic version, so `0.2.0.dev0`
+`set VERSION` writes the version. Unless it is a development version, its section of the changelog
+receives the date. The section is created below `Unreleased` if there is none. `check TAG` fails if
+a file contains a different version than the tag, or if `proto/released` has no descriptors of its
+minor version. The chart uses a semantic version, so `0.2.0.dev0`
 becomes `0.2.0-dev.0` there.
 """
 
@@ -18,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 VERSION = re.compile(r"\d+\.\d+\.\d+((?:a|b|rc)\d+|\.dev\d+)?")
 CHANGELOG = Path("CHANGELOG.md")
+UNRELEASED = "## Unreleased\n"
 _SECTION = re.compile(r"^## (\S+) \((.*)\)$", re.MULTILINE)
 
 
@@ -80,13 +83,19 @@ def faults(root: Path, tag: str) -> Iterator[str]:
         if set(found) != {wanted}:
             stated = ", ".join(sorted(set(found))) or "no version"
             yield f"{each.file}: states {stated}, not {wanted}; run `release set {version}`"
-    section = _SECTION.search((root / CHANGELOG).read_text())
+    released = f"proto/released/{'.'.join(version.split('.')[:2])}.binpb"
+    if not (root / released).exists():
+        yield f"{released}: is missing; run `make proto-released RELEASED={Path(released).stem}`"
+    text = (root / CHANGELOG).read_text()
+    section = _SECTION.search(text)
+    if not 0 <= text.find(UNRELEASED) < (section.start() if section else 0):
+        yield f"{CHANGELOG}: {UNRELEASED.strip()} must be above all versions"
     if section is None or section[1] != version or section[2] == "unreleased":
         yield f"{CHANGELOG}: the first section must be {version} with its date"
 
 
 def set_version(root: Path, version: str, day: datetime.date) -> None:
-    """Write the version to every file, and add the date to the changelog's first section.
+    """Write the version to every file. A release also receives its section of the changelog.
 
     Raises `ValueError` if `version` is not a valid version.
     """
@@ -96,7 +105,13 @@ def set_version(root: Path, version: str, day: datetime.date) -> None:
         each.write(root, version)
     if ".dev" not in version:
         path = root / CHANGELOG
-        path.write_text(_SECTION.sub(f"## {version} ({day})", path.read_text(), count=1))
+        text, heading = path.read_text(), f"## {version} ({day})"
+        section = _SECTION.search(text)
+        if section is not None and section[1] == version:
+            text = _SECTION.sub(heading, text, count=1)
+        else:
+            text = text.replace(UNRELEASED, f"{UNRELEASED}\n{heading}\n", 1)
+        path.write_text(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
