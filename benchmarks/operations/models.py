@@ -14,7 +14,6 @@ from typing import Any, TypedDict, Unpack
 
 import torch
 from transformers import (
-    Qwen2Config,
     Qwen3OmniMoeTalkerForConditionalGeneration,
     Qwen3OmniMoeThinkerForConditionalGeneration,
 )
@@ -39,6 +38,7 @@ from antiphon_services.cosyvoice3.talker.module import SpeechTalkerModule
 from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
 from antiphon_services.lm.graphs import Bucketing
 from antiphon_services.lm.kernels import Kernels
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.lm.readback import Readback
 from antiphon_services.lm.repetition_aware import RepetitionRule
 from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder

@@ -87,6 +87,11 @@ class GatedMLP(nn.Module):
         self.down_proj = nn.Linear(inner, config.hidden_size, bias=False)
         self.act_fn = activation(config.hidden_act)
 
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the MLP's output for rows [..., width], in the same shape."""
+        out: Tensor = self.down_proj(self.act_fn(self.gate_proj(rows)) * self.up_proj(rows))
+        return out
+
 
 class Router(nn.Module):
     """Chooses `top_k` experts for each row."""

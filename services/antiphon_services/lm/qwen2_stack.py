@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from torch import nn
-from transformers import Qwen2Config
-from transformers.models.qwen2.modeling_qwen2 import (
-    Qwen2DecoderLayer,
-    Qwen2RMSNorm,
-    Qwen2RotaryEmbedding,
+
+from antiphon_services.lm.modules import (
+    Attention,
+    DecoderLayer,
+    GatedMLP,
+    RMSNorm,
+    RotaryEmbedding,
 )
+from antiphon_services.lm.qwen2_config import Qwen2Config
 
 
 class Qwen2Stack(nn.Module):
@@ -23,8 +26,11 @@ class Qwen2Stack(nn.Module):
         super().__init__()
         if words:
             self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(
-            Qwen2DecoderLayer(config, index) for index in range(config.num_hidden_layers)
-        )
-        self.norm = Qwen2RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.rotary_emb = Qwen2RotaryEmbedding(config)
+        self.layers = nn.ModuleList(_layer(config) for _ in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.rotary_emb = RotaryEmbedding(config)
+
+
+def _layer(config: Qwen2Config) -> DecoderLayer:
+    attention = Attention(config, bias=True, out_bias=False, head_norms=False)
+    return DecoderLayer(config, attention, GatedMLP(config, config.intermediate_size))

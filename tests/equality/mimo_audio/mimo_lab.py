@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
-from transformers import AutoTokenizer, Qwen2Config
+from transformers import AutoTokenizer
 
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
@@ -19,6 +19,7 @@ from antiphon.values.sampling import Sampling
 from antiphon_services.lm.attention import Span
 from antiphon_services.lm.decoder import Decoder
 from antiphon_services.lm.kv_cache import KVCache
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.lm.sampler import SamplingRows
 from antiphon_services.mimo_audio.code2wav.decoder import FrameCodecDecoder
 from antiphon_services.mimo_audio.code2wav.module import CodecDecoderModule

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import Qwen2Config
 
 from antiphon.pipelines.ming_tts import LATENT_WIDTH, MingCheckpoint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.values.sampling import Sampling, stream_key
 from antiphon_services.lm.frames import FrameDraw, PromptPart
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.ming_tts.code2wav.module import DECODER, AudioDecoderModule, DecoderSizes
 from antiphon_services.ming_tts.code2wav.module import UNUSED as UNUSED_BY_DECODER
 from antiphon_services.ming_tts.talker.caption import STYLE as STYLE_PART

@@ -56,6 +56,30 @@ def test_stage_imports_no_compiler_and_no_modelling_code(role: str) -> None:
         assert imported.isdisjoint(UNUSED_BY_DECODERS), sorted(imported & set(UNUSED_BY_DECODERS))
 
 
+def test_stages_with_own_layers_import_no_modelling_code() -> None:
+    source = """
+import json, sys
+import antiphon_services.cosyvoice3.talker.load, antiphon_services.dynin_omni.thinker.load
+import antiphon_services.mimo_audio.talker.load
+print(json.dumps(sorted(sys.modules)))
+"""
+    imported = modules_after(source)
+    assert imported.isdisjoint(KEPT_OUT), sorted(imported & set(KEPT_OUT))
+
+
+def test_stages_without_tokenizer_import_no_transformers() -> None:
+    source = """
+import json, sys
+import antiphon_services.cosyvoice3.code2wav.load, antiphon_services.covo_audio.code2wav.load
+import antiphon_services.dynin_omni.unit2wav.load, antiphon_services.dynin_omni.token2image.load
+import antiphon_services.mimo_audio.code2wav.load, antiphon_services.ming_tts.code2wav.load
+print(json.dumps(sorted(sys.modules)))
+"""
+    imported = modules_after(source)
+    unused = {*KEPT_OUT, *UNUSED_BY_DECODERS}
+    assert imported.isdisjoint(unused), sorted(imported & unused)
+
+
 def test_gateway_imports_no_model_code() -> None:
     source = "import antiphon_gateway.__main__, json, sys; print(json.dumps(sorted(sys.modules)))"
     imported = modules_after(source)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Qwen2Config
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.cosyvoice3 import (
@@ -34,6 +33,7 @@ from antiphon_services.cosyvoice3.talker.talker import SpeechTalker
 from antiphon_services.cosyvoice3.talker.tokenizer import END_OF_PROMPT, load_speech_tokenizer
 from antiphon_services.cosyvoice3.talker.voices import read_voices
 from antiphon_services.lm.memory import module_bytes, say_memory
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.lm.repetition_aware import RepetitionRule
 from antiphon_services.lm.spoken_warm_up import reference_options, speak_text
 from antiphon_services.stage.budgets import frame_rows

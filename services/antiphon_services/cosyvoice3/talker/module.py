@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
-from transformers import Qwen2Config
 
 from antiphon.pipelines.cosyvoice3 import SPEECH_IDS
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 EXTRA_IDS = 200

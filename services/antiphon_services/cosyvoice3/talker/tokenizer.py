@@ -21,7 +21,7 @@ def load_speech_tokenizer(folder: Path, entries: int) -> LiteralTokenizer:
     `<|` and `|>` are control tokens, which cannot be part of a text. Raises `FailedPrecondition` if
     the tokenizer cannot be loaded.
     """
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, registered="Qwen2Tokenizer")
     tokenizer.add_tokens(
         [AddedToken(each, special=each.startswith("<|"), normalized=False) for each in ADDED_TOKENS]
     )

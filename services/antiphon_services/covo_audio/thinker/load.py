@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import Qwen2Config, WhisperConfig
+from transformers import WhisperConfig
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
@@ -26,6 +26,7 @@ from antiphon_services.covo_audio.thinker.module import (
 )
 from antiphon_services.covo_audio.thinker.template import TEMPLATE
 from antiphon_services.lm.graphs import Bucketing
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.lm.sampling import PenaltyWindow
 from antiphon_services.stage.config_fields import check_fields, check_window
 from antiphon_services.stage.engines import check_device, require_torch

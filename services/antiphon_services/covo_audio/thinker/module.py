@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
-from transformers import Qwen2Config, WhisperConfig
+from transformers import WhisperConfig
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from antiphon_services.covo_audio.thinker.front_end import WINDOW_FRAMES, positions_of
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.lm.qwen2_stack import Qwen2Stack
 from antiphon_services.thinker.towers import TowerInputs
 

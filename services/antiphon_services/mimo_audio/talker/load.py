@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Qwen2Config
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
@@ -33,6 +32,7 @@ from antiphon.values.history import FRAMES, IDS
 from antiphon.values.sampling import Sampling
 from antiphon_services.lm.graphs import graphs_of
 from antiphon_services.lm.memory import module_bytes, say_memory
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.lm.readback import Readback
 from antiphon_services.lm.spoken_warm_up import speak_text
 from antiphon_services.mimo_audio.talker.draws import PositionDraws

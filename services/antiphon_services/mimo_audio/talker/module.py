@@ -7,12 +7,11 @@ weights. The computations are in `group_encoder.py`, `frame_predictor.py` and
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 from torch import nn
-from transformers import Qwen2Config
 
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 
@@ -74,11 +73,14 @@ def _narrowed(config: Qwen2Config, width: int, intermediate: int, layers: int) -
 
     It has the same number of key heads and query heads.
     """
-    narrowed = copy.deepcopy(config)
-    narrowed.hidden_size = width
-    narrowed.intermediate_size = intermediate
-    narrowed.num_hidden_layers = layers
-    narrowed.num_attention_heads = narrowed.num_key_value_heads = config.local_attn_heads
-    narrowed.head_dim = width // config.local_attn_heads
-    narrowed.layer_types = ["full_attention"] * layers
-    return narrowed
+    heads = config.local_attn_heads
+    changes = {
+        "hidden_size": width,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": width // heads,
+        "layer_types": ["full_attention"] * layers,
+    }
+    return Qwen2Config.from_dict(config.to_dict() | changes)

@@ -81,7 +81,7 @@ class PromptTokenizer:
 
         Raises `FailedPrecondition` if it cannot be loaded.
         """
-        tokenizer = load_tokenizer(model_dir)
+        tokenizer = load_tokenizer(model_dir, registered="Qwen2Tokenizer")
         return cls(tokenizer, vocabulary), tokenizer
 
     def layout(self, text: str) -> list[int]:

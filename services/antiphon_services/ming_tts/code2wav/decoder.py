@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, linear, scaled_dot_product_attention
-from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
 from antiphon.pipelines.ming_tts import LATENT_ROWS, ROW_SAMPLES
 from antiphon_services.ming_tts.code2wav.module import WINDOW_ROWS, AudioDecoderModule
@@ -252,7 +251,7 @@ class AudioDecoder:
             each(normed).view(shape).transpose(1, 2)
             for each in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
-        queries, keys = apply_rotary_pos_emb(queries, keys, *turns)
+        queries, keys = _turned(queries, *turns), _turned(keys, *turns)
         mixed, kept = [], []
         for (past_keys, past_values), span in zip(before, spans, strict=True):
             own_keys = torch.cat((past_keys, keys[:, :, span.rows]), 2)
@@ -281,3 +280,9 @@ class AudioDecoder:
         row = torch.arange(keys - rows, keys, device=device)[:, None]
         seen = key <= row
         return seen & (key > row - self._module.window) if self._module.window else seen
+
+
+def _turned(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Rotate heads [1, heads, n, width] by cosines and sines [1, n, width]."""
+    low, high = heads.chunk(2, -1)
+    return heads * cosines[:, None] + torch.cat((-high, low), -1) * sines[:, None]

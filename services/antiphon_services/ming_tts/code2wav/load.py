@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import Qwen2Config
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import CONFIG_FILE, reading
@@ -26,6 +25,7 @@ from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
 from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.lm.warm_up import complete
 from antiphon_services.ming_tts.code2wav.engine import LatentDecoderEngine
 from antiphon_services.ming_tts.code2wav.fields import FLASH_PARTS, PARTS

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from transformers import Qwen2Config
 
 from antiphon.pipelines.ming_tts import LATENT_WIDTH, ROW_SAMPLES
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 DECODER = "decoder."

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import Qwen2Config
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
@@ -30,6 +29,7 @@ from antiphon.values.history import LATENTS as LATENT_HISTORY
 from antiphon.values.sampling import Sampling
 from antiphon.values.segment import FinishReason
 from antiphon_services.lm.memory import module_bytes, say_memory
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.lm.spoken_warm_up import WORD, reference_options, text_chunk, words_in
 from antiphon_services.lm.warm_up import speak
 from antiphon_services.ming_tts.talker.engine import MingTalkerEngine

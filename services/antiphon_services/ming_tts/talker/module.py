@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import Qwen2Config
 
 from antiphon.pipelines.ming_tts import LATENT_WIDTH, SPEAKER_WIDTH
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 AUDIO = "audio"

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from transformers import Qwen2Config
 from vllm import AsyncEngineArgs
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.files import CONFIG_FILE
 from antiphon.pipelines.mimo_audio import TALKER
+from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.mimo_audio.talker.draws import PositionDraws
 from antiphon_services.mimo_audio.talker.group_encoder import GroupEncoder
 from antiphon_services.mimo_audio.talker.vllm_engine.architectures import GROUPED
