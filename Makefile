@@ -145,13 +145,13 @@ $(BROWSER_INSTALLED): $(DEV_INSTALLED) tests/browser/package.json
 	touch $@
 
 CLIENTS_VENVS := .venv-clients
-# The folders of tests/clients, each with what its client needs.
+# The folders of tests/clients with a client that talks, each with what its client needs.
 CLIENTS ?= $(patsubst tests/clients/%/,%,$(dir $(wildcard tests/clients/*/talk_to_*)))
 
 test-clients: setup-dev setup-clients ## test with published voice clients: [CLIENTS="openai_agents ..."]; large installs
 	CLIENT_ENVIRONMENTS=$(abspath $(CLIENTS_VENVS)) $(BIN)/python -m pytest --clients "$(CLIENTS)" $(or $(TESTS),tests/clients) $(ARGS)
 
-setup-clients: $(CLIENTS:%=$(CLIENTS_VENVS)/%/.installed) $(CLIENTS_VENVS)/node_example/.installed
+setup-clients: $(CLIENTS:%=$(CLIENTS_VENVS)/%/.installed) $(CLIENTS_VENVS)/node_example/.installed $(CLIENTS_VENVS)/notebook/.installed
 
 $(CLIENTS_VENVS)/%/.installed: tests/clients/%/requirements.txt
 	$(PYTHON) -m venv $(@D)

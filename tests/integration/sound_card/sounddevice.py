@@ -1,4 +1,6 @@
-"""A sound card for `examples/microphone.py`: its microphone has $RECORDING, then silence."""
+"""A sound card for the examples: its microphone has $RECORDING, then silence, and what its
+loudspeaker plays is appended to the file $HEARD.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,24 @@ import threading
 import wave
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 SAMPLE_BYTES = 2
+default = SimpleNamespace(device=(0, 0))
+
+
+def query_devices(device: int | None = None, kind: str | None = None) -> dict[str, str]:
+    """The only device of each kind."""
+    return {"name": f"{kind} {device}"}
+
+
+def write_heard(samples: bytes | memoryview) -> None:
+    """The loudspeaker plays these."""
+    if path := os.environ.get("HEARD"):
+        with Path(path).open("ab") as file:
+            file.write(samples)
 
 
 class _Stream(ABC):
@@ -17,33 +34,49 @@ class _Stream(ABC):
 
     def __init__(
         self,
-        callback: Callable[..., None],
+        callback: Callable[..., Any],
         samplerate: int,
         channels: int,
         dtype: str,
         blocksize: int = 960,
+        device: int | None = None,
     ) -> None:
         assert (channels, dtype) == (1, "int16")
         self._callback, self._blocksize = callback, blocksize
         self._period_s = blocksize / samplerate
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self.run)
+        self._thread = threading.Thread(target=self.run, daemon=True)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
         self._over.set()
         self._thread.join()
+
+    close = stop
 
     @abstractmethod
     def _block(self) -> Any:
         """What the callback is given."""
 
+    @abstractmethod
+    def _done(self, block: Any) -> None:
+        """The callback has returned."""
+
     def run(self) -> None:
+        now = SimpleNamespace(currentTime=0.0, inputBufferAdcTime=0.0, outputBufferDacTime=0.0)
         while not self._over.wait(self._period_s):
-            self._callback(self._block(), self._blocksize, None, None)
+            block = self._block()
+            self._callback(block, self._blocksize, now, None)
+            self._done(block)
 
 
 class RawInputStream(_Stream):
@@ -53,13 +86,37 @@ class RawInputStream(_Stream):
         with wave.open(os.environ["RECORDING"]) as self._file:
             super().run()
 
-    def _block(self) -> bytes:
+    def _block(self) -> Any:
         piece = self._file.readframes(self._blocksize)
         return piece.ljust(SAMPLE_BYTES * self._blocksize, b"\0")
+
+    def _done(self, block: Any) -> None:
+        """It has been heard."""
+
+
+class InputStream(RawInputStream):
+    """The microphone, for callbacks that take arrays."""
+
+    def _block(self) -> Any:
+        import numpy as np
+
+        return np.frombuffer(super()._block(), np.int16).reshape(-1, 1)
 
 
 class RawOutputStream(_Stream):
     """The loudspeaker."""
 
-    def _block(self) -> memoryview:
+    def _block(self) -> Any:
         return memoryview(bytearray(SAMPLE_BYTES * self._blocksize))
+
+    def _done(self, block: Any) -> None:
+        write_heard(bytes(block))
+
+
+class OutputStream(RawOutputStream):
+    """The loudspeaker, for callbacks that fill arrays."""
+
+    def _block(self) -> Any:
+        import numpy as np
+
+        return np.zeros((self._blocksize, 1), np.int16)
