@@ -64,19 +64,19 @@ class _Stream(ABC):
     close = stop
 
     @abstractmethod
-    def _block(self) -> Any:
+    def block(self) -> Any:
         """What the callback is given."""
 
     @abstractmethod
-    def _done(self, block: Any) -> None:
+    def done(self, block: Any) -> None:
         """The callback has returned."""
 
     def run(self) -> None:
         now = SimpleNamespace(currentTime=0.0, inputBufferAdcTime=0.0, outputBufferDacTime=0.0)
         while not self._over.wait(self._period_s):
-            block = self._block()
-            self._callback(block, self._blocksize, now, None)
-            self._done(block)
+            piece = self.block()
+            self._callback(piece, self._blocksize, now, None)
+            self.done(piece)
 
 
 class RawInputStream(_Stream):
@@ -86,37 +86,37 @@ class RawInputStream(_Stream):
         with wave.open(os.environ["RECORDING"]) as self._file:
             super().run()
 
-    def _block(self) -> Any:
+    def block(self) -> Any:
         piece = self._file.readframes(self._blocksize)
         return piece.ljust(SAMPLE_BYTES * self._blocksize, b"\0")
 
-    def _done(self, block: Any) -> None:
+    def done(self, block: Any) -> None:
         """It has been heard."""
 
 
 class InputStream(RawInputStream):
     """The microphone, for callbacks that take arrays."""
 
-    def _block(self) -> Any:
+    def block(self) -> Any:
         import numpy as np
 
-        return np.frombuffer(super()._block(), np.int16).reshape(-1, 1)
+        return np.frombuffer(super().block(), np.int16).reshape(-1, 1)
 
 
 class RawOutputStream(_Stream):
     """The loudspeaker."""
 
-    def _block(self) -> Any:
+    def block(self) -> Any:
         return memoryview(bytearray(SAMPLE_BYTES * self._blocksize))
 
-    def _done(self, block: Any) -> None:
+    def done(self, block: Any) -> None:
         write_heard(bytes(block))
 
 
 class OutputStream(RawOutputStream):
     """The loudspeaker, for callbacks that fill arrays."""
 
-    def _block(self) -> Any:
+    def block(self) -> Any:
         import numpy as np
 
         return np.zeros((self._blocksize, 1), np.int16)
