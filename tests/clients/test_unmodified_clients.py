@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ import soundfile
 import soxr
 
 from antiphon_tools.launcher.plan import EMBEDDED_MODEL
-from tests.embedded_model import embedded_model
 
 HERE = Path(__file__).parent
 RECORDINGS = HERE.parent / "recordings"
@@ -67,17 +65,6 @@ def check_runs(script: Path, *arguments: str) -> None:
 def test_a_published_client_talks(talker: Path, served: str, recording: Path) -> None:
     url = f"{served.replace('http', 'ws')}/v1/realtime?model={Path(EMBEDDED_MODEL).name}"
     check_runs(talker, served if talker.suffix == ".java" else url, str(recording))
-
-
-@pytest.fixture(scope="session")
-def reading_aloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a gateway before a model that reads aloud; its voice is noise."""
-    from antiphon_testkit.qwen3_tts.tiny_checkpoint import build_tiny_tts
-
-    directory = tmp_path_factory.mktemp("model") / "tiny-tts"
-    build_tiny_tts(directory)
-    with embedded_model("--model", str(directory)) as model:
-        yield model.url
 
 
 def test_a_published_cascade_runs_with_its_defaults(
