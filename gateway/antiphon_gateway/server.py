@@ -40,6 +40,7 @@ from antiphon_gateway.endpoints.openai.read_aloud.request import SPEECH
 from antiphon_gateway.endpoints.openai.transcribe.request import TRANSCRIPTIONS
 from antiphon_gateway.endpoints.openai.transcribe.translation import TRANSLATIONS
 from antiphon_gateway.endpoints.realtime.endpoint import RealtimeEndpoint
+from antiphon_gateway.endpoints.realtime.event_reference import event_reference
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.fleet_metrics import FleetMetrics
 from antiphon_gateway.keys.credentials import GrpcPeers
@@ -255,7 +256,7 @@ class Gateway:
             *endpoint_routes(endpoints, calls, self._shared, config, self.metrics),
             realtime.route(),
             *listing_routes(calls),
-            *document_routes(endpoints, self.fleet, config.unknown_fields),
+            *document_routes(endpoints, self.fleet, config.unknown_fields, event_reference),
             health_route(calls, self._identities),
             *([] if config.metrics_listen else [metrics_route(self.metrics)]),
         ]

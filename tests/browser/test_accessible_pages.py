@@ -61,4 +61,8 @@ def test_reference_page_is_accessible(page: Page, scheme: ColorScheme) -> None:
     page.get_by_role("link", name="Reference").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("antiphon")
     page.emulate_media(color_scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+    models = page.locator("form[data-path='/v1/models']")
+    models.get_by_role("button", name="Send").click()
+    expect(models.get_by_role("status")).to_contain_text("200 OK after")
     assert violations(page) == []

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 import soundfile
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
 
 from antiphon_gateway.keys.key_file import digest_of
 from antiphon_tools.demo.script import SPOKEN
@@ -77,6 +77,44 @@ def test_an_interrupted_answer_falls_silent_and_the_next_is_given(page: Page) ->
     expect(page.get_by_role("status")).to_have_text("Ready.")
 
 
+def test_interrupting_an_answer_cancels_it(served: str) -> None:
+    """The answer does not end by itself: its end is held until it is cancelled."""
+    sent: list[str] = []
+
+    def between(page_side: WebSocketRoute) -> None:
+        gateway_side = page_side.connect_to_server()
+        held: list[str | bytes] = []
+
+        def told(message: str | bytes) -> None:
+            ends = json.loads(message)["type"] == "response.done"
+            if ends and "response.cancel" not in sent:
+                held.append(message)
+            else:
+                page_side.send(message)
+
+        def asked(message: str | bytes) -> None:
+            sent.append(json.loads(message)["type"])
+            gateway_side.send(message)
+            if sent[-1] == "response.cancel":
+                for each in held:
+                    page_side.send(each)
+                held.clear()
+
+        gateway_side.on_message(told)
+        page_side.on_message(asked)
+
+    with browser_page(served) as page:
+        page.route_web_socket(re.compile("/v1/realtime"), between)
+        connect_again(page)
+        expect(page.get_by_role("status")).to_have_text("Connected.")
+        ask(page, QUESTION)
+        interrupt = page.get_by_role("button", name="Interrupt")
+        expect(page.locator("#turns li.answer")).to_contain_text("Antiphon")
+        interrupt.click()
+        expect(interrupt).to_be_disabled()
+    assert sent.count("response.cancel") == 1
+
+
 def test_interrupting_audible_speech_stops_it_once(served: str) -> None:
     sent: list[dict[str, object]] = []
     with browser_page(served, script=MARK_SOUND) as page:
@@ -118,11 +156,24 @@ def test_newest_turn_stays_in_view_over_ten_turns(served: str) -> None:
         expect(first).to_be_in_viewport()
 
 
+# Notes the protocols that each connection offers, which carry the key.
+NOTE_OFFERED = """
+globalThis.offered = [];
+const Plain = WebSocket;
+globalThis.WebSocket = class extends Plain {
+  constructor(url, protocols) {
+    globalThis.offered.push(protocols);
+    super(url, protocols);
+  }
+};
+"""
+
+
 def test_refused_page_says_why_when_the_gateway_has_keys(tmp_path: Path) -> None:
     keys = keys_file(tmp_path, digest_of("antiphon-right"))
     with lone_gateway(tmp_path, keys_file=keys) as url:
         needed = "This gateway needs an API key."
-        with browser_page(url, status=needed, expected_errors=REFUSED) as page:
+        with browser_page(url, script=NOTE_OFFERED, status=needed, expected_errors=REFUSED) as page:
             status = page.get_by_role("status")
             key = page.get_by_label("API key")
             expect(key).to_be_focused()
@@ -132,6 +183,10 @@ def test_refused_page_says_why_when_the_gateway_has_keys(tmp_path: Path) -> None
             key.fill("antiphon-right")
             key.press("Enter")
             expect(status).to_have_text("The model is still loading …")
+            # The reason is asked for over HTTP; the connection has the key as well.
+            protocols = ["realtime", "openai-insecure-api-key.antiphon-right"]
+            assert page.evaluate("offered.at(-1)") == protocols
+            assert page.evaluate("offered[0]") == []
 
 
 def test_page_waits_until_all_stages_are_ready(served: str) -> None:
@@ -401,9 +456,11 @@ def test_sound_of_an_answer_is_replayed_and_downloaded(served: str, tmp_path: Pa
 def test_voice_is_previewed(served: str) -> None:
     with browser_page(served, script=MARK_SOUND) as page:
         page.get_by_role("button", name="Settings", exact=True).click()
+        page.get_by_label("API key").fill("antiphon-key")
         page.get_by_label("Voice", exact=True).select_option("treble")
         with page.expect_request("**/v1/chat/completions") as asked:
             page.get_by_role("button", name="Preview").click()
+        assert asked.value.headers["authorization"] == "Bearer antiphon-key"
         assert asked.value.post_data_json["audio"]["voice"] == "treble"
         expect(page.locator("html")).to_have_attribute("data-sounding", "replay-1")
 

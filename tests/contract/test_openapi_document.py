@@ -8,13 +8,14 @@ import shlex
 from collections.abc import AsyncIterator
 from html import unescape
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import pytest_asyncio
 
 from antiphon.deployment.schema import deployment_of as read_deployment
 from antiphon.errors import InvalidArgument
+from antiphon_gateway.endpoints.realtime.client_events import ClientEvent
 from antiphon_gateway.server import Gateway
 from tests.contract.fake_stages import TALKER, FakeStages
 from tests.contract.served_gateway import (
@@ -103,12 +104,12 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
-        if tag not in ("meta", "link", "img"):
+        if tag not in ("meta", "link", "img", "input"):
             self.open.append(tag)
         self.ids += [given["id"]] if given.get("id") else []
         self.links += [given["href"]] if tag == "a" and given.get("href") else []
-        self.fetched += [each for name, each in attrs if name == "src" and each]
-        self.fetched += [tag] if tag in ("script", "link", "iframe", "img") else []
+        if tag in ("script", "link", "iframe", "img"):
+            self.fetched.append(given.get("src") or given.get("href") or f"inline {tag}")
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -121,14 +122,32 @@ async def test_page_shows_the_document_and_needs_nothing_else(served: ServedGate
     page = Page()
     page.feed(response.text)
     assert not page.open
-    assert not page.fetched
+    assert page.fetched == ["page/icon.svg", "page/reference.js"]
+    for own in page.fetched:
+        assert (await served.http.get(f"/{own}")).status_code == 200
+    assert len(page.ids) == len(set(page.ids))
     schemas = (await document(served))["components"]["schemas"]
-    assert sorted(page.ids) == sorted(schemas)
+    assert set(schemas) <= set(page.ids)
     within = {link.removeprefix("#") for link in page.links if link.startswith("#")}
     assert within <= set(page.ids)
     assert {link for link in page.links if not link.startswith("#")} == {"/openapi.json"}
     for text in ("POST /v1/chat/completions", "GET /v1/audio/voices", "instructions", "max_tokens"):
         assert text in response.text
+
+
+async def test_page_shows_every_realtime_event_with_an_example(served: ServedGateway) -> None:
+    page = (await served.http.get("/docs")).text
+    shown = re.findall(
+        r'<details id="event\.(\S+?)" open>.*?<pre class="event"><code>(.+?)</code></pre>',
+        page,
+        re.DOTALL,
+    )
+    examples = {kind: json.loads(unescape(example)) for kind, example in shown}
+    assert all(example["type"] == kind for kind, example in examples.items())
+    read = {kind.__struct_config__.tag for kind in get_args(ClientEvent)}
+    written = {"session.created", "response.output_audio.delta", "response.done", "error"}
+    assert read | written <= examples.keys()
+    assert len(examples) == len(shown)
 
 
 async def test_page_has_an_example_of_each_endpoint_that_is_accepted(

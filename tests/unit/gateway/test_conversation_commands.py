@@ -18,8 +18,8 @@ from antiphon_gateway.endpoints.grpc.converse import reading
 from antiphon_gateway.endpoints.http.fields import IgnoredFields
 from antiphon_gateway.endpoints.realtime import client_commands
 from antiphon_gateway.endpoints.realtime.client_events import ClientEvent, read_event
+from antiphon_gateway.endpoints.realtime.event_reference import CLIENT_EXAMPLES, SERVER_EXAMPLES
 from antiphon_gateway.endpoints.realtime.server_events import ServerEvents
-from antiphon_tools.reference.realtime_page import CLIENT_EXAMPLES, SERVER_EXAMPLES
 
 COMMANDS = frozenset(get_args(talk.Command))
 SETTINGS = ConversationSettings(

@@ -1,64 +1,14 @@
-"""Generates the reference of `/v1/realtime` events.
-
-The client events are generated from the types that parse them. The server events are examples that
-the gateway's own translation writes for each type of conversation event.
-"""
+"""Generates the reference of `/v1/realtime` events, from what a gateway serves at `/docs`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-import msgspec
-import numpy as np
-
-from antiphon.errors import InvalidArgument, Unavailable
-from antiphon.v1.session_pb2 import SegmentReport
-from antiphon.values.answer import FunctionCall, Usage
-from antiphon.values.live_conversation import (
-    AudioAccepted,
-    AudioDropped,
-    CommandFailed,
-    ConversationOpened,
-    ConversationSaved,
-    Item,
-    ItemCreated,
-    ItemCut,
-    ItemFetched,
-    ItemRemoved,
-    ResponseDone,
-    ResponseFunctionCall,
-    ResponseFunctionCallDelta,
-    ResponseStarted,
-    ResponseTextDelta,
-    ServerStopping,
-    SettingsUpdated,
-    SilencePassed,
-    SpeechBegan,
-    SpeechEnded,
-    SpokenPart,
-    TranscriptDelta,
-    TranscriptDone,
-    TranscriptLost,
-)
-from antiphon_gateway.conversations.events import (
-    ConversationEvent,
-    ItemDone,
-    ItemStarted,
-    Response,
-    ResponseSamples,
-)
-from antiphon_gateway.conversations.items import HeardPart
-from antiphon_gateway.conversations.settings import ConversationSettings
-from antiphon_gateway.endpoints.http.fields import IgnoredFields
-from antiphon_gateway.endpoints.realtime.client_events import ClientEvent, read_event
+from antiphon_gateway.endpoints.realtime.event_reference import event_reference
 from antiphon_gateway.endpoints.realtime.no_effect import NO_EFFECT
-from antiphon_gateway.endpoints.realtime.server_events import ServerEvents
-from antiphon_gateway.media.pcm_recording import PcmRecording
 from antiphon_tools.reference.http_page import kind_table
-
-Json = dict[str, Any]
 
 _HEAD = """# Realtime events
 
@@ -67,149 +17,25 @@ The events of `/v1/realtime`, as the gateway reads and writes them.
 `antiphon.` are not part of OpenAI's API; clients request them in `session.antiphon`.
 """
 
-CLIENT_EXAMPLES: Sequence[Json] = (
-    {
-        "type": "session.update",
-        "session": {
-            "type": "realtime",
-            "instructions": "Answer in one sentence.",
-            "audio": {
-                "input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": 400}},
-                "output": {"voice": "cantor", "format": {"type": "audio/pcm", "rate": 24000}},
-            },
-        },
-    },
-    {"type": "input_audio_buffer.append", "audio": "AAABAP//"},
-    {"type": "input_audio_buffer.commit"},
-    {"type": "input_audio_buffer.clear"},
-    {
-        "type": "conversation.item.create",
-        "item": {
-            "type": "message",
-            "role": "user",
-            "content": [{"type": "input_text", "text": "What is antiphon?"}],
-        },
-    },
-    {"type": "conversation.item.retrieve", "item_id": "item_1"},
-    {"type": "conversation.item.delete", "item_id": "item_1"},
-    {
-        "type": "conversation.item.truncate",
-        "item_id": "item_2",
-        "content_index": 0,
-        "audio_end_ms": 1200,
-    },
-    {"type": "response.create", "response": {"output_modalities": ["audio"]}},
-    {"type": "response.cancel"},
-    {"type": "output_audio_buffer.clear"},
-)
-"""An event of each type."""
-
-_SETTINGS = ConversationSettings(
-    model="antiphon-demo",
-    voices=("cantor",),
-    voice="cantor",
-    output_rate_hz=24_000,
-    stopping=True,
-    timeline=True,
-)
-_USAGE = Usage(prompt_tokens=12, prompt_audio_tokens=7, completion_tokens=9)
-_ASKED = Item("user", ("What is antiphon?",), "item_1")
-_RECORDED = Item("user", (HeardPart.of(PcmRecording(bytes(4), 24_000), "Hello."),), "item_1")
-_EMPTY = Item("assistant", (SpokenPart(""),), "item_2", complete=False)
-_SPOKEN = Item("assistant", (SpokenPart("A server of speech models.", 2.4),), "item_2")
-_SILENT = Item("assistant", ("",), "item_4", complete=False)
-_WRITTEN = Item("assistant", ("A server of speech models.",), "item_4")
-_CALLING = Item("assistant", (FunctionCall("call_1", "time", ""),), "item_3", complete=False)
-_CALLED = Item("assistant", (FunctionCall("call_1", "time", '{"zone": "UTC"}'),), "item_3")
-_RUNNING = Response(id="resp_1", status="in_progress", settings=_SETTINGS)
-_ENDED = Response(
-    id="resp_1",
-    status="completed",
-    items=(_SPOKEN,),
-    usage=_USAGE,
-    settings=_SETTINGS,
-    reports={"thinker": SegmentReport(first_output_s=0.05, last_output_s=0.3, busy_s=0.2)},
-)
-
-SERVER_EXAMPLES: Sequence[ConversationEvent] = (
-    ConversationOpened("antiphon-demo", 24_000, ("cantor",), _SETTINGS),
-    SettingsUpdated(_SETTINGS),
-    CommandFailed(InvalidArgument("item_id: there is no item item_9", field="item_id"), "event_7"),
-    SpeechBegan("item_1", 0.42),
-    SpeechEnded("item_1", 1.9),
-    SilencePassed("item_1", 4.0, 9.0),
-    AudioAccepted("item_1", "item_0"),
-    AudioDropped(),
-    ItemCreated(_ASKED, "item_0"),
-    ItemFetched(_RECORDED),
-    ItemRemoved("item_1"),
-    ItemCut("item_2", 1.2),
-    TranscriptDelta("item_1", "Hel"),
-    TranscriptDone("item_1", "Hello.", _USAGE),
-    TranscriptLost("item_1", Unavailable("thinker: the stage was lost")),
-    ResponseStarted(_RUNNING),
-    ItemStarted("resp_1", "item_2", 0, "item_1", response=_RUNNING, item=_EMPTY),
-    ResponseTextDelta("resp_1", "item_2", "A server"),
-    ResponseSamples("resp_1", "item_2", np.zeros(4, np.float32)),
-    ItemDone("resp_1", _SPOKEN, response=_ENDED),
-    ItemStarted("resp_1", "item_4", 0, "item_1", response=_RUNNING, item=_SILENT),
-    ResponseTextDelta("resp_1", "item_4", "A server"),
-    ItemDone("resp_1", _WRITTEN, response=_ENDED),
-    ItemStarted("resp_1", "item_3", 1, "item_2", response=_RUNNING, item=_CALLING),
-    ResponseFunctionCallDelta("resp_1", "item_3", "call_1", "time", '{"zone"', 1),
-    ResponseFunctionCall("resp_1", "item_3", FunctionCall("call_1", "time", '{"zone": "UTC"}'), 1),
-    ItemDone("resp_1", _CALLED, 1, response=_ENDED),
-    ResponseDone(_ENDED),
-    ServerStopping(30.0),
-    ConversationSaved(b"token", 12, 9),
-)
-"""A conversation event of each type, in a possible order."""
-
 
 async def realtime_page() -> str:
     """Return a page for both directions. Each event type has its fields or an example."""
-    return "\n".join([_HEAD, *_client_events(), *await _server_events()])
+    events = await event_reference()
+    lines = [_HEAD, "## From the client\n"]
+    for event in events.client:
+        lines += [f"### {event.type}\n", f"{event.description}\n", *_example(event.example)]
+        lines += kind_table(event.fields or {})
+    lines.append("### Objects of client events\n")
+    for name, fields in events.objects.items():
+        lines += [f"#### {name}\n", f"{fields.get('description', '')}\n", *kind_table(fields)]
+    lines.append("### Fields without effect\n")
+    lines.append("The gateway accepts these fields of OpenAI's API, and they have no effect.\n")
+    lines += [*(f"- `{path}`" for path in NO_EFFECT), ""]
+    lines.append("## From the gateway\n")
+    for event in events.server:
+        lines += [f"### {event.type}\n", *_example(event.example)]
+    return "\n".join(lines)
 
 
-def _client_events() -> Iterator[str]:
-    yield "## From the client\n"
-    kinds = get_args(ClientEvent)
-    _, components = msgspec.json.schema_components(kinds)
-    examples = {each["type"]: each for each in CLIENT_EXAMPLES}
-    named = {kind.__name__ for kind in kinds}
-    for kind in kinds:
-        tag = kind.__struct_config__.tag
-        yield f"### {tag}\n"
-        yield f"{(kind.__doc__ or '').strip()}\n"
-        read_event(json.dumps(examples[tag]), IgnoredFields("reject"))
-        yield from _example(examples[tag])
-        fields = components[kind.__name__]
-        del fields["properties"]["type"]
-        yield from kind_table(fields)
-    yield "### Objects of client events\n"
-    for name, fields in components.items():
-        if name not in named:
-            yield f"#### {name}\n"
-            yield f"{fields.get('description', '')}\n"
-            yield from kind_table(fields)
-    yield "### Fields without effect\n"
-    yield "The gateway accepts these fields of OpenAI's API, and they have no effect.\n"
-    yield from (f"- `{path}`" for path in NO_EFFECT)
-    yield ""
-
-
-async def _server_events() -> list[str]:
-    """Return an example of each type, in the order of a conversation."""
-    events = ServerEvents(_SETTINGS, max_retrieved_bytes=1 << 20)
-    written = [made for event in SERVER_EXAMPLES for made in await events.of(event)]
-    first: dict[str, Json] = {}
-    for made in written:
-        first.setdefault(made["type"], made)
-    lines = ["## From the gateway\n"]
-    for kind, made in first.items():
-        lines += [f"### {kind}\n", *_example(made)]
-    return lines
-
-
-def _example(event: Json) -> Iterator[str]:
+def _example(event: Mapping[str, Any]) -> Iterator[str]:
     yield f"```json\n{json.dumps(event, indent=2)}\n```\n"

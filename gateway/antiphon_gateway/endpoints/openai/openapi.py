@@ -4,7 +4,7 @@ and write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,11 @@ from starlette.routing import BaseRoute, Route
 from antiphon.version import VERSION
 from antiphon_gateway.endpoints.http.errors import ErrorAnswer
 from antiphon_gateway.endpoints.http.fields import UnknownFields
-from antiphon_gateway.endpoints.http.reference_page import HEADERS, reference_page
+from antiphon_gateway.endpoints.http.reference_page import (
+    HEADERS,
+    EventReference,
+    reference_page,
+)
 from antiphon_gateway.endpoints.http.stage_sampling import body_type
 from antiphon_gateway.endpoints.openai.endpoint import JSON, EndpointMessages, HttpEndpoint
 from antiphon_gateway.endpoints.openai.listings import ModelCard, ModelList, VersionCard, VoiceList
@@ -80,9 +84,14 @@ class OpenApi:
 
 
 def document_routes(
-    endpoints: Iterable[HttpEndpoint], fleet: Fleet, unknown_fields: UnknownFields
+    endpoints: Iterable[HttpEndpoint],
+    fleet: Fleet,
+    unknown_fields: UnknownFields,
+    event_reference: Callable[[], Awaitable[EventReference]],
 ) -> list[BaseRoute]:
-    """Return the routes for GET requests for the document and for a page that displays it."""
+    """Return the routes for GET requests for the document, and for a page that displays it and the
+    realtime events.
+    """
     open_api = OpenApi(endpoints, unknown_fields)
 
     def document() -> bytes:
@@ -93,7 +102,8 @@ def document_routes(
         return Response(document(), media_type="application/json")
 
     async def docs(_: Request) -> Response:
-        return Response(reference_page(document()), 200, HEADERS, media_type="text/html")
+        page = reference_page(document(), await event_reference())
+        return Response(page, 200, HEADERS, media_type="text/html")
 
     return [Route("/openapi.json", openapi), Route("/docs", docs)]
 

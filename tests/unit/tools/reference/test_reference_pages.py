@@ -15,14 +15,11 @@ from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.runtime.session.states import TRANSITIONS
 from antiphon.values.live_conversation import ResponseAudioDelta, TalkEvent
 from antiphon_gateway.endpoints.realtime.client_events import ClientEvent
+from antiphon_gateway.endpoints.realtime.event_reference import CLIENT_EXAMPLES, SERVER_EXAMPLES
 from antiphon_gateway.server import HTTP_ENDPOINTS
 from antiphon_tools.reference.http_page import http_page
 from antiphon_tools.reference.proto_page import proto_page
-from antiphon_tools.reference.realtime_page import (
-    CLIENT_EXAMPLES,
-    SERVER_EXAMPLES,
-    realtime_page,
-)
+from antiphon_tools.reference.realtime_page import realtime_page
 from antiphon_tools.reference.sdk import write_sdk_pages
 from antiphon_tools.reference.session_page import session_page
 from antiphon_tools.reference.settings_page import field_comments, settings_page
