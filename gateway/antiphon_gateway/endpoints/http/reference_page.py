@@ -22,7 +22,7 @@ from antiphon_gateway.endpoints.http.request_examples import (
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; "
     # Answers of requests that the page sends: JSON, speech, images.
-    "connect-src 'self'; media-src blob:; img-src blob:; "
+    "connect-src 'self'; media-src blob:; img-src 'self' blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
