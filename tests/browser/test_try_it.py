@@ -19,8 +19,8 @@ pytestmark = pytest.mark.processes
 ANSWER = "Antiphon serves speech models as small services."
 CHAT = "POST /v1/chat/completions"
 MODELS = "GET /v1/models"
-# The browser's own words for a status such as 401.
-REFUSED = ("Failed to load resource",)
+# The browser's own words for a status such as 401, and for a connection that was not opened.
+REFUSED = ("Failed to load resource", "WebSocket connection to")
 SECONDS = (
     "each => new Promise((done) => each.readyState ? done(each.duration)"
     " : each.addEventListener('loadedmetadata', () => done(each.duration)))"
@@ -95,7 +95,7 @@ def test_refusal_says_why(served: str) -> None:
 def test_request_is_stopped(reference: Page) -> None:
     chat = endpoint(reference, CHAT)
     held: list[Route] = []
-    reference.route("**/v1/chat/completions", held.append)
+    reference.route("**/v1/chat/completions", lambda route: held.append(route))
     status = send(chat)
     expect(status).to_have_text("Waiting …")
     expect(chat.get_by_role("button", name="Send")).to_be_disabled()
