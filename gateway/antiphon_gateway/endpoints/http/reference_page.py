@@ -35,14 +35,13 @@ _STYLE = """
 body { max-width: 60rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere;
        color: light-dark(#1b1f24, #e8eaed); background: light-dark(#ffffff, #15181c); }
 a { color: light-dark(#1f5fc8, #79a8f5); }
-code, textarea { font-family: ui-monospace, monospace; font-size: .875rem; }
+code { font-family: ui-monospace, monospace; font-size: .875rem; }
 pre { padding: .5rem .75rem; white-space: pre-wrap; border-radius: .5rem;
       background: light-dark(#f3f5f8, #1f242a); }
 .response pre { max-height: 30rem; overflow-y: auto; }
-table { border-collapse: collapse; width: 100%; }
+table { border-collapse: collapse; width: 100%; table-layout: fixed; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0;
          border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent); }
-td { min-width: 4rem; }
 summary { cursor: pointer; padding: .25rem 0; }
 h3 { margin-bottom: 0; }
 label { display: block; margin: .5rem 0; }
@@ -50,7 +49,8 @@ input, select, button, textarea { font: inherit; color: inherit; padding: .375re
        max-width: 100%; border: 1px solid light-dark(#6b7683, #8b949e); border-radius: .5rem;
        background: light-dark(#f3f5f8, #1f242a); }
 label > input, label > select { display: block; width: 24rem; }
-textarea { display: block; width: 100%; resize: vertical; font-size: .875rem; }
+textarea { display: block; width: 100%; resize: vertical;
+           font: .875rem/1.5 ui-monospace, monospace; }
 button { cursor: pointer; }
 button:disabled { cursor: default; opacity: .5; }
 audio, img { display: block; max-width: 100%; margin: .5rem 0; }
@@ -215,7 +215,11 @@ def _event(event: ReferenceEvent) -> Iterator[str]:
 def _default(described: Mapping[str, Any]) -> str:
     if "default" not in described:
         return "left out"
-    return f"<code>{escape(msgspec.json.encode(described['default']).decode())}</code>"
+    default = described["default"]
+    if isinstance(default, dict):
+        # Fields of an object that are null are not given.
+        default = {name: value for name, value in default.items() if value is not None}
+    return f"<code>{escape(msgspec.json.encode(default).decode())}</code>"
 
 
 def _type(schema: Mapping[str, Any], anchors: str = "") -> str:
