@@ -118,7 +118,7 @@ _ENDED = Response(
     items=(_SPOKEN,),
     usage=_USAGE,
     settings=_SETTINGS,
-    reports={"thinker": SegmentReport(first_output_s=0.05, last_output_s=0.3, busy_s=0.2)},
+    reports={"language_model": SegmentReport(first_output_s=0.05, last_output_s=0.3, busy_s=0.2)},
 )
 
 SERVER_EXAMPLES: Sequence[ConversationEvent] = (
@@ -136,7 +136,7 @@ SERVER_EXAMPLES: Sequence[ConversationEvent] = (
     ItemCut("item_2", 1.2),
     TranscriptDelta("item_1", "Hel"),
     TranscriptDone("item_1", "Hello.", _USAGE),
-    TranscriptLost("item_1", Unavailable("thinker: the stage was lost")),
+    TranscriptLost("item_1", Unavailable("language_model: the stage was lost")),
     ResponseStarted(_RUNNING),
     ItemStarted("resp_1", "item_2", 0, "item_1", response=_RUNNING, item=_EMPTY),
     ResponseTextDelta("resp_1", "item_2", "A server"),
