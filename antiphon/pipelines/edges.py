@@ -61,7 +61,7 @@ def spoken_edge(consumer: str) -> Edge:
 def text_edge(producer: str) -> Edge:
     """Return the edge `text`, which carries the tokens of the answer.
 
-    It also carries their log probabilities if the request asks for them.
+    It also carries their log probabilities if the request includes this option.
     """
     return Edge(
         "text",

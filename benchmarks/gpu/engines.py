@@ -24,7 +24,7 @@ def engine_rows(device: torch.device, directory: Path) -> list[Row]:
     """
     stages = Stages(device, directory)
     talker, thinker = TalkerRows(stages), ThinkerRows(stages)
-    # The thinker launches a step after it has read the output of the previous one.
+    # The thinker launches a step after it has read the output of the previous step.
     ways = with_graphs(device)
     thinkers = [way for way in ways if not way.launch_ahead]
     first = [

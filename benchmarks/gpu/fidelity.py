@@ -48,8 +48,8 @@ CONTEXT = 256
 # Of the rows for which states are compared, the first ones are processed at once, and the others
 # one by one.
 PREFILLED, DECODED = 40, 16
-# The maximum error of the engine's bfloat16 relative to float32, as a multiple of that of Hugging
-# Face.
+# The maximum error of the engine in bfloat16 relative to float32, as a multiple of Hugging Face's
+# error.
 MOST_TIMES = 1.5
 
 

@@ -1,6 +1,6 @@
 """The other process of a transfer between devices.
 
-It reads the data that it is told about, and reports when it is done.
+It reads the data whose location it receives, and reports when it is done.
 """
 
 from __future__ import annotations

@@ -45,8 +45,9 @@ from models.recipe.transcripts import draw_instruction, write_down
 
 IGNORED = -100
 # The types of lessons by step, and the approximate total number of turns. All conversations of a
-# step have the same number of turns, so that little computation is wasted on padding. The lessons
-# affect copying the most, so half of them are typed, and most of the typed ones require copying.
+# step have the same number of turns, so that little computation is wasted on padding. Lessons have
+# the greatest influence on copying, so half of them are typed, and most of the typed lessons
+# require copying.
 KINDS = (
     ("typed", 32),
     ("transcribed", 24),

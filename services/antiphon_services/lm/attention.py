@@ -36,7 +36,7 @@ from antiphon.transport.device_edge import together_on_device
 from antiphon_services.lm.attention_calls import Beginnings, Call, additive_mask, flash_takes
 from antiphon_services.lm.kv_cache import KVCache
 
-# Rows with up to this many positions share a call, no matter how much their lengths differ. A
+# Rows with up to this many positions share a call, regardless of how much their lengths differ. A
 # batch-invariant plan reads at least this many positions.
 LEAST_SHARED = 256
 LEAST_READ = 64
@@ -44,8 +44,8 @@ CPU_GATHER_BYTES = 256 * 1024
 GPU_LENGTHS = 64
 
 # New prompts share a call if they have at most this many positions and at most this many bytes of
-# keys and values, no matter how much their lengths differ. For longer prompts, sharing saves less
-# than 5 % (measured).
+# keys and values, regardless of how much their lengths differ. For longer prompts, sharing saves
+# less than 5 % (measured).
 LEAST_FILLED = 32
 CPU_FILLED_BYTES = 32 * 1024
 

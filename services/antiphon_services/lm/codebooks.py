@@ -36,8 +36,8 @@ from antiphon_services.lm.sampler import SamplingRows, choose_each
 def predictor_sampling(first: Sampling, own: Sampling) -> Sampling:
     """Return the settings of the code predictor.
 
-    They are `own`, with the seed of the first codes. If the first codes are greedy, these settings
-    are greedy as well.
+    They are equal to `own`, except for the seed, which is the seed of the first codes. If the first
+    codes are greedy, these settings are greedy as well.
     """
     return replace(
         first,

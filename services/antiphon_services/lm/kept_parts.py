@@ -52,7 +52,7 @@ class KeptParts:
     def __init__(self) -> None:
         self._parts: dict[int, dict[int, tuple[int, bytes]]] = {}
         self._last: dict[int, str] = {}
-        # Ordered from the least to the most recently used one.
+        # Ordered from the least to the most recently used.
         self._returning: OrderedDict[int, None] = OrderedDict()
 
     def choose(self, session: str, free: Collection[int]) -> int | None:

@@ -33,7 +33,7 @@ from antiphon_services.lm.in_place import into
 from antiphon_services.lm.products import Product
 from antiphon_services.lm.rotary import Rotation
 
-# On a CPU, only the first of the numbers that follow each row is not zero.
+# Each row is followed by padding. On a CPU, only the first padding value is not zero.
 PADDING = 16
 # The number of floats in the widest vector of a CPU.
 VECTOR = 16

@@ -24,7 +24,7 @@ class Drawn(NamedTuple):
     """A single draw, with IDs int64 [G] and a flag that is true if the logits left at least one ID
     to choose.
 
-    The first ID may be one that has no frame, such as the stop code.
+    The first ID may not belong to a frame, such as the stop code.
     """
 
     ids: npt.NDArray[np.int64]

@@ -319,7 +319,7 @@ def _weights_of_few(scores: Tensor, largest: Tensor, settings: SamplingRows) -> 
     """
     ranked, ids = scores.topk(settings.largest_top_k)
     last = ranked.gather(1, settings.top_k - 1)
-    # The IDs above the last one, in the order of top_p: by score, and then by ID.
+    # The IDs that rank above the last one, in the order that top_p uses: by score, and then by ID.
     ids, order = ids.sort()
     ranked, order = ranked.gather(1, order).sort(stable=True)
     ids = ids.gather(1, order)
@@ -331,7 +331,7 @@ def _weights_of_few(scores: Tensor, largest: Tensor, settings: SamplingRows) -> 
     removed = settings.tail * mass[:, -1:]
     above.mul_(mass > removed)
     weights = torch.where(equal & (rank * weight > removed), weight, 0.0)
-    # IDs that are not above the last one keep their weight.
+    # All other IDs keep their weight.
     return weights.scatter_add_(1, ids, above)
 
 

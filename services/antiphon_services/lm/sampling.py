@@ -98,7 +98,7 @@ def score_together(sampled: Sequence[Sampled]) -> list[Score]:
     likeliest = logprobs.topk(min(max(each.top for each in sampled), logits.shape[-1]))
     ids = torch.cat([chosen, likeliest.indices], dim=1)
     values = torch.cat([logprobs.gather(1, chosen), likeliest.values], dim=1)
-    # This is a single read from the device. Both can be represented exactly in float64.
+    # A single read from the device is sufficient, because float64 represents both values exactly.
     told = torch.stack((ids.to(torch.float64), values.to(torch.float64)), dim=1).tolist()
     widths = [1 + each.top for each in sampled]
     return [

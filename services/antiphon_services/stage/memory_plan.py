@@ -287,7 +287,8 @@ def plan_stage(
     if engine != VLLM:
         return MemoryPlan(free, numbers * size, WORKING_BYTES, position_bytes, config.slots)
     arguments = config.engine_args
-    # Quantized weights keep the size in which they are stored. Several GPUs share everything.
+    # Quantized weights keep their stored size. With several GPUs, weights and keys and values are
+    # divided among them.
     ranks = int(arguments.get("tensor_parallel_size", 1))
     if arguments.get("quantization") == "fp8":
         # Each weight needs one byte during loading. Embeddings, head, norms and towers are not

@@ -161,7 +161,7 @@ class _Lane(Generic[PromptT]):
                     del self._waiting[key]
                     preparation.set_exception(_no_thread(error))
             else:
-                # The thread takes no work before the lock is released.
+                # The thread does not start any work before the lock is released.
                 self._threads.add(thread)
 
     def drop(self, key: SegmentKey) -> None:

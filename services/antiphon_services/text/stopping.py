@@ -33,8 +33,8 @@ from antiphon_services.text.detokenizer import Detokenizer
 
 @dataclass(frozen=True, slots=True)
 class ReleasedText:
-    """What one additional ID releases: text to show, IDs to speak, pieces of calls, and the finish
-    reason.
+    """The output that one additional ID releases: text to show, IDs to speak, pieces of calls, and
+    the finish reason.
 
     `speech_finish` is set once, together with the last ID to speak. This may be before the end of
     the reply.

@@ -212,7 +212,7 @@ class AudioFrontEnd:
         """Return a value for the conditions under which recordings of these lengths are encoded.
         Recordings with the same content and the same value have the same encoding.
 
-        A tower may pad its chunks to the longest one and choose the size of its attention windows
+        A tower may pad its chunks to the longest chunk and choose the size of its attention windows
         accordingly. In this case, the encoding of a short recording depends on the longest
         recording.
         """

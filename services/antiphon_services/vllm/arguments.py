@@ -107,7 +107,7 @@ def engine_arguments(
         # Features are computed for every request, so caching them here saves little. In addition,
         # the two halves of vLLM's cache can become inconsistent when a request is aborted.
         "mm_processor_cache_gb": 0,
-        # The default settings of requests are those of the stage.
+        # The stage sets the default settings of requests.
         "generation_config": "vllm",
         # This disables its log line. Its measurements are exported together with the metrics of the
         # stage.

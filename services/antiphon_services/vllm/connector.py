@@ -79,8 +79,8 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
     delay any request.
     """
 
-    # With True, rows in flight of a preempted request would be discarded. That is intended for
-    # blocks that move.
+    # If this were True, rows in flight would be discarded when a request is preempted. That is
+    # intended for connectors that move blocks.
     requires_kv_delivery = False
 
     def __init__(

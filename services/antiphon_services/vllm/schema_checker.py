@@ -218,7 +218,7 @@ class SchemaChecker:
             finally:
                 if ended is None:
                     queue.slots.release()
-            # The slot remains in use until the process has ended, even if the caller leaves.
+            # The slot remains in use until the process has ended, even if the caller is cancelled.
             ended.add_done_callback(lambda _: queue.slots.release())
             try:
                 async with asyncio.timeout(DEADLINE_S):
@@ -363,7 +363,8 @@ def _start_server(vocabulary: bytes) -> _RunningSchemaServer:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                # The server has a single thread, so that it can fork, and no accelerator.
+                # The server must have a single thread, so that it can fork. It does not use an
+                # accelerator.
                 env=environment
                 | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
                 | {"CUDA_VISIBLE_DEVICES": ""},

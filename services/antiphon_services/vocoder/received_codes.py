@@ -1,4 +1,6 @@
-"""The codes that a decoder receives. They arrive in chunks of any size, which are checked."""
+"""The codes that a decoder receives. The chunks in which they arrive can have any size. Each chunk
+is validated.
+"""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ class StreamPiece:
     codes: Array
 
 
-# Decodes the frames (int64 [n, frames, groups]) of n members to a float tensor [n, samples or
-# more].
+# Decodes the frames of n members (int64 [n, frames, groups]) to a float tensor [n, samples]. Rows
+# may contain additional samples at their end.
 Run = Callable[[Array, Members], Tensor]
 
 

@@ -77,7 +77,7 @@ def split_text(text: str) -> list[str]:
 def _with_inner_stops(text: str) -> str:
     """Replace full stops between two digits and between two capital letters."""
     text = re.sub(r"(\d)\.(\d)", rf"\1{_INNER_STOP}\2", text)
-    # Matches cannot overlap, so a single pass only replaces every second full stop.
+    # Matches cannot overlap, so a single pass would only replace every second full stop.
     for _ in range(3):
         text = re.sub(r"([A-Z])\.([A-Z])", rf"\1{_INNER_STOP}\2", text)
     return text

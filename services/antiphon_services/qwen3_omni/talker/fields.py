@@ -48,7 +48,7 @@ PREDICTOR = ConfigPart(
     ),
     # Hugging Face's predictor fails if a layer has a window.
     only={"tie_word_embeddings": OFF, "layer_types": NO_WINDOW},
-    # A sequence of the predictor is a single frame.
+    # Each sequence of the predictor is one frame.
     idle=names("max_position_embeddings max_window_layers"),
     ropes=STATIC_ROPES,
 )
