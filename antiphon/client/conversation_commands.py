@@ -50,8 +50,8 @@ class ConversationOptions(TypedDict, total=False):
     written. It defaults to true if the model can speak. `voice` is the name of one of the server's
     voices. An unknown name leaves the voice unchanged. `sampling` maps stages to sampling settings,
     as it does in `generate`. The key `""` refers to the stage that receives the messages. `turns`
-    selects how the end of a user turn is determined, which can be by voice activity or by a timer.
-    By default, it is None, and the client ends each turn with `commit_audio`. Set `transcripts` to
+    selects how the end of a user turn is detected, either by voice activity or by a timer. By
+    default, it is None, and the client ends each turn with `commit_audio`. Set `transcripts` to
     receive transcripts of the user's speech.
 
     `functions` lists the functions that the model may call. `function_choice` and `parallel_calls`

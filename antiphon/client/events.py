@@ -161,8 +161,9 @@ class FunctionCallDelta:
 
     `pieces` contains the arguments that were generated since the previous event of this type.
     `calls` contains the calls that are now complete. Do not act on incomplete calls, because the
-    answer fails if a call turns out to be invalid. `first` is the position in the answer of the
-    first piece and of the first call, starting at 0.
+    answer fails if a call turns out to be invalid. `first` is the index of the call that the first
+    piece belongs to, starting at 0. If `calls` is not empty, it is also the index of its first
+    element.
     """
 
     first: int

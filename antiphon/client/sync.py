@@ -177,7 +177,7 @@ class Client:
         context.
 
         `timeout_s` limits the duration of the entire conversation and defaults to one hour. The
-        server has a limit of its own. `idle_timeout_s` limits the wait for each event. If it is
+        server enforces its own limit. `idle_timeout_s` limits the wait for each event. If it is
         None, the client waits for as long as the user is silent. The settings are described in
         `ConversationOptions`.
         """

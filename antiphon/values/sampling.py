@@ -115,10 +115,10 @@ def stream_key(seed: int, role: str, choice: int = 0) -> int:
     """Return the `KEY_BITS`-bit key for all random draws of a stage in one answer.
 
     `seed` is the seed of the request and must be at most `MAX_SEED`. `role` is the role of the
-    stage. `choice` is the number of the answer, if a request has several, and has 32 bits. The key
-    is a cryptographic hash of an unambiguous encoding of these three values. This makes the draws
-    of different stages, answers and seeds independent of each other, even if the seeds are equal,
-    consecutive or chosen with knowledge of the draws.
+    stage. `choice` is the number of the answer if a request has several. It must fit into 32 bits.
+    The key is a cryptographic hash of an unambiguous encoding of these three values. This makes the
+    draws of different stages, answers and seeds independent of each other, even if the seeds are
+    equal, consecutive or chosen with knowledge of the draws.
     """
     message = seed.to_bytes(8, "little") + choice.to_bytes(4, "little") + role.encode()
     digest = blake2b(message, digest_size=KEY_BITS // 8, person=b"antiphon.draws").digest()

@@ -51,7 +51,7 @@ class LineSession(Protocol):
         """Handle a request."""
 
     def done(self) -> None:
-        """Record that the client sends no more requests."""
+        """Record that the client will send no more requests."""
 
     def response(self, reply: Reply) -> session_pb2.SessionResponse | None:
         """Convert a reply to a response. Returns None if nothing is to be sent."""

@@ -127,7 +127,7 @@ class ServedSession:
             self.fail(error)
 
     def done(self) -> None:
-        """Record that the client sends no more requests."""
+        """Record that the client will send no more requests."""
         if not self._failed:
             self._stage.handle(ClientDone(self.session_id))
 

@@ -131,7 +131,7 @@ class Peers:
 
 
 def _place(endpoint: Endpoint) -> Endpoint:
-    """Return what identifies the process of a gateway. Its conditions may change and are
-    left out.
+    """Return what identifies the process of a gateway. Its conditions are left out, because they
+    may change.
     """
     return Endpoint(role=endpoint.role, uid=endpoint.uid, address=endpoint.address)

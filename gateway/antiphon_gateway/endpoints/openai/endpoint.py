@@ -30,8 +30,8 @@ JSON, EVENTS = "application/json", "text/event-stream"
 class EndpointMessages:
     """The messages of an endpoint, from which its documentation is generated.
 
-    They consist of the type and media type of the body, and of the answers by media type. An answer
-    without a schema is None.
+    They are the type and media type of the body, and the answers by media type. An answer without a
+    schema is None.
     """
 
     summary: str

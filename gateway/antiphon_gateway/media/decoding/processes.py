@@ -97,7 +97,7 @@ _report = msgspec.json.Decoder(DecodeReport)
 @dataclass(frozen=True, slots=True)
 class DecodeJob:
     """A file of type `name` to be decoded to `rate_hz`, which may be up to `most_s` seconds long.
-    `program` or, if there is none, libsndfile decodes it.
+    It is decoded by `program`, or by libsndfile if there is none.
     """
 
     name: str
