@@ -385,7 +385,9 @@ class AdmissionQueue:
 
     def _schedule(self, now: float) -> list[Decision]:
         """Grant all requests that can start, in order."""
-        most = max((each.request.count for each in self._line.arrivals()), default=0)
+        if not self._line:
+            return []
+        most = max(each.request.count for each in self._line.arrivals())
         for supply in self._supplies.values():
             supply.try_again(most, now)
         done: list[Decision] = []

@@ -93,14 +93,14 @@ class ByteBudget:
         self.clock = clock
         self.count = count
         self._limit_bytes = limit_bytes
+        self.held_bytes = 0
+        """The total size of all leases in bytes."""
         self._most = {holder: int(share * limit_bytes) for holder, share in SHARES.items()}
+        # The maximum for all types of use together, as it applies to each of them.
+        self._most_together = dict.fromkeys(Holder, int(ALL_BUT_UNREAD * limit_bytes))
+        self._most_together[Holder.UNREAD] = limit_bytes
         self._held = dict.fromkeys(Holder, 0)
         self._leases: OrderedDict[ByteLease, None] = OrderedDict()
-
-    @property
-    def held_bytes(self) -> int:
-        """The total size of all leases in bytes."""
-        return sum(self._held.values())
 
     def held(self, holder: Holder) -> int:
         """Return the total size of the leases of one type in bytes."""
@@ -150,6 +150,7 @@ class ByteBudget:
     def change(self, holder: Holder, more: int) -> None:
         """Record that the size of a lease has changed by `more` bytes, which may be negative."""
         self._held[holder] += more
+        self.held_bytes += more
 
     def touch(self, lease: ByteLease) -> None:
         """Record that a lease has made progress."""
@@ -163,11 +164,8 @@ class ByteBudget:
         """Return how many bytes are lacking in the share of a type of use, and in the budget as a
         whole.
         """
-        most = self._limit_bytes
-        if holder is not Holder.UNREAD:
-            most = int(ALL_BUT_UNREAD * most)
         own = self._held[holder] + size - self._most[holder]
-        return own, self.held_bytes + size - most
+        return own, self.held_bytes + size - self._most_together[holder]
 
     def _evictable(self) -> Iterator[ByteLease]:
         """Yield the leases that can be evicted, in the order of eviction."""

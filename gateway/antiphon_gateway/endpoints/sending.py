@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
+from antiphon.deadlines.begun import Begun
 from antiphon.errors import DeadlineExceeded
 
 
@@ -14,8 +15,11 @@ class ClientStalled(DeadlineExceeded):
 
 async def send_in_time(sending: Awaitable[None], timeout_s: float) -> None:
     """Wait until a message has been sent. Raises `ClientStalled` if this takes too long."""
+    begun = Begun(sending)
+    if begun.done:
+        return
     try:
         async with asyncio.timeout(timeout_s):
-            await sending
+            await begun
     except TimeoutError:
         raise ClientStalled(f"the client has taken nothing for {timeout_s:g} s") from None

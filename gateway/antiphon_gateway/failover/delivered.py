@@ -57,7 +57,12 @@ class DeliveredOutput:
         """The size in bytes of the data that is kept for the comparison, which consists of text,
         IDs and codec frames. For audio, only the length is kept.
         """
-        return sum(each.size_bytes for each in self._series)
+        return (
+            self._text.size_bytes
+            + self._frames.size_bytes
+            + self._ids.size_bytes
+            + self._call_text.size_bytes
+        )
 
     @property
     def history(self) -> History:
@@ -139,6 +144,8 @@ class DeliveredOutput:
         samples = event.samples[known:]
         if not (len(samples) or len(frames)):
             return None
+        if not known and len(frames) == len(event.frames):
+            return event
         return replace(
             event, samples=samples, frames=frames, first_sample=event.first_sample + known
         )

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from antiphon.deadlines.begun import Begun
 from antiphon.errors import AntiphonError, DeadlineExceeded
 from antiphon.tracing.span import current_span
 from antiphon.v1 import session_pb2
@@ -200,9 +201,12 @@ class CallSegment:
 
     async def _in_time(self, told: Awaitable[Told]) -> Told:
         """Wait for a message from the stages. Raises `DeadlineExceeded` if none arrives in time."""
+        begun = Begun(told)
+        if begun.done:
+            return await begun
         try:
             async with asyncio.timeout(self._wait_s()) as self._idle:
-                return await told
+                return await begun
         except TimeoutError:
             late = ", ".join(self._progress.unfinished)
             idle = f"no stage has said anything for {self._idle_timeout_s:g} s"

@@ -141,10 +141,10 @@ def with_seeds(
     if that has none either. Stages with the same seed still draw independently, because their
     random numbers also depend on the role.
     """
-    given = sampling.get(input_role, SamplingRequest()).seed
-    shared = drawn if given is None else given
-    complete = {}
-    for role in roles:
-        settings = sampling.get(role, SamplingRequest())
+    reader = sampling.get(input_role)
+    shared = drawn if reader is None or reader.seed is None else reader.seed
+    complete = dict.fromkeys(roles, SamplingRequest(seed=shared))
+    for role in sampling.keys() & complete.keys():
+        settings = sampling[role]
         complete[role] = settings if settings.seed is not None else replace(settings, seed=shared)
     return complete

@@ -235,9 +235,10 @@ class SessionLines:
         """End all streams that are still open."""
         self._cause.close()
         self._cancel()
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
+        if running := [each for each in self._readers if not each.done()]:
+            for reader in running:
+                reader.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
     def _cancel(self) -> None:
         for line in self._lines.values():

@@ -114,7 +114,8 @@ def decode_fields(
 def check_unsupported(given: object, unsupported: Mapping[str, Unsupported]) -> None:
     """Raise `NotImplementedYet` if the struct contains a field that is known but not supported."""
     for name, each in unsupported.items():
-        each.check(name, getattr(given, name, None))
+        if (value := getattr(given, name, None)) is not None:
+            each.check(name, value)
 
 
 class _Cut:

@@ -118,7 +118,9 @@ class StreamedResponse:
             await self._send_piece(told)
 
     async def _begin(self) -> None:
-        """Send the headers, unless they have already been sent."""
+        """Send the headers, unless this has already begun. Later messages wait for it."""
+        if self._begun:
+            return
         async with self._sending:
             if self._begun:
                 return

@@ -1,0 +1,52 @@
+"""Run an awaitable up to its first wait, so that a timer is only set if there is a wait.
+
+Most writes to a client complete without a wait, and so do most reads from a queue under load. With
+`asyncio.timeout` around each of them, a timer would be set and cancelled that can never expire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator
+from typing import Any, Generic, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Begun(Generic[Result]):
+    """An awaitable that has run up to its first wait. Raises the errors that occur before it.
+
+    `done` states whether it has completed without a wait. In both cases, await this object for the
+    result, once and in the same task. The task must not wait for anything else before that.
+    """
+
+    __slots__ = ("_first", "_result", "_steps", "done")
+
+    def __init__(self, awaitable: Awaitable[Result]) -> None:
+        self._steps: Generator[Any, Any, Result] = awaitable.__await__()
+        self._first: Any = None
+        self._result: Any = None
+        self.done = False
+        try:
+            self._first = next(self._steps)
+        except StopIteration as end:
+            self._result, self.done = end.value, True
+
+    def __await__(self) -> Generator[Any, Any, Result]:
+        if self.done:
+            made: Result = self._result
+            return made
+        awaited, self._first = self._first, None
+        while True:
+            try:
+                sent = yield awaited
+            except GeneratorExit:
+                self._steps.close()
+                raise
+            except BaseException as error:
+                resume, given = self._steps.throw, error
+            else:
+                resume, given = self._steps.send, sent
+            try:
+                awaited = resume(given)
+            except StopIteration as end:
+                return end.value
