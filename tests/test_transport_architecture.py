@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from antiphon.deployment.schema import TransportName
+from antiphon.deployment.stage_config import TransportName
 from antiphon.transport.payload.registry import FALLBACK, TRANSPORTS
 
 ROOT = Path(__file__).parents[1]

@@ -23,6 +23,7 @@ from antiphon.deployment.bounds import (
     check_origin,
 )
 from antiphon.deployment.discovery import DiscoveryConfig
+from antiphon.deployment.setting_groups import SettingGroups
 from antiphon.deployment.tls_config import TlsConfig
 from antiphon.values.history import MAX_HISTORY_BYTES
 
@@ -376,56 +377,32 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return bool(self.keys_file or self.auth.trusted_proxy or self.auth.jwt)
 
 
-GROUPS: dict[str, type[msgspec.Struct]] = {
-    "queue": QueueConfig,
-    "limits": LimitsConfig,
-    "connections": ConnectionsConfig,
-    "conversations": ConversationsConfig,
-    "resume": ResumeConfig,
-    "media": MediaConfig,
-    "fetch": FetchConfig,
-    "names": NamesConfig,
-    "pacing": PacingConfig,
-    "health": HealthConfig,
-    "failover": FailoverConfig,
-    "trace": TraceConfig,
-    "scaler": ScalerConfig,
-}
-"""The groups of the gateway's settings by name."""
-
 _OF_MEMORY = "a share of gateway.limits.max_memory_bytes"
-WITHDRAWN: dict[str, str] = {
-    "scaler.max_calls": "a constant",
-    "scaler.refused_s": "a constant",
-    "limits.max_upload_bytes": _OF_MEMORY,
-    "queue.max_waiting_bytes": _OF_MEMORY,
-    "connections.max_unread_bytes": _OF_MEMORY,
-    "conversations.max_conversation_bytes": _OF_MEMORY,
-    "failover.max_kept_bytes": _OF_MEMORY,
-}
-"""Former settings of the gateway by group and name, and what has replaced them."""
-
-
-def withdrawn(name: str) -> str | None:
-    """Return what has replaced a former setting, given its group and name or its flat name."""
-    for path, replacement in WITHDRAWN.items():
-        group, _, leaf = path.partition(".")
-        if name in (path, f"{group}_{leaf}") or (name == leaf and grouped_path(name) is None):
-            return replacement
-    return None
-
-
-def grouped_path(name: str) -> tuple[str, str] | None:
-    """Return the group and the name of a setting, given its former name, which had no group. The
-    result is None if there is no such setting.
-
-    The former name is either the present name or the present name preceded by its group. For
-    example, `max_waiting` is now `queue.max_waiting`, and `queue_timeout_s` is now
-    `queue.timeout_s`.
-    """
-    for group, kind in GROUPS.items():
-        leaf = name.removeprefix(f"{group}_")
-        if leaf != name and leaf in kind.__struct_fields__:
-            return group, leaf
-    found = [group for group, kind in GROUPS.items() if name in kind.__struct_fields__]
-    return (found[0], name) if len(found) == 1 else None
+GATEWAY_SETTINGS = SettingGroups(
+    GatewayConfig,
+    {
+        "queue": QueueConfig,
+        "limits": LimitsConfig,
+        "connections": ConnectionsConfig,
+        "conversations": ConversationsConfig,
+        "resume": ResumeConfig,
+        "media": MediaConfig,
+        "fetch": FetchConfig,
+        "names": NamesConfig,
+        "pacing": PacingConfig,
+        "health": HealthConfig,
+        "failover": FailoverConfig,
+        "trace": TraceConfig,
+        "scaler": ScalerConfig,
+    },
+    {
+        "scaler.max_calls": "a constant",
+        "scaler.refused_s": "a constant",
+        "limits.max_upload_bytes": _OF_MEMORY,
+        "queue.max_waiting_bytes": _OF_MEMORY,
+        "connections.max_unread_bytes": _OF_MEMORY,
+        "conversations.max_conversation_bytes": _OF_MEMORY,
+        "failover.max_kept_bytes": _OF_MEMORY,
+    },
+)
+"""The gateway's settings, their groups, and what has replaced former settings."""

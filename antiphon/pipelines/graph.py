@@ -190,8 +190,8 @@ class CheckpointFiles:
 class Companion:
     """An additional repository that every checkpoint of a family needs.
 
-    `hub_id` is its ID on the Hugging Face Hub. `setting` is the stage setting that contains its
-    directory. `folder` is the name of its directory if it is included in a checkpoint.
+    `hub_id` is its ID on the Hugging Face Hub. `setting` is the name of the setting in a
+    stage's `files` that contains its directory. `folder` is the name of its directory if it is included in a checkpoint.
     """
 
     hub_id: str
@@ -211,10 +211,11 @@ class Companion:
         for folder in tried:
             if (folder / CONFIG_FILE).is_file():
                 return folder
+        field = f"files.{self.setting}"
         raise FailedPrecondition(
-            f"{self.setting}: no {CONFIG_FILE} in {' or '.join(map(str, tried))}; set it to the "
+            f"{field}: no {CONFIG_FILE} in {' or '.join(map(str, tried))}; set it to the "
             f"directory of {self.folder}",
-            field=self.setting,
+            field=field,
         )
 
 

@@ -188,7 +188,7 @@ class ToHost:
         synchronous.
         """
         device = torch.device(config.device)
-        return cls(copies_on(device), _staging(config, on=config.async_to_host))
+        return cls(copies_on(device), _staging(config, on=config.copies.async_to_host))
 
     @classmethod
     def direct(cls) -> ToHost:
@@ -248,7 +248,7 @@ class ToDevice:
         synchronous.
         """
         device = torch.device(config.device)
-        return cls(device, copies_on(device), _staging(config, on=config.async_to_device))
+        return cls(device, copies_on(device), _staging(config, on=config.copies.async_to_device))
 
     @classmethod
     def direct(cls, device: torch.device) -> ToDevice:
@@ -340,10 +340,11 @@ def _staging(config: StageConfig, *, on: bool) -> Staging | None:
     """Return the pinned memory for one direction, or None if that direction is disabled. Raises
     `InvalidArgument` if the setting is invalid.
     """
-    if config.staging_bytes & (config.staging_bytes - 1):
+    if config.copies.staging_bytes & (config.copies.staging_bytes - 1):
         raise InvalidArgument(
-            f"staging_bytes: {config.staging_bytes} is not a power of two", field="staging_bytes"
+            f"copies.staging_bytes: {config.copies.staging_bytes} is not a power of two",
+            field="copies.staging_bytes",
         )
     if not on or torch.device(config.device).type != "cuda":
         return None
-    return Staging(config.staging_bytes, pinned=True)
+    return Staging(config.copies.staging_bytes, pinned=True)

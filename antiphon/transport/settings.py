@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from antiphon.deployment.schema import (
+from antiphon.deployment.stage_config import (
     LINK_BYTES,
     LINK_SESSION_BYTES,
     StageConfig,
@@ -44,17 +44,18 @@ class LinkSettings:
     @classmethod
     def of(cls, config: StageConfig, *, mutual_tls: bool = False) -> LinkSettings:
         """Return the settings of a stage. Raises `InvalidArgument` if a setting is invalid."""
-        if config.slab_bytes & (config.slab_bytes - 1):
+        if config.link.slab_bytes & (config.link.slab_bytes - 1):
             raise InvalidArgument(
-                f"slab_bytes: {config.slab_bytes} is not a power of two", field="slab_bytes"
+                f"link.slab_bytes: {config.link.slab_bytes} is not a power of two",
+                field="link.slab_bytes",
             )
         return cls(
-            config.transport,
+            config.link.transport,
             config.device,
-            config.slab_bytes,
-            config.resume_window_s,
-            config.link_session_bytes,
-            config.link_bytes,
+            config.link.slab_bytes,
+            config.link.resume_window_s,
+            config.link.session_bytes,
+            config.link.bytes,
             mutual_tls,
         )
 

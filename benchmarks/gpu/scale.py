@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from antiphon.deployment.stage_config import CopiesConfig, TorchConfig
 from antiphon.transport.device_edge import Staging, ToHost, copies_on
 from antiphon_services.lm.graphs import Bucketing, Eager, GraphPool
 from benchmarks.gpu.report import Figures
@@ -108,18 +109,21 @@ class Way:
     @property
     def settings(self) -> dict[str, Any]:
         """The fields of `StageConfig` for a stage that decodes one position at a time."""
-        return self.audio_settings | {"fused": self.fused}
+        return self._settings(fused=self.fused)
 
     @property
     def audio_settings(self) -> dict[str, Any]:
         """The fields of `StageConfig` for a stage that generates audio, which has no fused
         kernels.
         """
+        return self._settings(fused=False)
+
+    def _settings(self, *, fused: bool) -> dict[str, Any]:
         return {
-            "graphs": self.graphs,
-            "launch_ahead": self.launch_ahead,
-            "async_to_host": self.async_to_host,
-            "async_to_device": self.async_to_device,
+            "torch": TorchConfig(graphs=self.graphs, launch_ahead=self.launch_ahead, fused=fused),
+            "copies": CopiesConfig(
+                async_to_host=self.async_to_host, async_to_device=self.async_to_device
+            ),
         }
 
 

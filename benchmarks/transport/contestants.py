@@ -17,7 +17,7 @@ from itertools import count
 import grpc
 import numpy as np
 
-from antiphon.deployment.schema import TransportName
+from antiphon.deployment.stage_config import TransportName
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.payload.framed import FRAME_BYTES
 from antiphon.transport.settings import LinkSettings

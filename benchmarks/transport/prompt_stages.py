@@ -20,7 +20,7 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
-from antiphon.deployment.schema import TransportName
+from antiphon.deployment.stage_config import TransportName
 from antiphon.pipelines.qwen2_5_omni import CODES, PIPELINE, PROMPT, TALKER, THINKER, TOKENS
 from antiphon.runtime.engine import (
     Completed,

@@ -11,7 +11,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
 
-from antiphon.deployment.schema import TransportName
+from antiphon.deployment.stage_config import TransportName
 from antiphon.errors import ResourceExhausted
 from antiphon.transport.channel import KEEPALIVE_TIME_MS, PING_TIMEOUT_MS
 from antiphon.transport.payload.registry import attach_best, check_possible

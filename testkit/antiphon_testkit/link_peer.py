@@ -14,7 +14,7 @@ import random
 import sys
 from collections.abc import Sequence
 
-from antiphon.deployment.schema import TransportName
+from antiphon.deployment.stage_config import TransportName
 from antiphon.errors import ResourceExhausted
 from antiphon.transport.payload.registry import attach_best, check_possible
 from antiphon.transport.settings import LinkSettings

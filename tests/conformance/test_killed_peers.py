@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.deployment.schema import TransportName
+from antiphon.deployment.stage_config import TransportName
 from antiphon_testkit.check_killed_peer import check_killed_consumer, check_killed_producer
 
 # "nccl" is Gloo on the CPU, where these run.

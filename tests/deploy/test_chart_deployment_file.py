@@ -167,7 +167,9 @@ def test_every_stage_of_a_pipeline_gets_a_dtype_that_it_computes_in_when_acceler
 def test_settings_arrive_unchanged_when_they_are_large_or_fractional() -> None:
     deployment = render(
         {
-            "stageDefaults": {"config": {"hold_bytes": 1 << 33, "stall_timeout_s": 2.5}},
+            "stageDefaults": {
+                "config": {"sessions": {"hold_bytes": 1 << 33, "stall_timeout_s": 2.5}}
+            },
             "gateway": {
                 "config": {"limits": {"max_body_bytes": 123456789}, "queue": {"max_calls": 7}}
             },
@@ -175,7 +177,7 @@ def test_settings_arrive_unchanged_when_they_are_large_or_fractional() -> None:
             "model": {"name": "true"},
         }
     ).deployment_file()
-    assert deployment.stage("talker").hold_bytes == 1 << 33
+    assert deployment.stage("talker").sessions.hold_bytes == 1 << 33
     assert deployment.stage("talker").stall_timeout_s == 2.5
     assert deployment.gateway.limits.max_body_bytes == 123456789
     assert deployment.gateway.queue.max_calls == 7

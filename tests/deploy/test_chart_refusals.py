@@ -130,10 +130,13 @@ def test_values_are_refused_when_out_of_range(values: Values) -> None:
             "stages.talker.config.engine_args.tensor_parallel_size: 2 is more than the 1 of",
         ),
         (
-            {"stageDefaults": {"config": {"slab_bytes": 100_000_000}}},
-            "config.slab_bytes: 100000000 must be a power of two",
+            {"stageDefaults": {"config": {"link": {"slab_bytes": 100_000_000}}}},
+            "config.link.slab_bytes: 100000000 must be a power of two",
         ),
-        ({"stageDefaults": {"config": {"staging_bytes": 65_537}}}, "config.staging_bytes: 65537"),
+        (
+            {"stageDefaults": {"config": {"copies": {"staging_bytes": 65_537}}}},
+            "config.copies.staging_bytes: 65537",
+        ),
         (
             {"stages": {"talker": {"resources": {"requests": {"memory": "5Gi"}}}}},
             "stages.talker.resources.requests.memory: 5Gi must not be more than resources.limits.m",
@@ -262,8 +265,10 @@ def test_render_fails_with_the_reason_when_values_contradict(values: Values, rea
 
 @pytest.mark.parametrize("slab_bytes", [1 << 17, 1 << 28, 1 << 40])
 def test_slab_is_accepted_when_it_is_a_power_of_two(slab_bytes: int) -> None:
-    deployment = render({"stageDefaults": {"config": {"slab_bytes": slab_bytes}}}).deployment_file()
-    assert deployment.stage("talker").slab_bytes == slab_bytes
+    deployment = render(
+        {"stageDefaults": {"config": {"link": {"slab_bytes": slab_bytes}}}}
+    ).deployment_file()
+    assert deployment.stage("talker").link.slab_bytes == slab_bytes
 
 
 @pytest.mark.parametrize(

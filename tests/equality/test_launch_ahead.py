@@ -12,6 +12,7 @@ import pytest_asyncio
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.gateway_settings import with_settings
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.warm.launcher import WarmLauncher
@@ -42,7 +43,7 @@ def shape(request: pytest.FixtureRequest) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def client(checkpoint: Path, thinker: StageConfig) -> AsyncIterator[antiphon.AsyncClient]:
-    talker = StageConfig(launch_ahead=True)
+    talker = stage_config(launch_ahead=True)
     plain = local_deployment(checkpoint, thinker=thinker, talker=talker)
     gateway = with_settings(plain.gateway, max_stage_ahead_seconds=AHEAD_SECONDS)
     deployment = msgspec.structs.replace(plain, gateway=gateway)

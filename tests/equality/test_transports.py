@@ -13,11 +13,11 @@ import pytest
 import pytest_asyncio
 
 import antiphon
-from antiphon.deployment.schema import StageConfig
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.conversations import conversation
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_testkit.qwen3_omni.reference import Case
 from antiphon_tools.launcher.launcher import Running
@@ -70,7 +70,7 @@ def shape(request: pytest.FixtureRequest) -> str:
 async def deployed(
     request: pytest.FixtureRequest, checkpoint: Path
 ) -> AsyncIterator[tuple[str, Running]]:
-    stages = {role: StageConfig(**DEPLOYMENTS[request.param]) for role in ROLES}
+    stages = {role: stage_config(**DEPLOYMENTS[request.param]) for role in ROLES}
     async with WarmLauncher(local_deployment(checkpoint, **stages)) as running:
         yield request.param, running
 

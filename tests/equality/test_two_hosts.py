@@ -25,11 +25,12 @@ from antiphon.deployment.schema import (
     Deployment,
     GatewayConfig,
     StageConfig,
-    TransportName,
     dump_deployment,
 )
+from antiphon.deployment.stage_config import TransportName
 from antiphon.errors import Unavailable
 from antiphon_testkit.conversations import conversation
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.qwen3_omni.reference import Case, Reference
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
 from antiphon_tools.launcher.events import LaunchEvent, Output
@@ -127,7 +128,7 @@ async def running_on(
 ) -> AsyncIterator[Running]:
     """All services, with this setting of their links."""
     told, services = Told(), dict[str, ServiceProcess]()
-    config = StageConfig(transport=transport, resume_window_s=RESUME_S)
+    config = stage_config(transport=transport, resume_window_s=RESUME_S)
 
     async def start(role: str, *arguments: str) -> None:
         program = ("tests.cluster.in_namespace", hosts.name(host_of.get(role, SECOND)))

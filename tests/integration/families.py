@@ -10,7 +10,8 @@ import httpx
 import numpy as np
 
 import antiphon
-from antiphon.deployment.schema import Deployment, StageConfig, TransportName
+from antiphon.deployment.schema import Deployment, StageConfig
+from antiphon.deployment.stage_config import TransportName
 from antiphon.pipelines.graph import VARIES, Pipeline, TensorSpec
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
 from antiphon.tracing.tracing import open_tracing

@@ -20,10 +20,10 @@ import pytest_asyncio
 
 import antiphon
 from antiphon import SamplingRequest
-from antiphon.deployment.schema import StageConfig
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import speech_pb2, speech_pb2_grpc, stage_pb2
 from antiphon.wire.stubs import stage_stub
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.gateway_settings import with_settings
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Running
@@ -52,7 +52,7 @@ NARROW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 64 << 10))
 
 @asynccontextmanager
 async def launched(checkpoint: Path, ahead_s: float) -> AsyncIterator[Running]:
-    stage = StageConfig(stall_timeout_s=STALL_S)
+    stage = stage_config(stall_timeout_s=STALL_S)
     deployment = local_deployment(checkpoint, thinker=stage, talker=stage, code2wav=stage)
     gateway = with_settings(
         deployment.gateway, max_ahead_seconds=ahead_s, max_stage_ahead_seconds=ahead_s

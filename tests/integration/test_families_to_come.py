@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import antiphon
-from antiphon.deployment.schema import TransportName
+from antiphon.deployment.stage_config import TransportName
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage

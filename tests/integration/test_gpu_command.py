@@ -260,7 +260,7 @@ def test_every_switch_has_a_row_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_pa
     compared = [each.name for each in fidelity_rows(gpu, tmp_path)]
     assert any("fused" in name for name in compared)
     # A stage that makes audio has no such setting.
-    assert StageConfig(**Way(True, fused=True).audio_settings).graphs
+    assert StageConfig(**Way(True, fused=True).audio_settings).torch.graphs
 
 
 def test_list_of_wheels_has_what_stages_and_gateway_need_in_the_versions_of_the_locks() -> None:

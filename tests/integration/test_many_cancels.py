@@ -22,10 +22,10 @@ import pytest
 import pytest_asyncio
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 
-from antiphon.deployment.schema import StageConfig
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.gateway_settings import with_settings
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
@@ -57,7 +57,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
     path = directory / "generation_config.json"
     settings = {"talker_do_sample": False, "talker_max_new_tokens": 60}
     path.write_bytes(msgspec.json.encode(json.loads(path.read_bytes()) | settings))
-    stage = StageConfig(slots=CONVERSATIONS, step_timeout_s=120.0, stall_timeout_s=120.0)
+    stage = stage_config(slots=CONVERSATIONS, step_timeout_s=120.0, stall_timeout_s=120.0)
     deployment = local_deployment(directory, thinker=stage, talker=stage, code2wav=stage)
     gateway = with_settings(deployment.gateway, probe_timeout_s=60.0)
     async with WarmLauncher(msgspec.structs.replace(deployment, gateway=gateway)) as running:

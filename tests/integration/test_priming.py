@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from antiphon.deployment.schema import TransportName
+from antiphon.deployment.stage_config import TransportName
 from antiphon.pipelines.graph import Edge
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage

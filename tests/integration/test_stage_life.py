@@ -13,6 +13,7 @@ import pytest
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Unavailable
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_tools.warm.launcher import WarmLauncher, WarmProcess
 from tests.integration.stoppable_deployment import (
     DEAD,
@@ -43,7 +44,7 @@ TOLD = {
 async def test_frozen_hung_and_dead_stage_end_calls_are_told_and_recover(
     talkative: Path, tmp_path: Path
 ) -> None:
-    config = StageConfig(step_timeout_s=2.0)
+    config = stage_config(step_timeout_s=2.0)
     async with deployment_with(tmp_path, talkative, config, **WARM) as (running, stage):
         for failure in FAILURES:
             outcome = await fail(running, stage, failure)

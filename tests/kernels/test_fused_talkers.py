@@ -14,6 +14,7 @@ from antiphon.pipelines import qwen2_5_omni, qwen3_omni, qwen3_tts
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import InputChunk
 from antiphon_services.stage.loading import load_stage
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni25
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import SMALL
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint as build_omni3
@@ -46,7 +47,7 @@ def test_codes_are_equal_and_no_position_is_compiled_for(family: str, tmp_path: 
     model = tmp_path / "model"
     build(model)
     plain = StageConfig(slots=2, context_limit=256, engine="torch")
-    fused = StageConfig(slots=2, context_limit=256, engine="torch", fused=True)
+    fused = stage_config(slots=2, context_limit=256, engine="torch", fused=True)
     inputs = said(pipeline, model, plain)
     wanted, made = [], []
     for config, codes in ((plain, wanted), (fused, made)):

@@ -16,6 +16,8 @@ from antiphon.errors import AntiphonError, Unavailable
 from antiphon.runtime.session.facts import EngineStepped
 
 FAILURES_TO_PAUSE = 2
+PAUSE_S = 5.0
+"""The time in seconds for which a stage accepts no sessions after consecutive failures."""
 
 Told = Callable[[AntiphonError | None, bool], None]
 """A function that is called with the current fault, or None, and with whether the fault may be
@@ -82,7 +84,7 @@ class EngineFaults:
     def _begin_pause(self, error: AntiphonError) -> None:
         self._failing = Unavailable(
             f"the engine has failed in {self._failures} steps in a row ({error.message}); it is "
-            f"tried again in {self._pause_s:g} s (failing_pause_s)",
+            f"tried again in {self._pause_s:g} s",
             retry_after_s=self._pause_s,
         )
         if self._pause is not None:

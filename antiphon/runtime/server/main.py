@@ -42,7 +42,7 @@ from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.process import run
 from antiphon.runtime.server.callers import callers_of
 from antiphon.runtime.server.description import StageIdentity
-from antiphon.runtime.server.engine_faults import EngineFaults
+from antiphon.runtime.server.engine_faults import PAUSE_S, EngineFaults
 from antiphon.runtime.server.health import SERVICE_NAME, Health
 from antiphon.runtime.server.health_endpoint import health_endpoint
 from antiphon.runtime.server.link_port import LinkPort
@@ -321,14 +321,14 @@ def _start_stage(
         plan,
         link_identity,
         links=links,
-        outbox_bytes=config.outbox_bytes,
+        outbox_bytes=config.sessions.outbox_bytes,
         engine_nice=config.engine_nice or 0,
-        mailbox_bytes=config.mailbox_bytes,
+        mailbox_bytes=config.sessions.mailbox_bytes,
         step_timeout_s=_step_timeout_s(config),
         faults=EngineFaults(
             lambda fault, passes: healthiness.note("engine", fault, passes=passes),
-            pause_s=config.failing_pause_s,
-            hung_s=config.hung_timeout_s,
+            pause_s=PAUSE_S,
+            hung_s=config.watchdog.hung_timeout_s,
         ),
         connect=lambda at, edge: open_channel(tls, at, consumers[edge], CHANNEL_OPTIONS),
     )
@@ -345,8 +345,8 @@ def _link_settings(deployment: Deployment, config: StageConfig) -> LinkSettings:
 
 def _step_timeout_s(config: StageConfig) -> float:
     """Return the configured step timeout, or the default for the device."""
-    if config.step_timeout_s is not None:
-        return config.step_timeout_s
+    if config.watchdog.step_timeout_s is not None:
+        return config.watchdog.step_timeout_s
     return STEP_TIMEOUT_CPU_S if config.device == "cpu" else STEP_TIMEOUT_ACCELERATOR_S
 
 

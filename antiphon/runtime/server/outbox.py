@@ -48,7 +48,7 @@ class Outbox(Generic[Item]):
         if size_bytes and self._bytes and self._bytes + size_bytes > self._limit_bytes:
             raise ResourceExhausted(
                 f"the reader is {self._bytes} bytes behind and {size_bytes} more came: at most "
-                f"{self._limit_bytes} may wait (outbox_bytes)"
+                f"{self._limit_bytes} may wait (sessions.outbox_bytes)"
             )
         if len(self._items) >= MAX_ITEMS:
             raise ResourceExhausted(f"the reader is {MAX_ITEMS} messages behind, no more may wait")

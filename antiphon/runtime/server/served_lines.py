@@ -201,6 +201,7 @@ class ServedLines:
     def _give_up(self, number: int) -> None:
         log.warning("line %d: its client takes nothing", number)
         error = DeadlineExceeded(
-            f"the client has processed nothing for {self._patience_s:g} s (idle_session_timeout_s)"
+            f"the client has processed nothing for {self._patience_s:g} s "
+            "(sessions.idle_session_timeout_s)"
         )
         self._table.give_up(number, error)

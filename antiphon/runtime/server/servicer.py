@@ -195,7 +195,5 @@ async def _opening(
         async with asyncio.timeout(timeout_s):
             first = await anext(incoming, None)
     except TimeoutError as error:
-        raise DeadlineExceeded(
-            f"open: nothing came for {timeout_s:g} s (hold_timeout_s)", field="open"
-        ) from error
+        raise DeadlineExceeded(f"open: nothing came for {timeout_s:g} s", field="open") from error
     return check_opening(first)

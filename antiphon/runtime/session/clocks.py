@@ -30,9 +30,9 @@ class SessionClocks:
         hears = any(edge.producer == CLIENT for edge in plan.inputs.values())
         limits = plan.limits
         self._listening = (
-            (limits.live_input_timeout_s, " (live_input_timeout_s)")
+            (limits.live_input_timeout_s, " (sessions.live_input_timeout_s)")
             if hears
-            else (limits.idle_session_timeout_s, " (idle_session_timeout_s)")
+            else (limits.idle_session_timeout_s, " (sessions.idle_session_timeout_s)")
         )
 
     def next_deadline(self, segment: Segment | None) -> float | None:
@@ -77,6 +77,6 @@ class SessionClocks:
             return None
         return DeadlineExceeded(
             f"{self._role}: the session had no open segment for {timeout_s:g} s "
-            "(idle_session_timeout_s)",
+            "(sessions.idle_session_timeout_s)",
             stage=self._role,
         )

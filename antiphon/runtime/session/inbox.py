@@ -86,7 +86,7 @@ class EarlyChunks:
         if self.held_bytes + size_bytes > self._limit_bytes:
             raise ResourceExhausted(
                 f"{chunk.edge}: chunks for unopened sessions fill {self._limit_bytes} bytes "
-                "(hold_bytes)",
+                "(sessions.hold_bytes)",
                 edge=chunk.edge,
             )
         self._held.setdefault(chunk.session_id, []).append(arrival)

@@ -21,6 +21,8 @@ MAX_WINDOW = 1 << 32
 """The maximum window in positions. This is years of audio, and small enough for totals to fit into
 a message field.
 """
+HOLD_TIMEOUT_S = 10.0
+"""The maximum time in seconds for which a chunk is held until its session is opened."""
 MAX_SECONDS = 366 * 86_400.0
 MAX_DESTINATIONS = 16
 MAX_ADDRESS = 256
@@ -49,14 +51,14 @@ class StageLimits:
         """
         return cls(
             slots=config.slots,
-            stall_timeout_s=config.stall_timeout_s,
-            hold_timeout_s=config.hold_timeout_s,
-            hold_bytes=config.hold_bytes,
-            max_sessions=config.max_sessions,
+            stall_timeout_s=config.sessions.stall_timeout_s,
+            hold_timeout_s=HOLD_TIMEOUT_S,
+            hold_bytes=config.sessions.hold_bytes,
+            max_sessions=config.sessions.max_sessions,
             idle_session_timeout_s=max(
-                config.idle_session_timeout_s, gateway.limits.request_timeout_s
+                config.sessions.idle_session_timeout_s, gateway.limits.request_timeout_s
             ),
-            live_input_timeout_s=config.live_input_timeout_s,
+            live_input_timeout_s=config.sessions.live_input_timeout_s,
         )
 
     progress_s: float = 1.0

@@ -49,7 +49,7 @@ class SegmentOrder:
         if self._early_bytes > self._hold_bytes:
             raise ResourceExhausted(
                 f"{chunk.edge}: chunks of later segments fill {self._hold_bytes} bytes "
-                "(hold_bytes)",
+                "(sessions.hold_bytes)",
                 edge=chunk.edge,
             )
         self._early.append(chunk)

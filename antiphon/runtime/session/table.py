@@ -112,7 +112,8 @@ class SessionTable:
         if len(self._sessions.by_id) >= most:
             self._tally.sessions_refused += 1
             raise ResourceExhausted(
-                f"{self._plan.role}: {most} sessions are registered, no more may be (max_sessions)",
+                f"{self._plan.role}: {most} sessions are registered, no more may be "
+                "(sessions.max_sessions)",
                 retry_after_s=1.0,
             )
         rooms = self._sessions.no_slot, self._sessions.leaving
@@ -340,7 +341,7 @@ class SessionTable:
         for session_id, arrivals in self._holding.expired(now):
             late = DeadlineExceeded(
                 f"{self._plan.role}: session {session_id} was not opened within "
-                f"{self._plan.limits.hold_timeout_s:g} s of its first chunk (hold_timeout_s)"
+                f"{self._plan.limits.hold_timeout_s:g} s of its first chunk"
             )
             self._holding.close(session_id, late)
             done.append(arrivals[0].refusal(late))

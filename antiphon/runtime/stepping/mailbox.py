@@ -48,7 +48,7 @@ class EngineMailbox:
         if size and self._bytes and self._bytes + size > self._max_bytes:
             raise ResourceExhausted(
                 f"{self._bytes} bytes of input wait for the engine, which leaves no room for "
-                f"{size} more within mailbox_bytes ({self._max_bytes})"
+                f"{size} more within sessions.mailbox_bytes ({self._max_bytes})"
             )
         self._add(command, size)
 

@@ -302,16 +302,16 @@ async def _attach(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> At
 def _check(settings: LinkSettings) -> None:
     if settings.mutual_tls:
         raise InvalidArgument(
-            f"transport: {NAME}: what it carries is not encrypted; with mutual_tls, take auto, "
-            "shared_memory or grpc",
-            field="transport",
+            f"link.transport: {NAME}: what it carries is not encrypted; with mutual_tls, take "
+            "auto, shared_memory or grpc",
+            field="link.transport",
         )
     try:
         library = library_for(settings.device)
     except (ImportError, RuntimeError) as error:
-        raise InvalidArgument(f"transport: {NAME}: {error}", field="transport") from error
+        raise InvalidArgument(f"link.transport: {NAME}: {error}", field="link.transport") from error
     if settings.device.startswith("cuda") and library != NCCL:
-        raise InvalidArgument("transport: this torch has no NCCL", field="transport")
+        raise InvalidArgument("link.transport: this torch has no NCCL", field="link.transport")
 
 
 TRANSPORT = Transport(

@@ -134,7 +134,7 @@ async def _make_sender(settings: LinkSettings, address: str, write: WriteMessage
 
 def _check(settings: LinkSettings) -> None:
     if not has_anonymous_files():
-        raise InvalidArgument(f"transport: {_NO_FILES}", field="transport")
+        raise InvalidArgument(f"link.transport: {_NO_FILES}", field="link.transport")
 
 
 TRANSPORT = Transport(

@@ -169,8 +169,9 @@
 {{- if and .root.Values.networkPolicy.enabled $config.trace_endpoint (not (regexMatch ":[0-9]+$" $config.trace_endpoint)) -}}
 {{- fail (printf "stages.%s.config.trace_endpoint: %s names no port, and a NetworkPolicy opens ports alone" .role $config.trace_endpoint) -}}
 {{- end -}}
-{{- range $key := list "slab_bytes" "staging_bytes" -}}
-{{- $bytes := get $config $key -}}
+{{- range $key := list "link.slab_bytes" "copies.staging_bytes" -}}
+{{- $path := splitList "." $key -}}
+{{- $bytes := dig (first $path) (last $path) nil $config -}}
 {{- if and $bytes (ne (include "antiphon.isPowerOfTwo" $bytes) "true") -}}
 {{- fail (printf "stages.%s.config.%s: %v must be a power of two" $.role $key (int64 $bytes)) -}}
 {{- end -}}

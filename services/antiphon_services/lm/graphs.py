@@ -117,7 +117,7 @@ class GraphPool:
                     outputs = function()
             except RuntimeError as error:
                 raise FailedPrecondition(
-                    f"graphs: capturing on {self._device} failed; set it to false: {error}"
+                    f"torch.graphs: capturing on {self._device} failed; set it to false: {error}"
                 ) from error
             # The first replay is slower because it uploads the graph.
             graph.replay()
@@ -149,5 +149,5 @@ def graphs_of(config: StageConfig) -> Bucketing | None:
     """
     device = torch.device(config.device)
     if device.type == "cuda":
-        return GraphPool(device) if config.graphs else None
-    return Eager if config.fused else None
+        return GraphPool(device) if config.torch.graphs else None
+    return Eager if config.torch.fused else None

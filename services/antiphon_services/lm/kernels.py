@@ -149,10 +149,10 @@ class Kernels:
             self.gate(torch.ones(1, 8, device=device))
         except Exception as error:
             raise FailedPrecondition(
-                f"fused: torch.compile makes no kernel for {device}: {type(error).__name__}: "
+                f"torch.fused: torch.compile makes no kernel for {device}: {type(error).__name__}: "
                 f"{_first_line(error)}; install a C compiler and, for a GPU, the triton of this "
-                "torch, or set fused to false",
-                field="fused",
+                "torch, or set torch.fused to false",
+                field="torch.fused",
             ) from error
 
 
@@ -191,17 +191,17 @@ def kernels_of(config: StageConfig) -> Kernels | None:
     Raises `InvalidArgument` if the settings are not compatible, and `FailedPrecondition` if
     compilation fails.
     """
-    if not config.fused:
+    if not config.torch.fused:
         return None
     device = torch.device(config.device)
     if device.type == "cpu":
         kernels = Kernels()
     else:
-        if not config.graphs:
+        if not config.torch.graphs:
             raise InvalidArgument(
-                "fused: compiled kernels take longer to launch than they save outside CUDA graphs; "
-                "set graphs to true, or fused to false",
-                field="fused",
+                "torch.fused: compiled kernels take longer to launch than they save outside CUDA "
+                "graphs; set torch.graphs to true, or torch.fused to false",
+                field="torch.fused",
             )
         kernels = Kernels(_triton_choose())
     kernels.check(device)
@@ -213,8 +213,8 @@ def _triton_choose() -> Choose:
         from antiphon_services.lm.draw_kernel import choose_fused
     except ImportError as error:
         raise FailedPrecondition(
-            f"fused: draws are a kernel in Triton, which cannot be imported: {error}; install the "
-            "triton of this torch, or set fused to false",
-            field="fused",
+            f"torch.fused: draws are a kernel in Triton, which cannot be imported: {error}; "
+            "install the triton of this torch, or set torch.fused to false",
+            field="torch.fused",
         ) from error
     return choose_fused

@@ -59,7 +59,7 @@ class Readback:
     @classmethod
     def of(cls, config: StageConfig) -> Readback:
         """Return the read-back for a stage. It is asynchronous if launch-ahead is enabled."""
-        return cls(ToHost.of(config) if config.launch_ahead else None)
+        return cls(ToHost.of(config) if config.torch.launch_ahead else None)
 
     def begin(self, rows: torch.Tensor, order: Sequence[int]) -> list[PendingDraw]:
         """Start to copy `rows` (int64 [n, G + 1]). Nothing else may write to this tensor.
@@ -74,9 +74,10 @@ def check_launch_ahead(config: StageConfig) -> None:
     """Raise `InvalidArgument` if the configured read-back would make each step wait for the
     host.
     """
-    if config.launch_ahead and config.device.startswith("cuda") and not config.async_to_host:
+    on_gpu = config.device.startswith("cuda")
+    if config.torch.launch_ahead and on_gpu and not config.copies.async_to_host:
         raise InvalidArgument(
-            "launch_ahead: frames must come to the host beside the next step; "
-            "set async_to_host to true, or launch_ahead to false",
-            field="launch_ahead",
+            "torch.launch_ahead: frames must come to the host beside the next step; "
+            "set copies.async_to_host to true, or torch.launch_ahead to false",
+            field="torch.launch_ahead",
         )

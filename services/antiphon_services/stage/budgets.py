@@ -47,9 +47,9 @@ def text_rows(config: StageConfig) -> int:
     """Return the maximum number of prompt rows in a text step. It is the setting or the default for
     the device.
     """
-    return config.prefill_rows or (GPU_TEXT_ROWS if on_gpu(config) else PREFILL_ROWS)
+    return config.torch.prefill_rows or (GPU_TEXT_ROWS if on_gpu(config) else PREFILL_ROWS)
 
 
 def frame_rows(config: StageConfig) -> int:
     """Return the maximum number of prompt rows in a step that draws codec frames."""
-    return config.prefill_rows or (GPU_FRAME_ROWS if on_gpu(config) else PREFILL_ROWS)
+    return config.torch.prefill_rows or (GPU_FRAME_ROWS if on_gpu(config) else PREFILL_ROWS)

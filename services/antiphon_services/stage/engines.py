@@ -28,10 +28,10 @@ def require_torch(role: str, config: StageConfig) -> None:
 
 def refuse_fused(role: str, config: StageConfig) -> None:
     """Raise `InvalidArgument` if fused kernels are configured for a stage that has none."""
-    if config.fused:
+    if config.torch.fused:
         raise InvalidArgument(
-            f"fused: the {role} has no fused kernels; set fused to false",
-            field="fused",
+            f"torch.fused: the {role} has no fused kernels; set torch.fused to false",
+            field="torch.fused",
         )
 
 

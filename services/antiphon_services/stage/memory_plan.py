@@ -358,8 +358,8 @@ def check_room(memory: StageMemory) -> None:
     if weights + streams > free:
         field, remedy = "device", "free the GPU's memory"
         if weights <= free:
-            field = "flow_cache_bytes"
-            remedy = f"lower flow_cache_bytes to {free - weights} or less, or {remedy}"
+            field = "memory.flow_cache_bytes"
+            remedy = f"lower {field} to {free - weights} or less, or {remedy}"
         raise InvalidArgument(
             f"{role}: does not fit on {config.device}: {told}; {remedy}", field=field
         )

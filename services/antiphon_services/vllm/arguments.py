@@ -125,7 +125,7 @@ def engine_arguments(
             arguments |= {"distributed_executor_backend": "uni"}
     arguments |= {"enable_mm_embeds": media.audio > 0}
     if tap is not None:
-        arguments |= _tapped(overrides, tap, config.hidden_row_bytes)
+        arguments |= _tapped(overrides, tap, config.memory.hidden_row_bytes)
     try:
         structured = StructuredOutputsConfig(
             **{"backend": SCHEMA_BACKEND} | given.get("structured_outputs_config", {})

@@ -74,7 +74,7 @@ def vocoder_stage(
     config: StageConfig,
     bucketing: Bucketing | None = None,
 ) -> LoadedStage:
-    """Return the stage, which is ready to run. By default, `config.graphs` determines `bucketing`.
+    """Return the stage, which is ready to run. By default, `torch.graphs` determines `bucketing`.
 
     Raises `FailedPrecondition` if the vocoder cannot be streamed.
     """

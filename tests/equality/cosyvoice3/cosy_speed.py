@@ -32,12 +32,12 @@ import numpy as np
 import torch
 
 import antiphon
-from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.cosyvoice3 import PIPELINE
 from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
 from antiphon_services.flow.work import run_to_end
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import build_tiny_cosyvoice
 from antiphon_testkit.cosyvoice3.tiny_shape import CosyVoiceShape
+from antiphon_testkit.flat_settings import stage_config
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.processes import descendants, own_and_cpu_s_of
 from benchmarks.comparison.rounds import Comparison, Figures, Side
@@ -233,7 +233,7 @@ def load(folder: Path, cache_bytes: int) -> SpeechDecoder:
     vendors.PreTrainedConfig = vendors.PretrainedConfig
     from antiphon_services.cosyvoice3.code2wav.load import load_decoder
 
-    return load_decoder(folder, StageConfig(flow_cache_bytes=cache_bytes))
+    return load_decoder(folder, stage_config(flow_cache_bytes=cache_bytes))
 
 
 async def compare(given: argparse.Namespace) -> None:

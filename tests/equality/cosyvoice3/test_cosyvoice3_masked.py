@@ -17,11 +17,11 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from antiphon.deployment.schema import StageConfig
 from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
 from antiphon_services.cosyvoice3.code2wav.load import load_decoder
 from antiphon_services.cosyvoice3.code2wav.mel_stream import MelStream
 from antiphon_services.flow.work import run_to_end
+from antiphon_testkit.flat_settings import stage_config
 from tests.equality.cosyvoice3.cosy_asking import AUDIO_TOLERANCE, SAMPLES_PER_CODE, Recorded
 from tests.equality.cosyvoice3.cosy_cases import AUDIO_STEP
 from tests.equality.cosyvoice3.cosy_masked import (
@@ -45,7 +45,7 @@ CACHES = {"none": 0, "few": 3, "all": 20}
 @pytest.fixture(scope="module", params=CACHES)
 def decoder(request: pytest.FixtureRequest, cosy_checkpoints: dict[str, Path]) -> SpeechDecoder:
     torch.set_num_threads(1)
-    config = StageConfig(flow_cache_bytes=CACHES[request.param] * PAGE)
+    config = stage_config(flow_cache_bytes=CACHES[request.param] * PAGE)
     return load_decoder(cosy_checkpoints["voices"], config)
 
 

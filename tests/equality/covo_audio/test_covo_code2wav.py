@@ -25,6 +25,7 @@ from antiphon_services.flow.work import run_to_end
 from antiphon_services.vocoder.stage import NO_SAMPLING
 from antiphon_testkit.covo_audio.tiny_checkpoint import PRESETS, VOICE_FOLDER
 from antiphon_testkit.drive_engine import SegmentOutput, run_segments
+from antiphon_testkit.flat_settings import stage_config
 from tests.equality.covo_audio.covo_cases import AUDIO_STEP, CODES_CASES, codes_of, key_of
 from tests.equality.covo_audio.covo_truth import CovoTruth
 
@@ -190,18 +191,18 @@ def test_a_missing_voice_is_named_with_its_directory(
 ) -> None:
     folder = tmp_path / "voice"
     with pytest.raises(FailedPrecondition) as missing:
-        load(covo_checkpoint, StageConfig(voice_dir=str(folder)))
+        load(covo_checkpoint, stage_config(voice_dir=str(folder)))
     assert str(folder) in missing.value.message
     assert all(name in missing.value.message for name in VOICE_FILES)
     shutil.copytree(covo_checkpoint / VOICE_FOLDER, folder)
-    load(covo_checkpoint, StageConfig(voice_dir=str(folder)))
+    load(covo_checkpoint, stage_config(voice_dir=str(folder)))
     assert LICENCE in caplog.text
     (folder / VOICE_FILES[1]).unlink()
     with pytest.raises(FailedPrecondition, match=f"lacks {VOICE_FILES[1]};"):
-        load(covo_checkpoint, StageConfig(voice_dir=str(folder)))
+        load(covo_checkpoint, stage_config(voice_dir=str(folder)))
     np.save(folder / VOICE_FILES[1], np.zeros((1, 8, 7), np.float32))
     with pytest.raises(FailedPrecondition, match="last axis"):
-        load(covo_checkpoint, StageConfig(voice_dir=str(folder)))
+        load(covo_checkpoint, stage_config(voice_dir=str(folder)))
 
 
 @pytest.mark.parametrize("stored", [torch.float16, torch.float32])

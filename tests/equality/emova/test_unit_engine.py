@@ -22,6 +22,7 @@ from antiphon_services.emova.unit_stage import UnitTerms, unit_stage
 from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_testkit.drive_engine import run_segment, run_segments
 from antiphon_testkit.emova.tiny_speech_tokenizer import STYLES, write_tiny_speech_tokenizer
+from antiphon_testkit.flat_settings import stage_config
 from tests.equality.emova.emova_cases import SAMPLE_STEP, SEED, UNIT_CASES, UnitCase
 
 pytestmark = pytest.mark.equality
@@ -265,7 +266,7 @@ def test_settings_that_do_not_apply_are_refused(tokenizer: Path) -> None:
     for config, field in (
         (StageConfig(engine="vllm"), "engine"),
         (StageConfig(context_limit=MOST_UNITS + 1), "context_limit"),
-        (StageConfig(fused=True), "fused"),
+        (stage_config(fused=True), "torch.fused"),
     ):
         with pytest.raises(InvalidArgument) as refusal:
             load(tokenizer, config)

@@ -21,6 +21,7 @@ from antiphon_services.magvit.drawing_stage import drawing_stage
 from antiphon_services.magvit.image_sizes import IMAGE_ENTRIES, MOST_SIDE_TOKENS
 from antiphon_services.vocoder.stage import NO_SAMPLING
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.magvit.tiny_image_tokenizer import SCALE, write_tiny_image_tokenizer
 from tests.equality.magvit.magvit_cases import DRAWN_CASES, SEED, DrawnCase
 
@@ -210,7 +211,7 @@ def test_settings_that_do_not_apply_are_refused(tokenizer: Path) -> None:
     for config, field in (
         (StageConfig(engine="vllm"), "engine"),
         (StageConfig(context_limit=MOST_SIDE_TOKENS**2 + 1), "context_limit"),
-        (StageConfig(fused=True), "fused"),
+        (stage_config(fused=True), "torch.fused"),
     ):
         with pytest.raises(InvalidArgument) as refusal:
             drawing_stage(TERMS, tokenizer, tokenizer, config)

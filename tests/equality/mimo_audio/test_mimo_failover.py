@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 
 import antiphon
-from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.mimo_audio import PIPELINE
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.gateway_settings import with_settings
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_testkit.mimo_audio.tiny_checkpoint import LANGUAGE_MODEL
@@ -44,7 +44,7 @@ DRAWN = {"temperature": 1.0, "seed": 62, "max_tokens": 300}
 async def replicas(mimo_checkpoints: dict[str, Path]) -> AsyncIterator[Running]:
     """Two processes of each stage, new ones for each test: the answer needs the second one."""
     stages = dict.fromkeys(
-        PIPELINE.roles, StageConfig(slots=2, replicas=REPLICAS, right_context_codes=8)
+        PIPELINE.roles, stage_config(slots=2, replicas=REPLICAS, right_context_codes=8)
     )
     deployment = local_deployment(mimo_checkpoints["marks"] / LANGUAGE_MODEL, **stages)
     ahead = {"max_ahead_seconds": AHEAD_S, "max_stage_ahead_seconds": AHEAD_S}

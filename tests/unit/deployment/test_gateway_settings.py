@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.deployment.gateway_config import GROUPS, GatewayConfig, grouped_path
+from antiphon.deployment.gateway_config import GATEWAY_SETTINGS
 from antiphon.deployment.schema import deployment_of
+from antiphon.deployment.setting_groups import SettingGroups
+from antiphon.deployment.stage_config import STAGE_SETTINGS
 from antiphon.errors import InvalidArgument
 from antiphon_testkit.gateway_settings import gateway_config, with_settings
 
@@ -63,23 +65,26 @@ def test_a_setting_that_there_is_not_is_refused(gateway: dict[str, object], mess
         deployment_of({"gateway": gateway})
 
 
-def test_a_group_of_the_gateway_is_what_the_schema_says() -> None:
+@pytest.mark.parametrize("known", [GATEWAY_SETTINGS, STAGE_SETTINGS])
+def test_a_group_is_what_the_schema_says(known: SettingGroups) -> None:
+    made = known.kind()
     groups = {
         name: type(value)
-        for name in GatewayConfig.__struct_fields__
-        if type(value := getattr(GatewayConfig(), name)) in GROUPS.values()
+        for name in known.kind.__struct_fields__
+        if type(value := getattr(made, name)) in known.groups.values()
     }
-    assert groups == GROUPS
-    for kind in GROUPS.values():
+    assert groups == known.groups
+    for kind in known.groups.values():
         assert kind.__doc__
 
 
-def test_each_setting_has_a_flat_name_of_its_own() -> None:
+@pytest.mark.parametrize("known", [GATEWAY_SETTINGS, STAGE_SETTINGS])
+def test_each_setting_has_a_flat_name_of_its_own(known: SettingGroups) -> None:
     """Else a former name, or a test that sets one, could mean two settings."""
-    for group, kind in GROUPS.items():
+    for group, kind in known.groups.items():
         for leaf in kind.__struct_fields__:
-            assert grouped_path(f"{group}_{leaf}") == (group, leaf)
-    assert grouped_path("timeout_s") is None
+            assert known.grouped_path(f"{group}_{leaf}") == (group, leaf)
+    assert known.grouped_path("timeout_s") is None
 
 
 def test_settings_of_tests_change_what_they_name() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.registry import own_pipelines, pipeline_of
 from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import build_tiny_cosyvoice
 from antiphon_testkit.covo_audio.tiny_checkpoint import build_tiny_covo
 from antiphon_testkit.dynin_omni.tiny_checkpoint import build_tiny_dynin
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.mimo_audio.tiny_checkpoint import (
     AUDIO_TOKENIZER,
     LANGUAGE_MODEL,
@@ -116,6 +116,6 @@ def test_the_files_of_a_download_are_those_that_stages_read(tmp_path: Path, case
     check_checkpoint(downloaded)
     assert pipeline_of(downloaded).name == pipeline.name
     tokenizer = str(tmp_path / "made" / AUDIO_TOKENIZER) if case == "mimo_audio" else ""
-    config = StageConfig(slots=1, audio_tokenizer_dir=tokenizer)
+    config = stage_config(slots=1, audio_tokenizer_dir=tokenizer)
     for role in pipeline.roles:
         assert load_stage(pipeline, role, downloaded, config).facts.checkpoint_fingerprint

@@ -15,6 +15,7 @@ from antiphon_services.lm import kernels as functions
 from antiphon_services.lm.graphs import Eager, graphs_of
 from antiphon_services.lm.kernels import Kernels, kernels_of
 from antiphon_services.stage.engines import choose_engine, refuse_fused, require_plain_torch
+from antiphon_testkit.flat_settings import stage_config
 
 
 def test_nothing_is_fused_by_default() -> None:
@@ -23,27 +24,29 @@ def test_nothing_is_fused_by_default() -> None:
 
 
 def test_cpu_runs_fused_kernels_in_the_buckets_of_graphs() -> None:
-    assert graphs_of(StageConfig(fused=True)) is Eager
+    assert graphs_of(stage_config(fused=True)) is Eager
 
 
 def test_gpu_needs_graphs() -> None:
-    with pytest.raises(InvalidArgument, match=r"fused:.*set graphs to true") as raised:
-        kernels_of(StageConfig(device="cuda", fused=True))
-    assert raised.value.field == "fused"
+    with pytest.raises(
+        InvalidArgument, match=r"torch\.fused:.*set torch\.graphs to true"
+    ) as raised:
+        kernels_of(stage_config(device="cuda", fused=True))
+    assert raised.value.field == "torch.fused"
 
 
 def test_stages_without_kernels_refuse_it() -> None:
     refuse_fused("code2wav", StageConfig())
     with pytest.raises(
-        InvalidArgument, match=r"the code2wav has no fused kernels; set fused to false"
+        InvalidArgument, match=r"the code2wav has no fused kernels; set torch\.fused to false"
     ):
-        refuse_fused("code2wav", StageConfig(fused=True))
+        refuse_fused("code2wav", stage_config(fused=True))
 
 
 @pytest.mark.parametrize(("config", "field"), [
     (StageConfig(engine="vllm"), "engine"),
     (StageConfig(engine_args={"seed": 1}), "engine_args"),
-    (StageConfig(fused=True), "fused"),
+    (stage_config(fused=True), "torch.fused"),
     (StageConfig(device="abacus"), "device"),
 ], ids=["engine", "arguments", "fused", "device"])  # fmt: skip
 def test_stage_of_torch_alone_names_the_setting(config: StageConfig, field: str) -> None:
@@ -54,8 +57,8 @@ def test_stage_of_torch_alone_names_the_setting(config: StageConfig, field: str)
 
 
 @pytest.mark.parametrize("config", [
-    StageConfig(fused=True, engine="vllm"),
-    StageConfig(fused=True, device="cuda"),
+    stage_config(fused=True, engine="vllm"),
+    stage_config(fused=True, device="cuda"),
 ], ids=["chosen", "auto"])  # fmt: skip
 def test_thinker_on_vllm_refuses_it(config: StageConfig) -> None:
     with pytest.raises(InvalidArgument, match=r"thinker on vllm has no fused kernels"):

@@ -286,7 +286,12 @@ def test_decoders_without_positions_tell_their_plan(
 @pytest.mark.parametrize(
     ("spare", "streams", "field", "remedy"),
     [
-        (99, 100, "flow_cache_bytes", "lower flow_cache_bytes to 99 or less, or free"),
+        (
+            99,
+            100,
+            "memory.flow_cache_bytes",
+            "lower memory.flow_cache_bytes to 99 or less, or free",
+        ),
         (-1, 100, "device", "; free"),
         (-1, 0, "device", "; free"),
     ],
@@ -490,7 +495,9 @@ def taken(values: Mapping[str, Any], role: str, card: int) -> int:
     config = StageConfig(**{"device": "cuda", **told})
     numbers, cached = released(values["model"]["directory"], role)
     if cached is None:
-        streams = config.flow_cache_bytes if values["model"]["pipeline"] == "cosyvoice3" else 0
+        streams = (
+            config.memory.flow_cache_bytes if values["model"]["pipeline"] == "cosyvoice3" else 0
+        )
         return 4 * numbers + streams + WORKING_BYTES + CONTEXT_BYTES
     engine = VLLM if config.engine == "vllm" else TORCH
     plan: MemoryPlan = plan_stage(

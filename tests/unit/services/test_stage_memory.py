@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.ming_tts import LATENT_WIDTH, STEP_LATENTS
 from antiphon.pipelines.registry import own_pipelines, pipeline_of
 from antiphon.runtime.checkpoint.weights import WeightReader, Weights
@@ -27,6 +26,7 @@ from antiphon_services.vocoder.batch import StreamStates
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import build_tiny_cosyvoice
 from antiphon_testkit.covo_audio.tiny_checkpoint import build_tiny_covo
 from antiphon_testkit.dynin_omni.tiny_checkpoint import build_tiny_dynin
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
 from antiphon_testkit.ming_tts.tiny_shape import FLASH, UNBOUNDED
@@ -134,7 +134,7 @@ def test_memory_of_a_stage_is_what_it_allocates_when_it_loads(
 ) -> None:
     folder = checkpoint(name)
     pipeline = pipeline_of(folder)
-    config = StageConfig(slots=3, flow_cache_bytes=50_000_000)
+    config = stage_config(slots=3, flow_cache_bytes=50_000_000)
     memory = stage_memory(pipeline, role, folder, config)
     assert memory is not None
     stored = memory.stored_bytes

@@ -30,6 +30,7 @@ from antiphon_services.stage.budgets import (
     text_rows,
 )
 from antiphon_services.stage.preparation import SMALL_AT_ONCE, Preparations
+from antiphon_testkit.flat_settings import stage_config
 
 TIMEOUT_S = 120.0
 CPU, GPU = StageConfig(), StageConfig(device="cuda:1")
@@ -41,8 +42,8 @@ GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, s
     [
         (CPU, PREFILL_ROWS, PREFILL_ROWS),
         (GPU, GPU_TEXT_ROWS, GPU_FRAME_ROWS),
-        (StageConfig(prefill_rows=300), 300, 300),
-        (StageConfig(device="cuda", prefill_rows=300), 300, 300),
+        (stage_config(prefill_rows=300), 300, 300),
+        (stage_config(device="cuda", prefill_rows=300), 300, 300),
     ],
 )
 def test_rows_of_a_step_suit_the_device(config: StageConfig, thinker: int, talker: int) -> None:

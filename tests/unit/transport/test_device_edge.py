@@ -20,6 +20,7 @@ from antiphon.transport.device_edge import (
     host_tensor,
     on_device,
 )
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.late_copies import LateCopies
 
 CAPACITY = 4 * UNIT_BYTES
@@ -149,13 +150,13 @@ def test_nothing_is_copied_on_a_cpu_when_nothing_is_said() -> None:
 
 def test_staging_is_refused_when_its_size_is_no_power_of_two() -> None:
     with pytest.raises(InvalidArgument, match="power of two"):
-        ToHost.of(StageConfig(staging_bytes=3 << 16))
+        ToHost.of(stage_config(staging_bytes=3 << 16))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_values_arrive_and_the_engines_stream_waits_when_the_device_has_streams() -> None:
-    config = StageConfig(device="cuda", staging_bytes=1 << 24)
+    config = stage_config(device="cuda", staging_bytes=1 << 24)
     to_host, to_device = ToHost.of(config), ToDevice.of(config)
     rows = torch.arange(1 << 20, dtype=torch.float32)
     for turn in range(20):

@@ -6,17 +6,18 @@ from antiphon.deployment.schema import StageConfig, deployment_of
 from antiphon.errors import InvalidArgument
 from antiphon.transport.payload.registry import candidates, check_possible
 from antiphon.transport.settings import LinkSettings
+from antiphon_testkit.flat_settings import stage_config
 
 
 def test_settings_are_refused_when_the_slab_is_no_power_of_two() -> None:
     with pytest.raises(InvalidArgument, match="power of two") as caught:
-        LinkSettings.of(StageConfig(slab_bytes=200_000))
-    assert caught.value.field == "slab_bytes"
+        LinkSettings.of(stage_config(slab_bytes=200_000))
+    assert caught.value.field == "link.slab_bytes"
 
 
 @pytest.mark.parametrize("transport", ["auto", "shared_memory", "nccl", "grpc"])
 def test_every_transport_is_possible_here(transport: str) -> None:
-    check_possible(LinkSettings.of(StageConfig(transport=transport)))  # type: ignore[arg-type]
+    check_possible(LinkSettings.of(stage_config(transport=transport)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_every_transport_is_possible_here(transport: str) -> None:
 def test_best_transport_is_offered_first(
     transport: str, device: str, offered: tuple[str, ...]
 ) -> None:
-    config = StageConfig(transport=transport, device=device)  # type: ignore[arg-type]
+    config = stage_config(transport=transport, device=device)  # type: ignore[arg-type]
     assert candidates(LinkSettings.of(config)) == offered
 
 
@@ -40,8 +41,8 @@ def test_nothing_that_is_not_encrypted_leaves_the_host_with_mutual_tls() -> None
     auto = LinkSettings.of(StageConfig(device="cuda:0"), mutual_tls=True)
     assert candidates(auto) == ("shared_memory", "grpc")
     with pytest.raises(InvalidArgument, match="not encrypted") as caught:
-        check_possible(LinkSettings.of(StageConfig(transport="nccl"), mutual_tls=True))
-    assert caught.value.field == "transport"
+        check_possible(LinkSettings.of(stage_config(transport="nccl"), mutual_tls=True))
+    assert caught.value.field == "link.transport"
 
 
 def test_services_need_names_that_tell_them_apart() -> None:

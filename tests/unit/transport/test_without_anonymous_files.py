@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from antiphon.deployment.schema import TransportName
+from antiphon.deployment.stage_config import TransportName
 from antiphon.errors import InvalidArgument
 from antiphon.transport.payload.registry import check_possible, make_senders
 from antiphon.transport.payload.transport import LinkMessage

@@ -6,14 +6,15 @@ declarations themselves.
 
 The values `stages.<role>.config`, `gateway.config` and `mutualTls.config` are passed on unchanged.
 Their keys, types, limits and defaults are only defined in `antiphon/deployment` (`schema.py`,
-`gateway_config.py` and `tls_config.py`). The corresponding parts of `values.schema.json` are
-generated from these definitions.
+`stage_config.py`, `gateway_config.py` and `tls_config.py`). The corresponding parts of
+`values.schema.json` are generated from these definitions.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from antiphon.deployment.auth_config import (
     JwtConfig,
     TrustedProxyConfig,
 )
-from antiphon.deployment.gateway_config import GROUPS
+from antiphon.deployment.gateway_config import GATEWAY_SETTINGS
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.deployment.stage_config import STAGE_SETTINGS
 from antiphon.deployment.tls_config import MutualTlsConfig
 from antiphon.pipelines.registry import own_pipelines, pipeline_of
 from antiphon_tools.launcher.plan import CHECKOUT, EMBEDDED_MODEL
@@ -96,7 +98,8 @@ FILES: dict[Path, Callable[[], str]] = {
 
 def _product_definitions() -> dict[str, Any]:
     """Return the definitions by name, as JSON Schema."""
-    parts: tuple[type[msgspec.Struct], ...] = (*GROUPS.values(), *AUTH_PARTS)
+    groups = GATEWAY_SETTINGS.groups.values(), STAGE_SETTINGS.groups.values()
+    parts: tuple[type[msgspec.Struct], ...] = (*chain(*groups), *AUTH_PARTS)
     return {
         "stageConfig": _config(StageConfig),
         "gatewayConfig": _config(GatewayConfig),

@@ -87,14 +87,14 @@ def _host_bounds(pipeline: Pipeline, role: str, config: StageConfig) -> dict[str
         each for edge in pipeline.outputs(role) for each in edge.consumers if each != CLIENT
     }
     found = {
-        "mailbox_bytes": config.mailbox_bytes,
-        "link_bytes": config.link_bytes * len(consumers),
-        "slab_bytes": config.slab_bytes * len(consumers),
+        "sessions.mailbox_bytes": config.sessions.mailbox_bytes,
+        "link.bytes": config.link.bytes * len(consumers),
+        "link.slab_bytes": config.link.slab_bytes * len(consumers),
     }
     if any(edge.producer == CLIENT for edge in pipeline.inputs(role)):
-        found["kept_recording_bytes"] = config.kept_recording_bytes
+        found["memory.kept_recording_bytes"] = config.memory.kept_recording_bytes
     if config.device.startswith("cuda"):
-        found["staging_bytes"] = config.staging_bytes * (
-            config.async_to_host + config.async_to_device
+        found["copies.staging_bytes"] = config.copies.staging_bytes * (
+            config.copies.async_to_host + config.copies.async_to_device
         )
     return {name: size for name, size in found.items() if size}

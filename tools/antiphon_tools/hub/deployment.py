@@ -82,8 +82,8 @@ def _naming(deployment: Deployment, companion: Companion, roles: tuple[str, ...]
     stages = dict(deployment.stages)
     for role in roles:
         stage = deployment.stage(role)
-        if not getattr(stage, companion.setting):
-            stages[role] = msgspec.structs.replace(stage, **{companion.setting: companion.hub_id})
+        if not getattr(stage.files, companion.setting):
+            stages[role] = _with_file(stage, companion.setting, companion.hub_id)
     return msgspec.structs.replace(deployment, stages=stages)
 
 
@@ -96,13 +96,18 @@ def _with_companions(
     settings = replace(settings, revision="")
     for role, stage in deployment.stages.items():
         for setting in TOKENIZER_SETTINGS:
-            companion = HubId.read(getattr(stage, setting))
+            companion = HubId.read(getattr(stage.files, setting))
             if companion is not None:
                 if companion not in folders:
                     folders[companion] = _companion_folder(companion, settings, headers)
-                stage = msgspec.structs.replace(stage, **{setting: str(folders[companion])})
+                stage = _with_file(stage, setting, str(folders[companion]))
         stages[role] = stage
     return msgspec.structs.replace(deployment, stages=stages)
+
+
+def _with_file(stage: StageConfig, setting: str, directory: str) -> StageConfig:
+    files = msgspec.structs.replace(stage.files, **{setting: directory})
+    return msgspec.structs.replace(stage, files=files)
 
 
 def _companion_folder(companion: HubId, settings: HubSettings, headers: Path | None) -> Path:

@@ -33,7 +33,8 @@ IMPORT_ROOTS = ("", "gateway", "services", "testkit", "tools")
 
 
 def with_overrides(deployment: Deployment, overrides: Iterable[str]) -> Deployment:
-    """Return the deployment with each `role.key=value` applied.
+    """Return the deployment with each `role.key=value` applied. The key of a setting in a group is
+    `group.name`.
 
     Raises `InvalidArgument` for a malformed override, an unknown key or an invalid value.
     """
@@ -43,7 +44,13 @@ def with_overrides(deployment: Deployment, overrides: Iterable[str]) -> Deployme
         role, dot, key = path.partition(".")
         if not (role and dot and key and equals):
             raise InvalidArgument(f"--stage {override}: must look like ROLE.KEY=VALUE")
-        content["stages"].setdefault(role, {})[key] = value
+        *groups, leaf = key.split(".")
+        settings = content["stages"].setdefault(role, {})
+        for group in groups:
+            settings = settings.setdefault(group, {})
+            if not isinstance(settings, dict):
+                raise InvalidArgument(f"--stage {override}: {group} is no group of settings")
+        settings[leaf] = value
     return deployment_of(content, strict=False)
 
 

@@ -72,7 +72,7 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
         config,
         stored,
         dtype_name(CODE2WAV, config),
-        shared=config.flow_cache_bytes,
+        shared=config.memory.flow_cache_bytes,
     )
 
 
@@ -152,7 +152,7 @@ def load_decoder(model_dir: Path, config: StageConfig) -> SpeechDecoder:
             guidance=float(matching["cfm_params"]["content"]["inference_cfg_rate"]),
             block_frames=_block_frames(matching["estimator"], path),
         )
-        pages = BlockPages(flow.block, config.flow_cache_bytes, device)
+        pages = BlockPages(flow.block, config.memory.flow_cache_bytes, device)
         vocoder = HarmonicVocoder(vocoder_module, vocoder_config)
     log.info(
         "cache of streams: %d blocks of %d frames, %.1f MB each",

@@ -140,7 +140,7 @@ def load_decoder(model_dir: Path, config: StageConfig) -> AnswerDecoder:
     )
     sizes = flow_module.sizes
     voice = read_voice(
-        voice_folder(model_dir, config.voice_dir), latent=sizes.latent, speaker=sizes.speaker
+        voice_folder(model_dir, config.files.voice_dir), latent=sizes.latent, speaker=sizes.speaker
     )
     decoder = AnswerDecoder(
         AnswerFlow(flow_module, voice),

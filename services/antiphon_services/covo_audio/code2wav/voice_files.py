@@ -54,10 +54,10 @@ def read_voice(folder: Path, *, latent: int, speaker: int) -> VoicePrompt:
     missing = [name for name in VOICE_FILES if not (folder / name).is_file()]
     if missing:
         raise FailedPrecondition(
-            f"voice_dir: {folder} lacks {', '.join(missing)}; copy {', '.join(VOICE_FILES)} from "
-            "the folder token2wav/prompt of the vendor's repository Tencent/Covo-Audio into a "
-            "directory, and set voice_dir of code2wav to it",
-            field="voice_dir",
+            f"files.voice_dir: {folder} lacks {', '.join(missing)}; copy {', '.join(VOICE_FILES)} "
+            "from the folder token2wav/prompt of the vendor's repository Tencent/Covo-Audio into a "
+            "directory, and set files.voice_dir of code2wav to it",
+            field="files.voice_dir",
         )
     made = VoicePrompt(
         _read(folder / CODES_FILE, "iu", None).astype(np.int64)[:, 0],

@@ -141,7 +141,7 @@ def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
     return PromptIntake(
         PromptFactory(
             chat=ChatTokenizer(tokenizer, TEMPLATE),
-            audio=WindowFrontEnd(config.kept_recording_bytes),
+            audio=WindowFrontEnd(config.memory.kept_recording_bytes),
             special=RecordingIds(ids[PLACEHOLDER]),
             context_limit=limit,
         ),

@@ -89,7 +89,9 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
     Answers need no additional memory because the model does not use a KV cache. Raises
     `FailedPrecondition` if a checkpoint cannot be read.
     """
-    dirs = CheckpointDirs.find(model_dir, config.audio_tokenizer_dir, config.image_tokenizer_dir)
+    dirs = CheckpointDirs.find(
+        model_dir, config.files.audio_tokenizer_dir, config.files.image_tokenizer_dir
+    )
     speech = Weights(dirs.speech)
     unused = tuple(f"{SPEECH_PREFIX}{name}" for name in unused_tensors(speech))
     stored = (
@@ -109,7 +111,9 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """
     require_plain_torch(THINKER, config)
     require_pillow(THINKER)
-    dirs = CheckpointDirs.find(model_dir, config.audio_tokenizer_dir, config.image_tokenizer_dir)
+    dirs = CheckpointDirs.find(
+        model_dir, config.files.audio_tokenizer_dir, config.files.image_tokenizer_dir
+    )
     path, told = model_dir / CONFIG_FILE, read_config(model_dir)
     check_fields(path, told, PARTS)
     check_room(memory(model_dir, config))
@@ -150,7 +154,8 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         role=THINKER,
         edge=INPUT,
         slots=config.slots,
-        most_positions=config.prefill_rows or (GPU_POSITIONS if on_gpu(config) else CPU_POSITIONS),
+        most_positions=config.torch.prefill_rows
+        or (GPU_POSITIONS if on_gpu(config) else CPU_POSITIONS),
         preparations=Preparations.of(config),
     )
     try:

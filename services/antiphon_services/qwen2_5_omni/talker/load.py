@@ -76,7 +76,7 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
     """Load the talker, and the rows of the thinker's word table that it needs.
 
-    If `bucketing` is None, `config.graphs` determines whether CUDA graphs are used. On a CPU there
+    If `bucketing` is None, `torch.graphs` determines whether CUDA graphs are used. On a CPU there
     are none. Raises `InvalidArgument` if a setting is not supported or the slots do not fit into
     memory, and `FailedPrecondition` if the parts of the checkpoint do not match or its voices
     cannot be read.
@@ -128,7 +128,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         goes_on_from=(FRAMES,),
     )
     engine = CodecTalkerEngine(
-        model, limit, prefill_rows=frame_rows(config), launch_ahead=config.launch_ahead
+        model, limit, prefill_rows=frame_rows(config), launch_ahead=config.torch.launch_ahead
     )
 
     def make_input(rows: int) -> Iterator[InputChunk]:

@@ -69,7 +69,7 @@ def load(
 
     In the torch engine, `prefill_rows` is the maximum number of prompt rows in a step that also
     decodes segments. If it is None, `text_rows` determines it. If `bucketing` is None,
-    `config.graphs` determines it. The torch engine supports images if Pillow is installed, and
+    `torch.graphs` determines it. The torch engine supports images if Pillow is installed, and
     videos if OpenCV is also installed. Raises `InvalidArgument` if the engine or the context limit
     is not supported, and `FailedPrecondition` if the checkpoint is incomplete or has unsupported
     fields.
@@ -126,7 +126,7 @@ def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> Pr
             extractor,
             audio_tower(whole.audio_config.n_window),
             max_audio_s=extractor.n_samples / extractor.sampling_rate,
-            known_bytes=config.kept_recording_bytes,
+            known_bytes=config.memory.kept_recording_bytes,
         ),
         special=PlaceholderIds.from_config(read_config(model_dir)),
         context_limit=limit,

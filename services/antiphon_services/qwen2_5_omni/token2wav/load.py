@@ -62,7 +62,7 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
     """Load token2wav and the voices of the checkpoint.
 
-    If `bucketing` is None, `config.graphs` determines whether CUDA graphs are used. On a CPU there
+    If `bucketing` is None, `torch.graphs` determines whether CUDA graphs are used. On a CPU there
     are none. Raises `InvalidArgument` if a setting is not supported, and `FailedPrecondition` if
     the parts of the checkpoint do not match or its voices cannot be read.
     """
@@ -91,11 +91,11 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         model,
         context_limit=limit,
         slots=config.slots,
-        held_blocks=config.held_blocks,
+        held_blocks=config.decoding.held_blocks,
         to_host=to_host,
     )
     _warm_up(engine, min(BLOCK_CODES + 1, limit))
-    log.info("a stream holds %d blocks of %d codes back", config.held_blocks, BLOCK_CODES)
+    log.info("a stream holds %d blocks of %d codes back", config.decoding.held_blocks, BLOCK_CODES)
     facts = StageFacts(
         model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir),

@@ -53,7 +53,7 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
     """Load the vocoder and return the stage.
 
-    If `bucketing` is None, `config.graphs` determines it. Raises `InvalidArgument` if an engine
+    If `bucketing` is None, `torch.graphs` determines it. Raises `InvalidArgument` if an engine
     other than torch is configured, and `FailedPrecondition` if the checkpoint has unsupported
     fields.
     """

@@ -68,7 +68,7 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
     """Load the talker and the thinker's word table. No other weights are read.
 
-    If `bucketing` is None, `config.graphs` determines whether CUDA graphs are used. On a CPU there
+    If `bucketing` is None, `torch.graphs` determines whether CUDA graphs are used. On a CPU there
     are none. Raises `InvalidArgument` if a setting is not supported or the slots do not fit into
     memory, and `FailedPrecondition` if the parts of the checkpoint do not match.
     """
@@ -117,7 +117,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         goes_on_from=(FRAMES,),
     )
     engine = TalkerEngine(
-        model, limit, prefill_rows=frame_rows(config), launch_ahead=config.launch_ahead
+        model, limit, prefill_rows=frame_rows(config), launch_ahead=config.torch.launch_ahead
     )
     warm_up(engine, special, DEFAULT_SAMPLING, config.slots, limit)
     say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)

@@ -74,7 +74,7 @@ def load(
 
     In the torch engine, `prefill_rows` is the maximum number of prompt rows in a step that also
     decodes segments. If it is None, `text_rows` determines it. If `bucketing` is None,
-    `config.graphs` determines it. Raises `InvalidArgument` if the engine or the context limit is
+    `torch.graphs` determines it. Raises `InvalidArgument` if the engine or the context limit is
     not supported, and `FailedPrecondition` if the checkpoint is incomplete or has unsupported
     fields.
     """
@@ -151,7 +151,7 @@ def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> Pr
             extractor,
             audio_tower(ears.n_window, ears.n_window_infer),
             max_audio_s=MAX_INPUT_AUDIO_S,
-            known_bytes=config.kept_recording_bytes,
+            known_bytes=config.memory.kept_recording_bytes,
         ),
         special=special,
         context_limit=planned_limit(memory(model_dir, config, engine)),

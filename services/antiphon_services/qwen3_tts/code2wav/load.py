@@ -41,7 +41,7 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
     """Load the decoder of the codec and return the stage.
 
-    If `bucketing` is None, `config.graphs` determines it. Raises `InvalidArgument` if an engine
+    If `bucketing` is None, `torch.graphs` determines it. Raises `InvalidArgument` if an engine
     other than torch is configured, and `FailedPrecondition` if the checkpoint is not supported.
     """
     require_plain_torch(CODE2WAV, config)

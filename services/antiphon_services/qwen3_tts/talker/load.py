@@ -75,7 +75,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     """Load the talker, its front end for text and, if the checkpoint can clone voices, the
     encoders.
 
-    If `bucketing` is None, `config.graphs` determines it. Raises `InvalidArgument` if a setting is
+    If `bucketing` is None, `torch.graphs` determines it. Raises `InvalidArgument` if a setting is
     not supported or the slots do not fit into memory, and `FailedPrecondition` if the parts of the
     checkpoint do not match.
     """
@@ -124,7 +124,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         kind,
         limit,
         prefill_rows=frame_rows(config),
-        launch_ahead=config.launch_ahead,
+        launch_ahead=config.torch.launch_ahead,
         preparations=Preparations.of(config),
     )
     warm_up(engine, kind, DEFAULT_SAMPLING, config.slots, limit)

@@ -136,7 +136,7 @@ def test_held_chunks_are_refused_when_the_session_never_opens() -> None:
     assert isinstance(refusal, Refuse)
     assert isinstance(refusal.error, DeadlineExceeded)
     assert isinstance(sessions.handle(chunk(1), 6.0)[0], Refuse)
-    with pytest.raises(DeadlineExceeded, match=r"within 5 s of its first chunk \(hold_timeout_s\)"):
+    with pytest.raises(DeadlineExceeded, match=r"within 5 s of its first chunk"):
         sessions.handle(SessionRequested(SessionRequest("s", AUDIO)), 7.0)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.cosyvoice3 import AUDIO, CODES, FIRST, MEL_BINS, SPEAKER_WIDTH, VOICE
 from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
 from antiphon.values.chunk import Tensor, Tensors
@@ -17,6 +16,7 @@ from antiphon_services.cosyvoice3.code2wav.decoder import SpeechDecoder
 from antiphon_services.cosyvoice3.code2wav.engine import Code2WavEngine
 from antiphon_services.cosyvoice3.code2wav.load import NO_SAMPLING, load_decoder
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment, run_segments
+from antiphon_testkit.flat_settings import stage_config
 
 STREAMED = SegmentSettings("", NO_SAMPLING, frozenset({AUDIO}))
 WHOLE = SegmentSettings("", NO_SAMPLING, frozenset({AUDIO}), whole_inputs=frozenset({CODES}))
@@ -34,7 +34,7 @@ def opened(checkpoints: dict[str, Path]) -> Opened:
     """An engine with room for so many blocks."""
 
     def make(pages: int) -> tuple[Code2WavEngine, SpeechDecoder]:
-        decoder = load_decoder(checkpoints["voices"], StageConfig(flow_cache_bytes=pages * PAGE))
+        decoder = load_decoder(checkpoints["voices"], stage_config(flow_cache_bytes=pages * PAGE))
         return Code2WavEngine(decoder, context_limit=400, slots=SLOTS), decoder
 
     return make

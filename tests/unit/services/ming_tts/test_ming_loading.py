@@ -12,6 +12,7 @@ from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.ming_tts import FRAME_SAMPLES, FRAME_WIDTH, PIPELINE, SAMPLE_RATE_HZ
 from antiphon.pipelines.registry import pipeline_of
 from antiphon_services.stage.loading import load_stage
+from antiphon_testkit.flat_settings import stage_config
 from tests.unit.services.ming_tts.ming_talker_lab import Asked, TalkerLab, latents_of
 
 
@@ -152,4 +153,4 @@ def test_settings_that_do_not_apply_are_refused(
     role: str, setting: dict[str, object], checkpoints: dict[str, Path]
 ) -> None:
     with pytest.raises(InvalidArgument):
-        load_stage(PIPELINE, role, checkpoints["windowed"], StageConfig(**setting))  # type: ignore[arg-type]
+        load_stage(PIPELINE, role, checkpoints["windowed"], stage_config(**setting))  # type: ignore[arg-type]

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.qwen2_5_omni import CODES, PIPELINE, TALKER, TOKEN2WAV, VOICES_FILE
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
 from antiphon.values.segment import FinishReason
 from antiphon_services.stage.loading import load_stage
 from antiphon_testkit.drive_engine import run_segment
+from antiphon_testkit.flat_settings import stage_config
 
 BOTH = pytest.mark.parametrize("role", [TALKER, TOKEN2WAV])
 
@@ -34,7 +34,7 @@ class Hostile:
 
 
 def load(role: str, directory: Path, **settings: Any) -> LoadedStage:
-    return load_stage(PIPELINE, role, directory, StageConfig(slots=2, **settings))
+    return load_stage(PIPELINE, role, directory, stage_config(slots=2, **settings))
 
 
 @pytest.fixture

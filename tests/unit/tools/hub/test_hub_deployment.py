@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.deployment.schema import Deployment, StageConfig
+from antiphon.deployment.schema import Deployment
 from antiphon.errors import InvalidArgument
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_tools.hub.deployment import with_directories
 from antiphon_tools.hub.settings import HubSettings
 from tests.loopback_hub import LoopbackHub, loopback_hub
@@ -67,7 +68,7 @@ def test_a_model_of_two_repositories_comes_with_both(tmp_path: Path, settings: H
         hub.revisions = ("main", "v1")
         given = replace(settings, endpoint=hub.url, revision="v1")
         found = with_directories(Deployment(model=MIMO), given)
-    folders = {found.stage(role).audio_tokenizer_dir for role in ("talker", "code2wav")}
+    folders = {found.stage(role).files.audio_tokenizer_dir for role in ("talker", "code2wav")}
     (folder,) = folders
     assert {each.name for each in Path(folder).iterdir()} == {"config.json", "model.safetensors"}
     listed = [each.path for each in hub.asked if each.path.startswith("/api/")]
@@ -79,17 +80,17 @@ def test_a_model_of_two_repositories_comes_with_both(tmp_path: Path, settings: H
 
 def test_a_second_repository_that_is_named_is_taken(tmp_path: Path, settings: HubSettings) -> None:
     with loopback_hub(write_mimo(tmp_path)) as hub:
-        own = StageConfig(audio_tokenizer_dir=str(tmp_path / "tokenizer"), slots=3)
+        own = stage_config(audio_tokenizer_dir=str(tmp_path / "tokenizer"), slots=3)
         found = with_directories(
             Deployment(model=MIMO, stages={"talker": own}), replace(settings, endpoint=hub.url)
         )
         assert found.stage("talker") == own
         # A local model may name the hub's too.
-        stage = StageConfig(audio_tokenizer_dir=TOKENIZER)
+        stage = stage_config(audio_tokenizer_dir=TOKENIZER)
         local = with_directories(
             Deployment(model=str(tmp_path / "model"), stages={"talker": stage}),
             replace(settings, endpoint=hub.url),
         )
-    assert found.stage("code2wav").audio_tokenizer_dir
-    assert (Path(local.stage("talker").audio_tokenizer_dir) / "config.json").is_file()
+    assert found.stage("code2wav").files.audio_tokenizer_dir
+    assert (Path(local.stage("talker").files.audio_tokenizer_dir) / "config.json").is_file()
     assert local.model == str(tmp_path / "model")

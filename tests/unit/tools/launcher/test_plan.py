@@ -53,7 +53,7 @@ def test_overrides_are_refused_when_form_key_or_value_is_wrong(override: str) ->
 @pytest.mark.parametrize(
     ("override", "field", "words"),
     [
-        ("talker.devise=cuda", "stages.talker.devise", "did you mean device?"),
+        ("talker.devise=cuda", "stages.talker.devise", "did you mean stages.talker.device?"),
         ("talker.qqq=1", "stages.talker.qqq", "there are addresses, listen,"),
         ("talker.slots=many", "stages.talker.slots", "Expected `int`"),
     ],
@@ -69,7 +69,11 @@ def test_override_that_is_refused_is_named_with_what_was_meant(
 @pytest.mark.parametrize(
     ("content", "field", "words"),
     [
-        ("stages: {talker: {devise: cuda}}", "stages.talker.devise", "did you mean device?"),
+        (
+            "stages: {talker: {devise: cuda}}",
+            "stages.talker.devise",
+            "did you mean stages.talker.device?",
+        ),
         ("stages: {talker: {slots: 0}}", "stages.talker.slots", "Expected `int` >= 1"),
         ("stages: {talker: 3}", "stages.talker", "Expected `object`, got `int`"),
         ("gateway: {max_call: 3}", "gateway.max_call", "did you mean gateway.queue.max_calls?"),

@@ -2,11 +2,9 @@
 
 from dataclasses import replace
 
-import msgspec
 import pytest
 import torch
 
-from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen2_5_omni import CODES
 from antiphon.runtime.engine import Engine
@@ -14,6 +12,7 @@ from antiphon.values.segment import SegmentKey
 from antiphon_services.qwen2_5_omni.talker.load import load
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import run_segments
+from antiphon_testkit.flat_settings import stage_config
 from tests.replayed_graphs import ReplayPool
 from tests.unit.services.qwen2_5_omni.talker.codec_talker_lab import GREEDY, SAMPLED, Lab, settings
 
@@ -57,14 +56,14 @@ def test_codes_equal_the_plain_paths_when_graphs_write_where_they_wrote_before(
 def test_codes_are_the_same_when_a_gpu_replays_graphs_or_launches_ahead(
     lab: Lab, graphs: bool, ahead: bool
 ) -> None:
-    config = StageConfig(device="cuda", dtype="float32", slots=SLOTS)
-    ways = (config, msgspec.structs.replace(config, graphs=graphs, launch_ahead=ahead))
+    common = {"device": "cuda", "dtype": "float32", "slots": SLOTS}
+    ways = stage_config(**common), stage_config(**common, graphs=graphs, launch_ahead=ahead)
     plain, other = (load(lab.directory, way).engine for way in ways)
     assert codes_of(other, lab) == codes_of(plain, lab)
 
 
 def test_load_is_refused_when_a_gpu_has_no_copies_beside_its_work(lab: Lab) -> None:
-    config = StageConfig(device="cuda", launch_ahead=True, async_to_host=False)
+    config = stage_config(device="cuda", launch_ahead=True, async_to_host=False)
     with pytest.raises(InvalidArgument, match="set async_to_host to true") as caught:
         load(lab.directory, config)
-    assert caught.value.field == "launch_ahead"
+    assert caught.value.field == "torch.launch_ahead"

@@ -7,10 +7,11 @@ import pytest
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon_services.qwen2_5_omni.talker.load import load
+from antiphon_testkit.flat_settings import stage_config
 
 
 def test_rows_of_a_step_are_those_of_the_setting(omni25_directory: Path) -> None:
-    config = StageConfig(slots=2, context_limit=300, prefill_rows=300)
+    config = stage_config(slots=2, context_limit=300, prefill_rows=300)
     assert load(omni25_directory, config).engine._prefill_rows == 300  # type: ignore[attr-defined]
 
 

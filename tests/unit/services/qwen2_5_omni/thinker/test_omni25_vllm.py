@@ -26,6 +26,7 @@ from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.qwen2_5_omni.thinker.load import load
 from antiphon_testkit.conversations import conversation
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.qwen2_5_omni.reference import Omni25Reference
 from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
 from antiphon_testkit.qwen2_5_omni.tiny_shape import TinyOmni25Shape
@@ -75,7 +76,7 @@ def answers(checkpoint: Path) -> Mapping[str, Answer]:
 
 @pytest.fixture(scope="module")
 def stage(checkpoint: Path) -> Iterator[LoadedStage]:
-    config = StageConfig(
+    config = stage_config(
         engine="vllm",
         context_limit=512,
         metrics_listen="127.0.0.1:0",

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.values.segment import FinishReason
@@ -21,6 +20,7 @@ from antiphon_services.qwen2_5_omni.token2wav.load import ONLY_SEED, load
 from antiphon_services.qwen2_5_omni.token2wav.solver import EVALUATIONS
 from antiphon_services.qwen2_5_omni.token2wav.vocoder import stream_lengths
 from antiphon_testkit.drive_engine import run_segment
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.graph_watch import GraphWatch
 from tests.unit.services.qwen2_5_omni.token2wav.token2wav_rig import (
     TOLERANCE,
@@ -107,7 +107,7 @@ def test_audio_is_the_same_when_a_gpu_replays_graphs(omni25_directory: Path) -> 
     plain, replayed = (
         torch.from_numpy(
             run_segment(
-                load(omni25_directory, StageConfig(device="cuda", graphs=graphs)).engine,
+                load(omni25_directory, stage_config(device="cuda", graphs=graphs)).engine,
                 SegmentSettings("", ONLY_SEED, frozenset({AUDIO})),
                 [*chunks, end],
             ).tensors(AUDIO)["samples"]

@@ -22,7 +22,7 @@ from antiphon_testkit.qwen2_5_omni.noise import KeyedNoise
 from tests.replayed_graphs import ReplayPool
 
 TOLERANCE = 1e-5
-HELD_BLOCKS = StageConfig().held_blocks
+HELD_BLOCKS = StageConfig().decoding.held_blocks
 
 
 @dataclass(frozen=True)

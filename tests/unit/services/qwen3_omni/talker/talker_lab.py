@@ -34,6 +34,7 @@ from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
 from antiphon_services.qwen3_omni.talker.load import load
 from antiphon_services.qwen3_omni.talker.model import Talker
 from antiphon_testkit.drive_engine import SegmentOutput
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.late_copies import LateCopies, late_to_host
 from antiphon_testkit.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 
@@ -113,7 +114,7 @@ class Lab:
     @cached_property
     def ahead(self) -> Lab:
         """The same, served by an engine that launches ahead."""
-        return replace(self, stage=load(self.directory, StageConfig(launch_ahead=True)))
+        return replace(self, stage=load(self.directory, stage_config(launch_ahead=True)))
 
     def text(self, seed: int, count: int) -> list[int]:
         """Ids of plain bytes, none of them special."""

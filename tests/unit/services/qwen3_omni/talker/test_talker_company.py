@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import Emitted, Engine, Failed, InputChunk
 from antiphon.values.sampling import Sampling
 from antiphon.values.segment import SegmentKey
@@ -22,6 +21,7 @@ from antiphon_services.lm.graphs import Eager
 from antiphon_services.lm.kv_cache import KVCache
 from antiphon_services.qwen3_omni.talker.load import load
 from antiphon_testkit.drive_engine import SegmentOutput, run_segment
+from antiphon_testkit.flat_settings import stage_config
 from tests.unit.services.qwen3_omni.talker.talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of
 
 SLOTS = 64
@@ -42,7 +42,7 @@ SLOTS = 64
 def crowd(request: pytest.FixtureRequest) -> tuple[Lab, Engine]:
     name, bucketing, ahead = request.param
     lab: Lab = request.getfixturevalue(name)
-    config = StageConfig(slots=SLOTS, launch_ahead=ahead)
+    config = stage_config(slots=SLOTS, launch_ahead=ahead)
     return lab, load(lab.directory, config, bucketing).engine
 
 

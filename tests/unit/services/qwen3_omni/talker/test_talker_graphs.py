@@ -26,6 +26,7 @@ from antiphon_services.lm.sampler import SamplingRows
 from antiphon_services.qwen3_omni.talker.load import load
 from antiphon_services.qwen3_omni.talker.model import PREDICTOR_SAMPLING
 from antiphon_testkit.drive_engine import run_segments
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.graph_watch import GraphWatch
 from tests.replayed_graphs import ReplayPool
 from tests.unit.services.qwen3_omni.talker.talker_lab import (
@@ -285,7 +286,7 @@ def test_codes_are_the_same_when_a_gpu_replays_graphs(
     ]
     captured, plain = (
         load(
-            lab.directory, StageConfig(device="cuda", dtype=dtype, slots=sessions, graphs=graphs)
+            lab.directory, stage_config(device="cuda", dtype=dtype, slots=sessions, graphs=graphs)
         ).engine
         for graphs in (True, False)
     )
@@ -301,7 +302,7 @@ def test_codes_are_the_same_when_a_gpu_launches_ahead(lab: Lab, graphs: bool) ->
     ahead, plain = (
         load(
             lab.directory,
-            StageConfig(device="cuda", slots=11, graphs=graphs, launch_ahead=launch_ahead),
+            stage_config(device="cuda", slots=11, graphs=graphs, launch_ahead=launch_ahead),
         ).engine
         for launch_ahead in (True, False)
     )

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.transport.device_edge import UNIT_BYTES, Staging, ToDevice, ToHost
 from antiphon_services.lm.frames import FrameDraw, PromptPart
@@ -18,6 +17,7 @@ from antiphon_services.lm.graphs import Bucketing, Eager
 from antiphon_services.lm.readback import Readback
 from antiphon_services.qwen3_omni.talker.load import load
 from antiphon_services.qwen3_omni.talker.model import Talker
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.late_copies import LateCopies
 from tests.unit.services.qwen3_omni.talker.talker_lab import SAMPLED, Lab
 
@@ -86,7 +86,7 @@ def test_step_waits_for_nothing_when_it_is_launched(
 
 
 def test_load_is_refused_when_a_gpu_has_no_copies_beside_its_work(small: Lab) -> None:
-    config = StageConfig(device="cuda", launch_ahead=True, async_to_host=False)
+    config = stage_config(device="cuda", launch_ahead=True, async_to_host=False)
     with pytest.raises(InvalidArgument, match="set async_to_host to true") as caught:
         load(small.directory, config)
-    assert caught.value.field == "launch_ahead"
+    assert caught.value.field == "torch.launch_ahead"

@@ -13,6 +13,7 @@ from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.experts import LEAST_ROWS, Sparse
 from antiphon_services.qwen3_omni.talker.load import load
 from antiphon_testkit.drive_engine import run_segment
+from antiphon_testkit.flat_settings import stage_config
 from tests.unit.services.qwen3_omni.talker.talker_lab import Lab, codes_of
 
 
@@ -34,7 +35,7 @@ def test_load_is_refused_when_the_slots_do_not_fit_the_machine(small: Lab) -> No
 
 
 def test_rows_of_a_step_are_those_of_the_setting(small: Lab) -> None:
-    config = StageConfig(slots=2, context_limit=300, prefill_rows=300)
+    config = stage_config(slots=2, context_limit=300, prefill_rows=300)
     assert load(small.directory, config).engine._prefill_rows == 300  # type: ignore[attr-defined]
 
 

@@ -26,6 +26,7 @@ from antiphon_services.thinker.engine import ThinkerEngine, ThinkerPreparations
 from antiphon_services.thinker.model import ThinkerModel
 from antiphon_services.thinker.prompt import PromptFactory
 from antiphon_testkit.drive_engine import await_ready
+from antiphon_testkit.flat_settings import stage_config
 from tests.unit.services.qwen3_omni.thinker.thinker_conversations import (
     ask,
     conversation,
@@ -183,6 +184,6 @@ def test_slots_must_fit_at_their_longest_with_the_rows_that_are_kept_of_them(
 
 
 def test_setting_goes_before_what_suits_the_device(small_dir: Path) -> None:
-    engine = load(small_dir, StageConfig(prefill_rows=300)).engine
+    engine = load(small_dir, stage_config(prefill_rows=300)).engine
     assert isinstance(engine, ThinkerEngine)
     assert engine._prefill_rows == 300

@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 
-from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.values.chunk import Tensor, Tensors
@@ -24,6 +23,7 @@ from antiphon_services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
 from antiphon_services.qwen3_tts.talker.load import load
 from antiphon_services.qwen3_tts.talker.tts_segment import INPUT
 from antiphon_testkit.drive_engine import SegmentOutput, run_segments
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.late_copies import late_to_host
 from tests.equality.qwen3_tts.cases import (
     REFERENCE,
@@ -54,7 +54,7 @@ class Lab:
         bucketing: Bucketing | None = None,
         launch_ahead: bool = False,
     ) -> None:
-        config = StageConfig(
+        config = stage_config(
             slots=SLOTS, context_limit=limit, dtype=dtype, launch_ahead=launch_ahead
         )
         stage = load(path, config, bucketing)
