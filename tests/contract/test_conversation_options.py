@@ -79,13 +79,13 @@ async def test_options_hold_until_they_are_replaced_or_removed(opted: ServedGate
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"pitch": "high"}, "options.pitch"),
-        ({"task": "song"}, "options.task"),
-        ({"pace": 3}, "options.pace"),
-        ({"pace": "slow"}, "options.pace"),
-        ({"voice_clip": "a voice"}, "options.voice_clip"),
-        ({"style": CLIP}, "options.style"),
-        ({f"o{number}": "x" for number in range(65)}, "options"),
+        ({"pitch": "high"}, "settings.options.pitch"),
+        ({"task": "song"}, "settings.options.task"),
+        ({"pace": 3}, "settings.options.pace"),
+        ({"pace": "slow"}, "settings.options.pace"),
+        ({"voice_clip": "a voice"}, "settings.options.voice_clip"),
+        ({"style": CLIP}, "settings.options.style"),
+        ({f"o{number}": "x" for number in range(65)}, "settings.options"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
@@ -95,7 +95,9 @@ async def test_an_option_that_cannot_be_is_an_error_and_changes_nothing(
     async with antiphon.AsyncClient(opted.gateway.grpc_address) as client:
         async with client.converse(options=GIVEN) as call:
             await call.update(options=options)
-            assert (await until_failed(call)).error.field == field
+            failed = (await until_failed(call)).error
+            assert failed.field == field
+            assert failed.message.startswith(f"{field}: ")
             await call.update()
             assert (await until(call, antiphon.SettingsUpdated)).settings.options == GIVEN
         with pytest.raises(InvalidArgument) as caught:
@@ -113,7 +115,7 @@ async def test_a_recording_that_cannot_be_read_fails_the_response(opted: ServedG
         await call.respond()
         failed = (await until(call, antiphon.ResponseDone)).response
         assert failed.error is not None
-        assert failed.error.field == "options.voice_clip"
+        assert failed.error.field == "settings.options.voice_clip"
 
 
 async def test_realtime_sessions_and_responses_have_options_and_sampling(

@@ -15,8 +15,9 @@ from antiphon.errors import ResourceExhausted, Unavailable
 from antiphon.v1 import speech_pb2
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
-from antiphon_gateway.admission.byte_budget import ByteBudget, Holder
+from antiphon_gateway.admission.byte_budget import ByteBudget, Holder, share_bytes
 from antiphon_gateway.sessions.events import TextProduced
+from antiphon_testkit.gateway_settings import gateway_config
 from tests.contract.failing_stages import ORDER, Failing, failing
 from tests.contract.fake_stages import CODE2WAV, THINKER, Session
 from tests.contract.raw_http import chat_body, post, raw_client
@@ -208,6 +209,29 @@ async def test_a_grpc_request_that_does_not_fit_is_resource_exhausted(held: Held
         assert isinstance(error, ResourceExhausted)
         assert "gateway.limits.max_memory_bytes" in error.message
         assert error.retry_after_s > 0
+        await held.until(served)
+
+
+async def test_a_grpc_request_is_an_upload_while_it_is_parsed(held: HeldBytes) -> None:
+    request = speech_pb2.GenerateRequest(modalities=["text"])
+    request.messages.add(role="user").parts.add(text="Hi")
+    config = gateway_config(max_memory_bytes=1 << 24)
+    async with (
+        serve_gateway(max_memory_bytes=config.limits.max_memory_bytes) as served,
+        grpc.aio.insecure_channel(served.gateway.grpc_address) as channel,
+    ):
+        stub: Any = speech_stub(channel)
+        share = share_bytes(config, Holder.UPLOADS)
+        with served.gateway.calls.memory.lease(Holder.UPLOADS) as others:
+            others.keep()
+            others.take(share - request.ByteSize() + 1)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.Generate(request).read()
+            error = error_from_rpc(refused.value)
+            assert isinstance(error, ResourceExhausted)
+            assert error.message.startswith("request bodies")
+            others.take(share - request.ByteSize())
+            assert [each async for each in stub.Generate(request)]
         await held.until(served)
 
 

@@ -178,7 +178,7 @@ def test_settings_arrive_unchanged_when_they_are_large_or_fractional() -> None:
         }
     ).deployment_file()
     assert deployment.stage("talker").sessions.hold_bytes == 1 << 33
-    assert deployment.stage("talker").stall_timeout_s == 2.5
+    assert deployment.stage("talker").sessions.stall_timeout_s == 2.5
     assert deployment.gateway.limits.max_body_bytes == 123456789
     assert deployment.gateway.queue.max_calls == 7
     assert deployment.gateway.limits.request_timeout_s == GatewayConfig().limits.request_timeout_s

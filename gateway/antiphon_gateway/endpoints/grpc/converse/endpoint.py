@@ -27,6 +27,7 @@ from antiphon.errors import (
     InvalidArgument,
 )
 from antiphon.v1 import converse_pb2
+from antiphon.values.live_conversation import ResponseDone
 from antiphon_gateway.conversations.conversations import AdmittedConversation
 from antiphon_gateway.conversations.events import ConversationEvent
 from antiphon_gateway.conversations.forced_end import ForcedEnd
@@ -39,7 +40,7 @@ from antiphon_gateway.endpoints.grpc.converse.reading import (
     read_command,
     read_delivered,
 )
-from antiphon_gateway.endpoints.grpc.converse.settings import with_settings
+from antiphon_gateway.endpoints.grpc.converse.settings import name_settings, with_settings
 from antiphon_gateway.endpoints.grpc.converse.writing import write_event
 from antiphon_gateway.endpoints.grpc.grpc_message import read_message
 from antiphon_gateway.endpoints.sending import ClientStalled, send_in_time
@@ -68,6 +69,13 @@ class ConverseEndpoint:
         The caller sends the status after this method has returned, because that may have to wait
         for the client. By then, the resources of the conversation have been released.
         """
+        try:
+            await self._serve(context, key, forced_end)
+        except AntiphonError as error:
+            name_settings(error)
+            raise
+
+    async def _serve(self, context: Context, key: KeyUse, forced_end: ForcedEnd) -> None:
         first = await self._first(context)
         with self._endpoint.conversations.admit(first.open.model, key.name, forced_end) as admitted:
             resumed = None
@@ -191,6 +199,7 @@ class _Served:
         except (Cancelled, ClientStalled):
             raise
         except AntiphonError as error:
+            name_settings(error)
             await self._live.refuse(error, reference)
         except Exception:
             log.exception("a command of a conversation broke")
@@ -200,6 +209,8 @@ class _Served:
     async def _send(self, events: Sequence[ConversationEvent]) -> None:
         for event in events:
             self._watch.note(event)
+            if isinstance(event, ResponseDone) and event.response.error is not None:
+                name_settings(event.response.error)
             message = write_event(event, self._config.conversations.max_retrieved_bytes)
             try:
                 await send_in_time(

@@ -4,11 +4,12 @@ offered. This module performs no I/O.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import msgspec
 
-from antiphon.errors import InvalidArgument
+from antiphon.errors import AntiphonError, InvalidArgument
 from antiphon.v1 import converse_pb2
 from antiphon.values.live_conversation import TimedTurns, TranscriptOptions, VoiceTurns
 from antiphon.wire.conversation import option_from_proto
@@ -20,6 +21,8 @@ from antiphon_gateway.conversations.settings import (
 )
 from antiphon_gateway.orders.tools import read_function_texts
 
+_UNPLACED = re.compile(r"(?<![\w.])(options|sampling)(?=[.:]|$)")
+"""The start of a field of the settings to which `settings.` has not been added."""
 _RANGES = {
     "prefix_padding_s": (0.0, 10.0),
     "silence_s": (0.032, 60.0),
@@ -71,6 +74,15 @@ def with_settings(
         case "timed_turns":
             changed = changed.with_turns(TimedTurns(asked.timed_turns.answer_every_s))
     return changed
+
+
+def name_settings(error: AntiphonError) -> None:
+    """Add `settings.` to the names of options and sampling settings in an error, as in the messages
+    of this API. Calling this again has no effect.
+    """
+    if _UNPLACED.match(error.field):
+        error.message = _UNPLACED.sub(r"settings.\1", error.message)
+        error.args, error.field = (error.message,), f"settings.{error.field}"
 
 
 def _with_functions(
