@@ -190,8 +190,9 @@ class CheckpointFiles:
 class Companion:
     """An additional repository that every checkpoint of a family needs.
 
-    `hub_id` is its ID on the Hugging Face Hub. `setting` is the name of the setting in a
-    stage's `files` that contains its directory. `folder` is the name of its directory if it is included in a checkpoint.
+    `hub_id` is its ID on the Hugging Face Hub. `setting` is the name of the setting in a stage's
+    `files` that contains its directory. `folder` is the name of its directory if it is included in
+    a checkpoint.
     """
 
     hub_id: str

@@ -122,5 +122,7 @@ def test_lockstep_over_all_positions_of_a_frame(kernels: Kernels, dtype: torch.d
 def test_other_activations_are_refused(kernels: Kernels) -> None:
     model = talker(torch.float32)
     model.layers[0].mlp.experts.act_fn = torch.nn.GELU()
-    with pytest.raises(FailedPrecondition, match=r"hidden_act is a GELU.*set torch\.fused to false"):
+    with pytest.raises(
+        FailedPrecondition, match=r"hidden_act is a GELU.*set torch\.fused to false"
+    ):
         FusedLayer(model.layers[0], kernels, batch_invariant=False, exact_norms=True)
