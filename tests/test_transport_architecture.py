@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("antiphon", "gateway", "services", "testkit")
 FOLDER = "antiphon/transport/payload"
 GENERATED = "antiphon/v1"
-SETTINGS = "antiphon/deployment/schema.py"
+SETTINGS = "antiphon/deployment/stage_config.py"
 # What links may import of the folder: the table and what is in it.
 PUBLIC = {"registry", "transport"}
 # Where "grpc" can be nothing but a transport; clients have an endpoint of that name.

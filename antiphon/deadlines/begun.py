@@ -7,6 +7,7 @@ Most writes to a client complete without a wait, and so do most reads from a que
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -43,10 +44,11 @@ class Begun(Generic[Result]):
                 self._steps.close()
                 raise
             except BaseException as error:
-                resume, given = self._steps.throw, error
+                step = partial(self._steps.throw, error)
             else:
-                resume, given = self._steps.send, sent
+                step = partial(self._steps.send, sent)
             try:
-                awaited = resume(given)
+                awaited = step()
             except StopIteration as end:
-                return end.value
+                result: Result = end.value
+                return result

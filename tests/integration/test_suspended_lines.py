@@ -150,8 +150,7 @@ async def test_sessions_are_lost_at_once_when_the_process_listens_no_more(
         engine.gate.clear()
         lost = gateway.open(3)
         assert (await lost.next()).HasField("opened")
-        gateway.wire._server.close()  # type: ignore[union-attr]
-        gateway.wire.cut()
+        await gateway.wire.close()
         assert isinstance(await lost.failure(), Unavailable)
 
 
