@@ -25,19 +25,20 @@ from antiphon_tools.images.commands import IMAGES, INSTALLED, OPTIONAL, ROOT, lo
 PYTHON = "3.11"
 # glibc 2.31 or newer, which every version of Debian since 11 includes.
 X86_64, ARM64 = "x86_64-manylinux_2_31", "aarch64-manylinux_2_31"
+# vLLM requires tilelang, whose wheels for arm64 need a newer glibc. Debian 12 has 2.36.
+ARM64_DEBIAN_12 = "aarch64-manylinux_2_35"
 PLATFORMS = {
     "gateway": (X86_64, ARM64),
-    # The CPU builds of torch consist of different files for each platform.
+    # The index for `make lock` has had no CPU build of torch for arm64. PyPI's has CUDA.
     "stage-cpu": (X86_64,),
     "stage-cuda": (X86_64, ARM64),
-    # On arm64, vLLM requires different packages and a newer glibc.
-    "stage-vllm": (X86_64,),
+    "stage-vllm": (X86_64, ARM64_DEBIAN_12),
 }
 """The platforms of each image. The first platform determines the versions."""
 # The default index only contains CUDA builds of torch.
 CPU_IMAGE = "stage-cpu"
 CPU_TORCH = "torch==2.13.0+cpu"
-NAMES = {X86_64: "x86-64", ARM64: "arm64"}
+NAMES = {X86_64: "x86-64", ARM64: "arm64", ARM64_DEBIAN_12: "arm64"}
 
 
 @dataclass(frozen=True)
