@@ -64,6 +64,6 @@ def test_codes_are_the_same_when_a_gpu_replays_graphs_or_launches_ahead(
 
 def test_load_is_refused_when_a_gpu_has_no_copies_beside_its_work(lab: Lab) -> None:
     config = stage_config(device="cuda", launch_ahead=True, async_to_host=False)
-    with pytest.raises(InvalidArgument, match="set async_to_host to true") as caught:
+    with pytest.raises(InvalidArgument, match=r"set copies\.async_to_host to true") as caught:
         load(lab.directory, config)
     assert caught.value.field == "torch.launch_ahead"

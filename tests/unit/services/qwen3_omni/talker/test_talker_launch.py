@@ -87,6 +87,6 @@ def test_step_waits_for_nothing_when_it_is_launched(
 
 def test_load_is_refused_when_a_gpu_has_no_copies_beside_its_work(small: Lab) -> None:
     config = stage_config(device="cuda", launch_ahead=True, async_to_host=False)
-    with pytest.raises(InvalidArgument, match="set async_to_host to true") as caught:
+    with pytest.raises(InvalidArgument, match=r"set copies\.async_to_host to true") as caught:
         load(small.directory, config)
     assert caught.value.field == "torch.launch_ahead"
