@@ -115,6 +115,16 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
+@pytest.mark.parametrize("slashes", ["/", "//"])
+async def test_page_with_slashes_behind_it_leads_to_the_page(
+    slashes: str, served: ServedGateway
+) -> None:
+    """Its script is beside it."""
+    response = await served.http.get(f"/docs{slashes}", follow_redirects=False)
+    assert response.is_redirect
+    assert response.url.join(response.headers["location"]).path == "/docs"
+
+
 async def test_page_shows_the_document_and_needs_nothing_else(served: ServedGateway) -> None:
     response = await served.http.get("/docs")
     assert response.headers["content-type"].startswith("text/html")

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from antiphon.version import VERSION
@@ -101,7 +101,11 @@ def document_routes(
     async def openapi(_: Request) -> Response:
         return Response(document(), media_type="application/json")
 
-    async def docs(_: Request) -> Response:
+    async def docs(request: Request) -> Response:
+        path = request.scope["raw_path"]
+        if slashes := len(path) - len(path.rstrip(b"/")):
+            # The script of the page is relative to the page, as there may be a prefix.
+            return RedirectResponse("../" * slashes + "docs")
         page = reference_page(document(), await event_reference())
         return Response(page, 200, HEADERS, media_type="text/html")
 
