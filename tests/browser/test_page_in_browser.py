@@ -322,6 +322,53 @@ globalThis.WebSocket = class extends Socket {
 """
 
 
+# While `loses` is set, the page gets no token after an item has ended, as if the gateway were lost.
+LOSE_TOKENS = """
+globalThis.loses = false;
+let isLost = false;
+const Socket = WebSocket;
+globalThis.WebSocket = class extends Socket {
+  set onmessage(take) {
+    super.onmessage = (message) => {
+      const { type } = JSON.parse(message.data);
+      if (type === "response.output_item.done") isLost = globalThis.loses;
+      if (!(isLost && type === "antiphon.conversation.saved")) take(message);
+    };
+  }
+};
+"""
+
+
+def test_an_answer_that_has_ended_stays_whole_when_its_gateway_is_lost(served: str) -> None:
+    """The gateway sends the token that includes an answer after the answer's end."""
+    sent: list[str] = []
+    with (
+        cut_connection(served) as connection,
+        browser_page(connection.url, script=LOSE_TOKENS) as page,
+    ):
+        status = page.get_by_role("status")
+        answers = page.locator("#turns li.answer")
+        page.on(
+            "websocket",
+            lambda socket: socket.on("framesent", lambda frame: sent.append(str(frame))),
+        )
+        page.evaluate("globalThis.loses = true")
+        ask(page, QUESTION)
+        expect(answers.nth(0)).to_contain_text(ANSWER)
+        expect(status).to_have_text("Ready.")
+        expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
+        page.evaluate("globalThis.loses = false")
+        connection.cut()
+        expect(status).to_have_text("Connected again.")
+        ask(page, QUESTION)
+        expect(answers.nth(1)).to_contain_text(ANSWER)
+        expect(status).to_have_text("Ready.")
+    (resumption,) = (
+        each for each in map(json.loads, sent) if each["type"] == "antiphon.conversation.resume"
+    )
+    assert [each["text"] for each in resumption["delivered"]] == [ANSWER]
+
+
 def test_a_conversation_goes_on_when_its_gateway_is_ready_after_it_refused(served: str) -> None:
     """One that starts may be ready between its refusal and the page's look for the reason."""
     with (

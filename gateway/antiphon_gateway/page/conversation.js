@@ -102,6 +102,7 @@ export class Conversation {
       this.resumed();
       return;
     }
+    if (this.#position.isRepeated(event)) return;
     this.#position.note(event);
     this.#on[event.type]?.(event);
   }

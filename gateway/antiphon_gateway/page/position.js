@@ -21,6 +21,7 @@ export class Position {
   #audioChars = 0;
   #others = [];
   #delivered = new Map(); // by the item's id
+  #ended = new Set(); // IDs of items and responses whose end the token does not include yet
 
   get resumable() {
     return this.#token !== "" && this.#missed <= this.#done;
@@ -74,13 +75,20 @@ export class Position {
         this.#of(event).bytes += bytesOf(event.delta);
         break;
       case "response.output_item.done":
-        this.#delivered.delete(event.item.id);
+        this.#ended.add(event.item.id);
         break;
       case "response.done":
-        for (const [id, { response }] of this.#delivered) {
-          if (response === event.response.id) this.#delivered.delete(id);
-        }
+        this.#ended.add(event.response.id);
     }
+  }
+
+  /**
+   * Whether an event ends what has ended already. A gateway that is lost between such an end and its
+   * next token leaves the end to the gateway that continues, which reports the response as lost.
+   */
+  isRepeated({ type, item, response }) {
+    if (type === "response.output_item.done") return this.#ended.has(item.id);
+    return type === "response.done" && this.#ended.has(response.id);
   }
 
   #of({ item_id, response_id }) {
@@ -93,6 +101,10 @@ export class Position {
   #save({ token, commands, audio_commands: audioCommands }) {
     this.#token = token ?? "";
     this.#done = commands;
+    for (const [id, { response }] of this.#delivered) {
+      if (this.#ended.has(id) || this.#ended.has(response)) this.#delivered.delete(id);
+    }
+    this.#ended.clear();
     while (this.#audio.length && this.#audio[0][0] <= audioCommands) this.#dropAudio();
     while (this.#others.length && this.#others[0][0] <= commands) this.#others.shift();
   }
