@@ -7,7 +7,6 @@ Most writes to a client complete without a wait, and so do most reads from a que
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
@@ -44,11 +43,18 @@ class Begun(Generic[Result]):
                 self._steps.close()
                 raise
             except BaseException as error:
-                step = partial(self._steps.throw, error)
+                # The error is not kept in another variable. It refers to this frame, so only the
+                # garbage collector could then free what the awaitable has.
+                try:
+                    awaited = self._steps.throw(error)
+                except StopIteration as end:
+                    return self._returned(end)
             else:
-                step = partial(self._steps.send, sent)
-            try:
-                awaited = step()
-            except StopIteration as end:
-                result: Result = end.value
-                return result
+                try:
+                    awaited = self._steps.send(sent)
+                except StopIteration as end:
+                    return self._returned(end)
+
+    def _returned(self, end: StopIteration) -> Result:
+        result: Result = end.value
+        return result

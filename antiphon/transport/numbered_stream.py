@@ -103,6 +103,12 @@ class NumberedStream(Generic[Message]):
             raise DataLoss(f"{count} messages were confirmed, {self._log.count} were sent")
         self._log_bytes -= sum(size_bytes for _, size_bytes in self._log.confirmed(count))
 
+    def clear(self) -> None:
+        """Drop all messages, because the stream is over."""
+        self._again.clear()
+        self._log.confirmed(self._log.count)
+        self._log_bytes = 0
+
     def rewind(self, count: int) -> None:
         """Send again all that follows the first `count` messages. Raises `DataLoss` if they are not
         what was sent and not yet confirmed."""

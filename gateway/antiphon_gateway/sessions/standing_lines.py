@@ -121,6 +121,7 @@ class StandingLines:
     def end(self, failure: Exception) -> None:
         """End all lines with the failure, because the stream has ended."""
         lines, self._lines = list(self._lines.values()), {}
+        self.stream.clear()
         for line in lines:
             line.end(failure)
 

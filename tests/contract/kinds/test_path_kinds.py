@@ -21,7 +21,6 @@ LISTINGS = (
     "/v1/audio/voices/",
     "/version/",
     "/openapi.json/",
-    "/docs/",
     "/health/",
     "/metrics/",
     "//v1/models",
