@@ -110,7 +110,7 @@ async def test_a_conversation_reads_aloud_by_its_options(
         await call.respond(options={"described": "yes"})
         done, _ = await until(call, antiphon.ResponseDone)
         assert done.response.error is not None
-        assert done.response.error.field == "options.described"
+        assert done.response.error.field == "settings.options.described"
 
 
 async def test_a_long_turn_is_answered(speakers: Speakers) -> None:
