@@ -56,7 +56,7 @@ class LineStreams:
         if (first := await self._first(requests)) is None:
             return
         stream_id, lines = self._stream_of(first)
-        call = LineCall(first, requests, write)
+        call = LineCall(first, requests, write, numbered=self._resume_window_s > 0)
         is_broken = True
         try:
             await lines.run(call, self._closed)

@@ -35,14 +35,20 @@ def bounds(resume_window_s: float) -> stage_pb2.LineResponse:
 
 
 class LineCall:
-    """A `RunSessions` call: its requests after the first one, and what writes its responses."""
+    """A `RunSessions` call: its requests after the first one, and what writes its responses.
+
+    If the stage suspends no streams, the call is not `numbered`, although it begins with `hello`.
+    """
 
     def __init__(
         self,
         first: stage_pb2.LineRequest,
         requests: AsyncIterator[stage_pb2.LineRequest],
         write: Write,
+        *,
+        numbered: bool = True,
     ) -> None:
+        self.numbered = numbered and first.HasField("hello")
         self.first = first
         self.requests = requests
         self.write = write
@@ -95,7 +101,7 @@ class ServedLines:
         if self.call is not None:
             self.call.stop()
         self.call = call
-        if call.first.HasField("hello"):
+        if call.numbered:
             self._numbered.begin(call.first)
         else:
             self._numbered.handle(call.first)
