@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from antiphon.client.retrying import Retry
+from antiphon_testkit.flat_settings import stage_config
 from antiphon_tools.chaos.carriers import carriers_of
 from antiphon_tools.chaos.conversing import KnownTalk
 from antiphon_tools.chaos.faults import OF_STAGES
@@ -108,8 +109,9 @@ async def test_with_one_replica_a_kill_is_an_error_and_the_next_answer_is_whole(
 ) -> None:
     # A replica is back in about a second: an answer that waits for it may become whole.
     settings = {"max_stage_ahead_positions": 4, "failover_return_s": 0.05}
+    stage = stage_config(resume_window_s=0.05)
     async with (
-        running_fleet(talkative, 1, tmp_path, WarmLauncher, **settings) as fleet,
+        running_fleet(talkative, 1, tmp_path, WarmLauncher, stage=stage, **settings) as fleet,
         AnswerListener(
             fleet.running.grpc_address, speed=SPEED, retry=Retry(attempts=1)
         ) as listener,

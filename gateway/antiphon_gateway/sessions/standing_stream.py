@@ -45,6 +45,14 @@ GOODBYE_S = 1.0
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
 """Between two attempts to continue a stream."""
+RESUME_WITHIN_S = 2.0
+"""A stage that cannot be reached for this long is lost, although it would keep the sessions for
+longer. A broken connection to a living process is replaced within milliseconds, and the answers of
+a dead process should continue on another replica soon.
+"""
+ANSWER_WITHIN_S = 1.0
+"""Time for the stage to continue the stream on a new call. After that, the gateway connects again.
+"""
 MOST_FRUITLESS = 8
 """Calls of a stream that break one after the other before anything is received."""
 # A process listens no more, so none of its sessions is left. gRPC has no status of its own for it.
@@ -235,13 +243,14 @@ class StandingStream:
         log.warning("%d sessions of the stage %s are suspended: %s", self._lines.open, role, said)
         self._lines.suspend()
         self._clock.stop()
-        give_up_at = asyncio.get_running_loop().time() + window_s
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + min(window_s, RESUME_WITHIN_S)
         pause_s = FIRST_PAUSE_S
         while not self._is_closing:
             self._end(self._call)
-            answer_at = asyncio.get_running_loop().time() + CONFIRMED_WITHIN_S
+            answer_at = min(loop.time() + ANSWER_WITHIN_S, give_up_at)
             try:
-                async with asyncio.timeout_at(min(answer_at, give_up_at)) as limit:
+                async with asyncio.timeout_at(answer_at) as limit:
                     self._call = _Call(self._replica, self._sent)
                     failure = await self._read(self._call, limit)
                     if not self._lines.is_suspended:
@@ -252,11 +261,11 @@ class StandingStream:
                         break
                     await asyncio.sleep(pause_s)
             except TimeoutError:
-                if answer_at >= give_up_at:
-                    break
                 # It may be the connection, and not the call, on which nothing arrives.
                 if self._call.channel is self._replica.channel:
                     self._replica.open_anew()
+                if answer_at >= give_up_at:
+                    break
             except grpc.aio.UsageError:
                 break
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

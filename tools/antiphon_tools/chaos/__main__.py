@@ -25,6 +25,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from antiphon.client.retrying import Retry
 from antiphon.errors import AntiphonError
@@ -45,7 +46,7 @@ from antiphon_tools.load.player import plays_on
 from antiphon_tools.warm.launcher import WarmLauncher
 
 SECONDS = 120.0
-LITTLE_AHEAD = {
+LITTLE_AHEAD: dict[str, Any] = {
     "max_ahead_seconds": 0.2,
     "max_stage_ahead_seconds": 0.1,
     "max_stage_ahead_positions": 4,

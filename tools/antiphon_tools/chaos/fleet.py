@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 
 from antiphon.deployment.schema import Deployment, DiscoveryConfig, StageConfig
 from antiphon.pipelines.registry import pipeline_of
@@ -194,13 +195,14 @@ async def running_fleet(
     directory: Path,
     launcher: type[Launcher] = Launcher,
     tell: Report = lambda event: None,
+    stage: StageConfig | None = None,
     **settings: Any,
 ) -> AsyncIterator[TargetFleet]:
     """Run replicas of each stage as processes, which are restarted when they end.
 
     `directory` receives files of the gateway. `tell` is called with process events and output.
     Answers are only computed one second ahead of playback, so that a fault interrupts them. The
-    gateway `settings` can override this.
+    gateway `settings` can override this. `stage` contains the settings of all stages.
     """
     loaded: asyncio.Queue[str] = asyncio.Queue()
     resume_key, kubeconfig = directory / "resume-key", directory / "kubeconfig"
@@ -229,7 +231,8 @@ async def running_fleet(
         **settings,
     }
     gateway = gateway_config(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0", **chosen)
-    stages = dict.fromkeys(roles, StageConfig(replicas=replicas))
+    config = msgspec.structs.replace(stage or StageConfig(), replicas=replicas)
+    stages = dict.fromkeys(roles, config)
     deployment = Deployment(model=str(model), stages=stages, gateway=gateway)
     async with (
         replica_registry(kubeconfig) as registry,
