@@ -1,7 +1,8 @@
-"""Run an awaitable up to its first wait, so that a timer is only set if there is a wait.
+"""Runs an awaitable until it first has to wait, so that a timer is needed only if it does.
 
-Most writes to a client complete without a wait, and so do most reads from a queue under load. With
-`asyncio.timeout` around each of them, a timer would be set and cancelled that can never expire.
+Most writes to a client complete without waiting, as do most reads from a queue under load. With
+`asyncio.timeout` around each of them, the event loop would set and cancel a timer that can never
+expire.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ Result = TypeVar("Result")
 
 
 class Begun(Generic[Result]):
-    """An awaitable that has run up to its first wait. Raises the errors that occur before it.
+    """An awaitable that has been run until it first had to wait. Constructing it raises any error
+    that occurs up to that point.
 
-    `done` states whether it has completed without a wait. In both cases, await this object for the
-    result, once and in the same task. The task must not wait for anything else before that.
+    `done` is true if the awaitable has completed without waiting. In either case, await this object
+    exactly once to get the result. Do so in the same task, and without awaiting anything else in
+    between.
     """
 
     __slots__ = ("_first", "_result", "_steps", "done")

@@ -1,4 +1,4 @@
-"""Settings that are arranged in groups, and the errors for settings that do not exist."""
+"""Groups of settings, and error messages for settings that don't exist."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from antiphon.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class SettingGroups:
-    """A struct of settings, its groups by name, and its former settings.
+    """A settings struct, its groups by name, and the settings that no longer exist.
 
-    `withdrawn` maps the group and the name of a former setting to what has replaced it. An empty
-    group stands for a setting that was never in a group.
+    `withdrawn` maps each removed setting, as a path of group and name, to its replacement. The
+    group is empty if the setting was never in a group.
     """
 
     kind: type[msgspec.Struct]
@@ -24,10 +24,10 @@ class SettingGroups:
     withdrawn: Mapping[str, str] = field(default_factory=dict)
 
     def grouped_path(self, name: str) -> tuple[str, str] | None:
-        """Return the group and the name of a setting, given its former name, which had no group.
-        The result is None if there is no such setting.
+        """Return the group and the current name of a setting, given the name it had before settings
+        were grouped. Returns None if there is no such setting.
 
-        The former name is either the present name or the present name preceded by its group. For
+        The old name was either the current name, or the group followed by the current name. For
         example, `max_waiting` is now `queue.max_waiting`, and `queue_timeout_s` is now
         `queue.timeout_s`.
         """
@@ -39,7 +39,9 @@ class SettingGroups:
         return (found[0], name) if len(found) == 1 else None
 
     def replacement(self, name: str) -> str | None:
-        """Return what has replaced a former setting, given its group and name or its flat name."""
+        """Return what has replaced a removed setting, or None if there was no such setting. The
+        setting is given by its group and name, or by the name it had before settings were grouped.
+        """
         for path, replacement in self.withdrawn.items():
             group, _, leaf = path.partition(".")
             flat = name == leaf and self.grouped_path(name) is None
@@ -48,10 +50,10 @@ class SettingGroups:
         return None
 
     def check(self, content: object, where: str) -> None:
-        """Raise `InvalidArgument` if there is no setting with one of the given keys, outside or
-        inside a group. `where` is the place of the settings, such as `gateway`.
+        """Raise `InvalidArgument` if a key, whether in a group or not, is not the name of a
+        setting. `where` is the path of the settings, such as `gateway`.
 
-        If the key is the name that a setting had before settings were grouped, the error names its
+        If the key is a name from before settings were grouped, the error message contains its
         group.
         """
         if not isinstance(content, dict):
@@ -72,7 +74,7 @@ class SettingGroups:
             check_keys(inner, kind, f"{where}.{group}.")
 
     def _meant(self, name: str, where: str) -> str:
-        """Return what an unknown key probably stands for."""
+        """Return the part of the error message that explains an unknown key."""
         if now := self.replacement(name):
             return _no_longer(now)
         if path := self.grouped_path(name):
@@ -92,7 +94,7 @@ class SettingGroups:
 
 
 def check_keys(content: object, kind: type[msgspec.Struct], where: str) -> None:
-    """Raise `InvalidArgument` if the struct has no field with one of the keys in the content."""
+    """Raise `InvalidArgument` if `content` contains a key that is not a field of the struct."""
     known = kind.__struct_fields__
     for key in content if isinstance(content, dict) else ():
         if key not in known:
@@ -103,7 +105,9 @@ def check_keys(content: object, kind: type[msgspec.Struct], where: str) -> None:
 
 
 def probably(name: object, known: Sequence[str]) -> str:
-    """Return a question that names the known name closest to `name`, or an empty text."""
+    """Return a "did you mean" question with the known name that is closest to `name`. Returns an
+    empty string if no name is close enough.
+    """
     close = difflib.get_close_matches(str(name), known, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 

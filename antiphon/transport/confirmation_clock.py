@@ -1,9 +1,11 @@
-"""When an end of a numbered stream confirms, and when it gives up a call on which nothing arrives.
+"""Timers for a numbered stream. They decide when an end sends confirmations, and when it gives up a
+call on which nothing arrives.
 
-TCP either delivers what was sent or breaks. HTTP/2 may do neither: if a byte of a frame's header or
-of a message's length is damaged, the receiver waits forever, although the connection works. Each
-end therefore confirms what it has received within a second. It gives up a call on which its oldest
-message stays unconfirmed. An end that waits for messages asks for a confirmation from time to time.
+TCP either delivers the data or reports that the connection is broken. HTTP/2 may do neither. If a
+byte in a frame header or a message length is damaged, the receiver waits forever, although the
+connection itself still works. Each end therefore confirms received messages within a second, and
+gives up a call if its oldest message stays unconfirmed for too long. An end that is waiting for
+messages also requests a confirmation from time to time.
 """
 
 from __future__ import annotations
@@ -16,32 +18,37 @@ from antiphon.transport.numbered_stream import NumberedStream
 TICK_S = 0.5
 CONFIRMED_WITHIN_S = 5.0
 STALLED_TICKS = round(CONFIRMED_WITHIN_S / TICK_S)
-"""A blocked event loop delays a tick, but does not add one."""
+"""The timeout is counted in ticks rather than measured with a clock. If the event loop is blocked,
+a tick is delayed, but the block counts as one tick at most.
+"""
 ASK_TICKS, MOST_ASK_TICKS = 5, 120
-"""The first question after silence, and the longest time between two questions."""
+"""The number of silent ticks before the first request for a confirmation, and the maximum number of
+ticks between two requests.
+"""
 
 
 class ClockedEnd(Protocol):
-    """An end of a numbered stream."""
+    """The interface of an end of a numbered stream."""
 
     @property
     def waits(self) -> bool:
-        """Whether the end waits for messages although it has nothing to send."""
+        """Whether the end is waiting for messages, even if it has nothing to send."""
 
     def confirm(self) -> None:
         """Send a confirmation, because `NumberedStream.owes_count` has become true."""
 
     def ask(self) -> None:
-        """Send a message, which the other end has to confirm."""
+        """Send a message that the other end has to confirm."""
 
     def give_call_up(self) -> None:
-        """End the call, because the other end confirms nothing."""
+        """End the call, because the other end has stopped confirming messages."""
 
 
 class ConfirmationClock:
-    """The clock of one end. It stops while there is nothing to confirm and nobody waits.
+    """The clock of one end. It stops when both ends have confirmed everything and this end isn't
+    waiting for messages.
 
-    Call `start` after a message was sent or received, and `stop` when the call is over.
+    Call `start` after sending or receiving a message, and `stop` when the call is over.
     """
 
     def __init__(self, stream: NumberedStream[Any], end: ClockedEnd) -> None:
@@ -51,7 +58,9 @@ class ConfirmationClock:
         self._forget()
 
     def start(self) -> None:
-        """Run until nothing is left to wait for."""
+        """Start the clock if it isn't running. It stops by itself when there is nothing left to
+        wait for.
+        """
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
@@ -80,7 +89,9 @@ class ConfirmationClock:
             self.start()
 
     def _is_stalled(self) -> bool:
-        """Count how long the oldest message has been unconfirmed."""
+        """Return whether the oldest message has been unconfirmed for too long. Called once per
+        tick.
+        """
         oldest = self._stream.oldest
         is_older = not self._stream.is_confirmed and oldest == self._oldest
         self._unconfirmed_ticks = self._unconfirmed_ticks + 1 if is_older else 0
@@ -88,7 +99,9 @@ class ConfirmationClock:
         return self._unconfirmed_ticks >= STALLED_TICKS
 
     def _note_silence(self) -> None:
-        """Ask if nothing was received for long, then less and less often."""
+        """Request a confirmation if nothing has been received for a while. The interval doubles
+        after each request.
+        """
         received = self._stream.received
         if received != self._moved:
             self._moved, self._silent_ticks, self._ask_ticks = received, 0, ASK_TICKS

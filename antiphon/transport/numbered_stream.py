@@ -1,11 +1,13 @@
-"""One end of a stream that continues on another call after its call has broken.
+"""One end of a stream that can continue on a new call when its current call breaks.
 
-Each end numbers what it sends, keeps it until the other end has confirmed it, and counts what it
-receives. When the stream continues, each end learns the count of the other, and sends again what
-follows it. So every message arrives once and in order. This module performs no I/O.
+Each end numbers the messages it sends, and keeps them until the other end has confirmed them. It
+also counts the messages it receives. When the stream continues on a new call, the ends exchange
+their counts, and each one resends what the other hasn't received. As a result, every message
+arrives exactly once and in order. This module performs no I/O.
 
-What is kept is bounded. An end that `is_full` sends only confirmations, which are not numbered, so
-two full ends do not wait for each other.
+The number of kept messages and their total size are limited. An end that has reached a limit (see
+`is_full`) can only send confirmations. Confirmations aren't numbered, so two full ends don't block
+each other.
 """
 
 from __future__ import annotations
@@ -20,18 +22,19 @@ KEPT_BYTES = 4 << 20
 KEPT_MESSAGES = 4096
 CONFIRMED_BYTES = 256 << 10
 CONFIRMED_MESSAGES = 256
-"""What is received is confirmed without waiting for a message to the other end, once it is so
-much."""
+"""Confirmations are normally attached to outgoing messages. Once this much has been received
+without being confirmed, a confirmation is sent on its own.
+"""
 
 Message = TypeVar("Message")
 
 
 class NumberedStream(Generic[Message]):
-    """The messages that one end sends, and the number of those that it receives."""
+    """The messages sent by one end, and the number of messages it has received."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self.received = 0
-        """How many messages of the other end have arrived."""
+        """The number of messages that have arrived from the other end."""
         self._kept_bytes = kept_bytes
         self._log: ResponseLog[tuple[Message, int]] = ResponseLog()
         self._log_bytes = 0
@@ -42,7 +45,7 @@ class NumberedStream(Generic[Message]):
 
     @property
     def oldest(self) -> int:
-        """The number of the first message that the other end has not confirmed."""
+        """The number of the oldest message that the other end hasn't confirmed."""
         return self._log.first
 
     @property
@@ -57,48 +60,54 @@ class NumberedStream(Generic[Message]):
 
     @property
     def is_full(self) -> bool:
-        """Whether no more may be sent until the other end has confirmed something."""
+        """Whether the end must stop sending until the other end has confirmed some messages."""
         kept = self._log.count - self._log.first
         return self._log_bytes >= self._kept_bytes or kept >= KEPT_MESSAGES
 
     @property
     def owes_count(self) -> bool:
-        """Whether `received` should be confirmed now."""
+        """Whether a confirmation should be sent now."""
         unconfirmed = self.received - self._confirmed
         is_much = unconfirmed >= CONFIRMED_MESSAGES or self._unconfirmed_bytes >= CONFIRMED_BYTES
         return is_much or self._is_due
 
     def unconfirmed_for_long(self) -> bool:
-        """Note that some time has passed. Return whether `owes_count` is now true because nothing
-        was sent in the meantime that would have confirmed what was received."""
+        """Check for received messages that have gone unconfirmed since the previous call. Call this
+        at regular intervals. If no outgoing message has confirmed them in the meantime,
+        `owes_count` becomes true. Returns whether that is the case.
+        """
         waits = self._confirmed < self.received
         self._is_due = waits and self._waited_for == self._confirmed
         self._waited_for = self._confirmed if waits else -1
         return self._is_due
 
     def arrived(self, size_bytes: int) -> None:
-        """Count a message of the other end."""
+        """Count a message that has arrived from the other end."""
         self.received += 1
         self._unconfirmed_bytes += size_bytes
 
     def count(self) -> int:
-        """`received`, for a message that leaves now."""
+        """Return the number of received messages, to be included in a message that is about to be
+        sent.
+        """
         self._confirmed, self._unconfirmed_bytes, self._is_due = self.received, 0, False
         return self.received
 
     def sent(self, message: Message, size_bytes: int) -> None:
-        """Keep a message that is sent for the first time. Only call it if `again` has returned
-        None."""
+        """Keep a message that is being sent for the first time. Call this only if `again` has
+        returned None.
+        """
         self._log.append((message, size_bytes))
         self._log_bytes += size_bytes
 
     def again(self) -> Message | None:
-        """The next message that has to be sent again; None if there is none."""
+        """Return the next message to resend, or None if there is none."""
         return self._again.popleft()[0] if self._again else None
 
     def confirmed(self, count: int) -> None:
-        """The other end has received the first `count` messages, or more. Raises `DataLoss` if
-        fewer were sent."""
+        """Record that the other end has received at least the first `count` messages. Raises
+        `DataLoss` if fewer messages were sent.
+        """
         if count > self._log.count - len(self._again):
             raise DataLoss(f"{count} messages were confirmed, {self._log.count} were sent")
         self._log_bytes -= sum(size_bytes for _, size_bytes in self._log.confirmed(count))
@@ -110,8 +119,9 @@ class NumberedStream(Generic[Message]):
         self._log_bytes = 0
 
     def rewind(self, count: int) -> None:
-        """Send again all that follows the first `count` messages. Raises `DataLoss` if they are not
-        what was sent and not yet confirmed."""
+        """Prepare to resend all messages after the first `count`. Raises `DataLoss` if `count` is
+        higher than the number of messages sent, or if some of these messages are no longer kept.
+        """
         if not self._log.first <= count <= self._log.count:
             raise DataLoss(
                 f"the stream would continue at message {count}; "

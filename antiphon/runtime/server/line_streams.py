@@ -1,7 +1,8 @@
 """The `RunSessions` streams of a stage.
 
-If the call of a stream breaks, its sessions are suspended for the resume window, like those of a
-link. The client continues the stream on another call. If it does not, the sessions end.
+If the call that carries a stream breaks, the stream's sessions are suspended for the length of the
+resume window, as they are when a link breaks. The client can continue the stream on a new call
+within this time. Otherwise, the sessions end.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ log = logging.getLogger(__name__)
 
 MAX_ID_BYTES = 256
 MAX_SUSPENDED = 64
-"""The maximum number of suspended streams. Beyond it, the one that was suspended first ends."""
+"""The maximum number of suspended streams. If there are more, the one that has been suspended the
+longest is ended.
+"""
 
 
 class LineStreams:
-    """Serves all `RunSessions` calls, until the stage is `closed`.
+    """Serves all `RunSessions` calls until the `closed` event is set.
 
-    `new` makes a stream. `patience_s` bounds the first write.
+    `new` creates a stream. `patience_s` is the maximum time in seconds for writing the first
+    response.
     """
 
     def __init__(
@@ -43,12 +47,12 @@ class LineStreams:
         self._resume_window_s = resume_window_s
         self._closed = closed
         self._streams: dict[str, ServedLines] = {}
-        """Those that have an ID, whether they are suspended or not."""
+        """All streams that have an ID, including suspended ones."""
         self._suspended: dict[str, asyncio.Task[None]] = {}
-        """Each ends its stream with the resume window."""
+        """The tasks that end the suspended streams when the resume window is over."""
 
     async def serve(self, requests: AsyncIterator[stage_pb2.LineRequest], write: Write) -> None:
-        """Serve a call. Raises the error that it ends with."""
+        """Serve a call. Raises the error that ended it."""
         async with WaitDeadline(self._patience_s) as patience:
             patience.begin()
             await write(bounds(self._resume_window_s))
@@ -74,7 +78,9 @@ class LineStreams:
     async def _first(
         self, requests: AsyncIterator[stage_pb2.LineRequest]
     ) -> stage_pb2.LineRequest | None:
-        """The first request; None if none comes."""
+        """Return the first request, or None if the stage closes or the client ends the call before
+        sending one.
+        """
         reading = asyncio.ensure_future(anext(requests, None))
         closing = asyncio.create_task(self._closed.wait())
         try:
@@ -86,7 +92,9 @@ class LineStreams:
             await asyncio.gather(reading, closing, return_exceptions=True)
 
     def _stream_of(self, first: stage_pb2.LineRequest) -> tuple[str, ServedLines]:
-        """The stream that a call belongs to. Raises `InvalidArgument` and `NotFound`."""
+        """Return the call's stream ID and its stream. Raises `InvalidArgument` if the ID is invalid
+        or already in use, and `NotFound` if there is no stream to resume.
+        """
         if not first.HasField("hello"):
             return "", self._new()
         hello = first.hello
@@ -119,7 +127,7 @@ class LineStreams:
         return None
 
     def _ended(self, stream_id: str, lines: ServedLines, *, is_broken: bool) -> None:
-        """The call of a stream has ended: suspend the stream, or end it."""
+        """Suspend a stream whose call has ended. If it can't be resumed, end it."""
         known = self._streams.get(stream_id) is lines
         if not (known and is_broken and lines.may_continue) or self._closed.is_set():
             self._end(stream_id, lines)
@@ -132,7 +140,7 @@ class LineStreams:
         self._suspended[stream_id] = asyncio.create_task(self._expire(stream_id, lines))
 
     async def _expire(self, stream_id: str, lines: ServedLines) -> None:
-        """End a suspended stream with the window, or with the stage."""
+        """End a suspended stream when the resume window is over or the stage closes."""
         try:
             await asyncio.wait_for(self._closed.wait(), self._resume_window_s)
         except TimeoutError:

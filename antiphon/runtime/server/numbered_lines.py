@@ -1,7 +1,8 @@
-"""The messages of a `RunSessions` stream at the stage, which outlives its calls. Pure.
+"""The stage's side of the messages on a `RunSessions` stream, which can outlive its calls. This
+module performs no I/O.
 
-The first request of a call may be `hello`. The stream of such a call can continue on another one:
-see `antiphon.transport.numbered_stream`. Any other stream ends with its call, and its messages are
+A client whose first request is `hello` can continue the stream on a new call, as described in
+`antiphon.transport.numbered_stream`. Otherwise, the stream ends with its call, and its messages are
 neither numbered nor kept.
 """
 
@@ -15,11 +16,13 @@ from antiphon.v1 import stage_pb2
 
 
 class NumberedLines:
-    """A table's requests and responses. `on_ready` is called when there is something to `take`."""
+    """Numbers the requests and responses of a line table. `on_ready` is called when `take` has
+    something to return.
+    """
 
     def __init__(self, table: LineTable, on_ready: Callable[[], None]) -> None:
         self.said_goodbye = False
-        """Whether the client has left all sessions."""
+        """Whether the client has said goodbye, which ends all sessions."""
         self._table = table
         self._on_ready = on_ready
         self.stream: NumberedStream[stage_pb2.LineResponse] = NumberedStream()
@@ -27,12 +30,13 @@ class NumberedLines:
 
     @property
     def may_continue(self) -> bool:
-        """Whether the stream can continue on another call."""
+        """Whether the stream can continue on a new call."""
         return self._may_continue and not self.said_goodbye
 
     def begin(self, request: stage_pb2.LineRequest) -> None:
-        """Begin a call with its `hello`. Raises `DataLoss` if the stream cannot continue where the
-        client does."""
+        """Start a call with its `hello` request. Raises `DataLoss` if the messages that the client
+        is missing are no longer kept.
+        """
         self._may_continue = True
         if request.hello.resume:
             self.stream.rewind(request.received)
@@ -40,7 +44,9 @@ class NumberedLines:
             self._on_ready()
 
     def handle(self, request: stage_pb2.LineRequest) -> None:
-        """Act on a request. Raises what `LineTable.handle` raises, and `DataLoss`."""
+        """Handle a request. Raises `DataLoss` if its message count is wrong, and the errors of
+        `LineTable.handle`.
+        """
         if self._may_continue and not self._count(request):
             return
         if request.HasField("goodbye"):
@@ -49,7 +55,7 @@ class NumberedLines:
             self._table.handle(request)
 
     def take(self) -> stage_pb2.LineResponse | None:
-        """The next response; None if there is none."""
+        """Return the next response, or None if there is nothing to send."""
         if not self._may_continue:
             messages = self._table.take()
             return stage_pb2.LineResponse(messages=messages) if messages else None
@@ -59,7 +65,9 @@ class NumberedLines:
         return response
 
     def _count(self, request: stage_pb2.LineRequest) -> bool:
-        """Take the numbers of a request in; whether it has a message."""
+        """Update the message counts from a request, and return whether the request contains a
+        message.
+        """
         stream, was_full = self.stream, self.stream.is_full
         stream.confirmed(request.received)
         has_message = request.WhichOneof("message") is not None

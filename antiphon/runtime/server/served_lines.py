@@ -1,7 +1,7 @@
 """Serves many sessions on a single `RunSessions` stream.
 
-`line_table.py` has the lines, `numbered_lines.py` their messages. Here one task reads a call of the
-stream, and one writes what the lines have.
+`line_table.py` manages the lines, and `numbered_lines.py` numbers their messages. For each call,
+this module runs one task that reads requests and another that writes responses.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from antiphon.v1 import stage_pb2
 log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 1 << 20
-"""How many bytes may be sent on a line before its reader has processed them. The first response
-states this number to the gateway.
+"""The number of bytes that may be sent on a line before the reader has processed them. The gateway
+learns this number from the first response.
 """
 
 Write = Callable[[stage_pb2.LineResponse], Awaitable[None]]
 
 
 def bounds(resume_window_s: float) -> stage_pb2.LineResponse:
-    """The first response of a call."""
+    """Return the first response of a call, which states the stage's limits."""
     return stage_pb2.LineResponse(
         window_bytes=WINDOW_BYTES, batch_requests=BATCH_REQUESTS, resume_window_s=resume_window_s
     )
@@ -56,29 +56,29 @@ class LineCall:
         self.stopped = asyncio.Event()
 
     def stop(self) -> None:
-        """Read and write nothing more, from now on."""
+        """Stop reading and writing immediately."""
         self.is_over = True
         self.stopped.set()
 
 
 class ServedLines:
-    """The sessions of one stream. Call `close` when the stream has ended.
+    """The sessions of a single stream. Call `close` when the stream has ended.
 
-    A session ends if its client processes nothing for `patience_s` seconds.
+    A session ends if its client hasn't processed anything for `patience_s` seconds.
     """
 
     def __init__(self, serve: Serve, role: str, patience_s: float) -> None:
         self._window_bytes = WINDOW_BYTES
         self._patience_s = patience_s
         self._stalled: dict[int, asyncio.TimerHandle] = {}
-        """The timers of the lines whose window is full."""
+        """A timer for each line whose window is full."""
         self._changed = asyncio.Event()
         self._table = LineTable(serve, role, self._window_bytes, self, self._changed.set)
         self._numbered = NumberedLines(self._table, self._changed.set)
         self._clock = ConfirmationClock(self._numbered.stream, self)
         self._ending = False
         self.call: LineCall | None = None
-        """The call that carries the stream now, or did last."""
+        """The current call, or the last one if the stream is suspended."""
 
     @property
     def open(self) -> int:
@@ -87,16 +87,17 @@ class ServedLines:
 
     @property
     def may_continue(self) -> bool:
-        """Whether the stream can continue on another call."""
+        """Whether the stream can continue on a new call."""
         return self._numbered.may_continue
 
     async def run(self, call: LineCall, closed: asyncio.Event) -> None:
-        """Serve a call, instead of the one before it, until another call takes over, the client
-        leaves or sends no more, or the stage is `closed`. In the last two cases, no line is left.
+        """Serve a call, which replaces the previous one. Returns when another call takes over, the
+        client leaves or has no more requests, or the `closed` event is set. If the stage is
+        closing, or the client has no more requests, this first waits for all lines to end.
 
-        Raises what `LineCall.requests`, `LineCall.write` and `NumberedLines.handle` raise,
-        `Unavailable` if the client confirms nothing, and `TimeoutError` if one write takes too
-        long.
+        Raises the errors of `LineCall.requests`, `LineCall.write` and `NumberedLines.handle`. Also
+        raises `Unavailable` if the client stops confirming messages, and `TimeoutError` if a single
+        write takes too long.
         """
         if self.call is not None:
             self.call.stop()
@@ -117,7 +118,8 @@ class ServedLines:
             if call.is_over:
                 return
             if reading.done() and (failure := reading.exception()) is not None:
-                # gRPC rejects the status of a call while a message is being written.
+                # gRPC rejects the call's status while a message is being written, so wait for the
+                # writer.
                 call.is_over = True
                 if not self.may_continue:
                     self._table.close()
@@ -138,29 +140,29 @@ class ServedLines:
 
     @property
     def waits(self) -> bool:
-        """Return False, because the client opens lines when it wants to."""
+        """Always false, because the client decides when to open lines."""
         return False
 
     def confirm(self) -> None:
-        """Send how much has been received."""
+        """Tell the client how many messages have been received."""
         self._changed.set()
 
     def ask(self) -> None:
-        """Do nothing, because the stage never waits."""
+        """Do nothing. The stage never waits for messages, so it never asks for a confirmation."""
 
     def give_call_up(self) -> None:
-        """End the call, because nothing that was sent on it is confirmed."""
+        """End the call, because the client hasn't confirmed what was sent on it."""
         if self.call is not None:
             self.call.is_stalled = True
             self.call.stop()
 
     def stalled(self, number: int) -> None:
-        """Start the timer for a line's reader."""
+        """Start the timer of a line whose window is full."""
         loop = asyncio.get_running_loop()
         self._stalled[number] = loop.call_later(self._patience_s, self._give_up, number)
 
     def moved(self, number: int) -> None:
-        """Stop the timer, because the line's reader has continued or the line has ended."""
+        """Stop the timer of a line, because its reader has made progress or the line has ended."""
         self._stalled.pop(number).cancel()
 
     async def _read(self, call: LineCall) -> None:
@@ -173,7 +175,8 @@ class ServedLines:
                 self._table.close()
                 break
         if self.may_continue:
-            # A broken call looks like one whose client sends no more.
+            # Treat this as a broken call. gRPC doesn't distinguish between a broken call and a
+            # client that has no more requests.
             call.stop()
         elif not call.is_over:
             self._table.done()
@@ -188,7 +191,7 @@ class ServedLines:
         self._changed.set()
 
     async def _write(self, call: LineCall) -> None:
-        # Another call may have waited for the last change.
+        # The previous call's writer may have consumed the last change, so check for messages first.
         self._changed.set()
         async with WaitDeadline(self._patience_s) as patience:
             while not call.is_over and not (self._ending and self._table.is_idle):

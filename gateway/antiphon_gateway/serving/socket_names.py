@@ -1,8 +1,9 @@
-"""The names of the Unix sockets between the front of the gRPC endpoint and gRPC.
+"""Names for the Unix sockets between the front of the gRPC endpoint and the gRPC server.
 
-Linux has abstract names, which belong to no file and end with their socket. Other systems, such as
-macOS, only have paths. There, the sockets are in a directory that only this user can open. A
-process that is killed leaves this directory behind.
+Linux supports abstract names. An abstract name isn't a file, and disappears when its socket is
+closed. Other systems, such as macOS, only support paths. On these systems, the sockets are placed
+in a directory that only the current user can access. If the process is killed, this directory is
+left behind.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ import tempfile
 from antiphon.errors import Unavailable
 
 MAX_PATH_BYTES = 103
-"""The longest path of a socket: 103 bytes on macOS, and 107 on Linux."""
+"""The maximum length of a socket path. macOS allows 103 bytes, and Linux allows 107."""
 _NAME_BYTES = 8
 _LONGEST_NAME = len("antiphon-client-") + 2 * _NAME_BYTES
 
 
 class SocketNames:
-    """Creates names for sockets. `close` removes the directory of the paths, if there is one."""
+    """Creates socket names. On systems without abstract names, `close` removes the directory that
+    contains the sockets.
+    """
 
     def __init__(self) -> None:
         self._abstract = has_abstract_names()
         self._folder: str | None = None
 
     def new(self, kind: str) -> SocketName:
-        """Return a name that no other socket has and that other users cannot guess.
+        """Return a new, unique name that other users can't guess.
 
-        Raises `Unavailable` if there is no directory in which its path is short enough.
+        Raises `Unavailable` if the path would be too long in every available directory.
         """
         name = f"antiphon-{kind}-{secrets.token_hex(_NAME_BYTES)}"
         if self._abstract:
@@ -42,14 +45,14 @@ class SocketNames:
         return SocketName(os.path.join(self._folder, name))
 
     def close(self) -> None:
-        """Remove the directory. Sockets that are connected remain so."""
+        """Remove the directory. Existing connections are not affected."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
 
 class SocketName:
-    """The name of a socket: an abstract name, or a path if it begins with "/"."""
+    """The name of a socket. It is a path if it begins with "/", and an abstract name otherwise."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -57,23 +60,25 @@ class SocketName:
 
     @property
     def address(self) -> str:
-        """The address for `bind` and `connect`."""
+        """The address to pass to `bind` and `connect`."""
         return self._name if self._is_path else f"\0{self._name}"
 
     @property
     def uri(self) -> str:
-        """The address in gRPC's form, also where gRPC names the socket as a peer."""
+        """The address in the format that gRPC uses, including where it reports the socket as a
+        peer.
+        """
         return f"{'unix' if self._is_path else 'unix-abstract'}:{self._name}"
 
     def unlink(self) -> None:
-        """Remove the file of a path. A connection that has been made keeps its name."""
+        """If the name is a path, remove its file. Existing connections keep their name."""
         if self._is_path:
             with contextlib.suppress(OSError):
                 os.unlink(self._name)
 
 
 def has_abstract_names() -> bool:
-    """Return whether this system has Unix sockets without files."""
+    """Return whether this system supports abstract Unix socket names."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.bind(f"\0antiphon-probe-{secrets.token_hex(_NAME_BYTES)}")
@@ -83,9 +88,9 @@ def has_abstract_names() -> bool:
 
 
 def _make_folder() -> str:
-    """Create a directory for sockets (mode 0700).
+    """Create a directory for sockets, with mode 0700.
 
-    Raises `Unavailable` if there is no place in which their paths are short enough.
+    Raises `Unavailable` if the socket paths would be too long in every available directory.
     """
     for parent in (tempfile.gettempdir(), "/tmp"):
         with contextlib.suppress(OSError):

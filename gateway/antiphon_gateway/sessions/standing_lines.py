@@ -1,15 +1,16 @@
-"""The lines of a standing stream on the gateway's side, without the stream itself. This module
+"""The gateway's side of the lines of a shared stream, without the stream itself. This module
 performs no I/O.
 
-Responses are queued in their line until its reader takes them. The stage may send each line up to a
-window of data, or a single larger response, ahead of what the reader has processed. A slow client
-therefore does not delay other clients. If a stage exceeds the window, the line is closed. An error
-affects a single line, whereas the end of the stream ends all lines as if each had broken.
+Each line queues its responses until its reader fetches them. For each line, the stage may send up
+to one window of data that the reader hasn't processed yet, or a single response that is larger than
+the window. This means that a slow client doesn't delay other clients. If a stage exceeds the
+window, the gateway closes the line. An error affects only one line, but if the stream ends, all of
+its lines fail.
 
-The stage states the window in the first response of the stream, and how many requests it takes in
-a batch. Until then, and to a stage that takes no batches, each request is a message. The stage also
-states for how long it keeps the sessions of a stream that breaks. Messages are numbered, so the
-stream can continue on another call (`antiphon.transport.numbered_stream`).
+The stage's first response contains the window size, the maximum number of requests in a batch, and
+the time for which the stage keeps the sessions of a broken stream. Until this response arrives, or
+if the stage doesn't support batches, each request is sent as a separate message. Messages are
+numbered so that the stream can continue on a new call (see `antiphon.transport.numbered_stream`).
 """
 
 from __future__ import annotations
@@ -25,25 +26,27 @@ from antiphon_gateway.sessions.connection_errors import ConnectionCancelled, Win
 from antiphon_gateway.sessions.line_requests import LineRequests
 
 BATCH_REQUESTS = 64
-"""The maximum number of requests in one message, even if the stage would accept more, because the
-stage processes a message in one go.
+"""The maximum number of requests in one message. The limit applies even if the stage accepts more,
+because it processes all requests in a message without interruption.
 """
 BATCH_BYTES = 64 << 10
-"""A message is sent once it has reached this many bytes, even if more requests are ready."""
+"""The size in bytes at which a message is sent, even if more requests are ready."""
 
 
 class StandingLines:
-    """The lines of a stream. `on_ready` is called when `take` has something to return. If the
-    stream is only `for_one` line, the gateway leaves it when that line ends.
+    """The lines of a stream. `on_ready` is called when `take` has something to return. If `for_one`
+    is true, the stream has only one line, and the gateway leaves the stream when that line ends.
     """
 
     def __init__(self, on_ready: Callable[[], None], *, for_one: bool = False) -> None:
         self.window_bytes = 0
         self.resume_window_s = 0.0
-        """0 if the lines end with the call of the stream, or until the stage has stated it."""
+        """How long the stage keeps the sessions of a broken stream, in seconds. This is 0 until the
+        stage has reported it, and stays 0 if the lines can't outlive a call.
+        """
         self.is_suspended = False
         self.has_left = False
-        """Whether nothing more is sent, on any line."""
+        """Whether the gateway has said goodbye, after which it sends nothing more on any line."""
         self._for_one = for_one
         self._leaves = self._asks = False
         self._batch_requests = 1
@@ -52,7 +55,7 @@ class StandingLines:
         self._lines: dict[int, StandingLine] = {}
         self._numbers = itertools.count(1)
         self._ready: dict[int, None] = {}
-        """The lines that have something to send, in the order in which they are served."""
+        """The lines that have something to send, in the order in which they will be served."""
 
     def connect(self, requests: LineRequests, on_arrived: Callable[[], None]) -> StandingLine:
         """Open a line. `on_arrived` is called when a response arrives or the line ends."""
@@ -63,12 +66,12 @@ class StandingLines:
 
     @property
     def received(self) -> int:
-        """How many responses with messages have been received."""
+        """The number of responses with messages that have been received."""
         return self.stream.received
 
     @property
     def open(self) -> int:
-        """The number of lines that the stage has not ended."""
+        """The number of lines that the stage hasn't ended."""
         return len(self._lines)
 
     def serve(self, number: int) -> None:
@@ -77,34 +80,40 @@ class StandingLines:
         self._on_ready()
 
     def forget(self, number: int) -> None:
-        """Remove a line that the stage has ended or does not know."""
+        """Remove a line that the stage has ended or has never seen."""
         del self._lines[number]
         if self._for_one and not self._lines:
             self.leave()
 
     def hello(self, stream_id: str) -> stage_pb2.LineRequest:
-        """The first request of a call, which begins the stream, or continues it if it is
-        suspended."""
+        """Return the first request of a call. It starts a new stream, or continues the stream if it
+        is suspended.
+        """
         hello = stage_pb2.LineHello(stream_id=stream_id, resume=self.is_suspended)
         return stage_pb2.LineRequest(hello=hello, received=self.stream.count())
 
     def suspend(self) -> None:
-        """The call of the stream is over: send nothing until the stage continues the stream."""
+        """Record that the stream's call is over. Nothing is sent until the stage resumes the
+        stream.
+        """
         self.is_suspended = True
 
     def ask(self) -> None:
-        """Send a message that the stage only has to confirm."""
+        """Send a message whose only purpose is to be confirmed."""
         self._asks = True
         self._on_ready()
 
     def leave(self) -> None:
-        """Send only that nothing more is sent; the stage then ends all sessions."""
+        """Say goodbye to the stage, which then ends all of its sessions. Nothing else is sent after
+        that.
+        """
         self._leaves = True
         self._on_ready()
 
     def receive(self, response: stage_pb2.LineResponse) -> None:
-        """Give each line what has come for it. Raises `Unavailable` if the stage does not begin
-        with the window, and `DataLoss` if its numbers are wrong."""
+        """Pass the messages in a response to their lines. Raises `Unavailable` if the stage's first
+        response doesn't state the window, and `DataLoss` if the message counts are wrong.
+        """
         if not self.window_bytes:
             self._begin(response)
         if self.resume_window_s:
@@ -119,7 +128,7 @@ class StandingLines:
                 line.end(None)
 
     def end(self, failure: Exception) -> None:
-        """End all lines with the failure, because the stream has ended."""
+        """End all lines with this failure, because the stream has ended."""
         lines, self._lines = list(self._lines.values()), {}
         self.stream.clear()
         for line in lines:
@@ -137,7 +146,7 @@ class StandingLines:
             self._on_ready()
 
     def _count(self, response: stage_pb2.LineResponse) -> None:
-        """Take the numbers of a response in."""
+        """Update the message counts from a response."""
         stream, was_full = self.stream, self.stream.is_full
         if response.resumed:
             stream.rewind(response.received)
@@ -153,7 +162,9 @@ class StandingLines:
             self._on_ready()
 
     def take(self) -> stage_pb2.LineRequest | None:
-        """What is ready of all lines, in one message of bounded size; None if nothing is."""
+        """Return the next message to send, or None if nothing is ready. A message combines requests
+        from several lines, up to a maximum size.
+        """
         if self.is_suspended or self.has_left:
             return None
         if self._leaves:
@@ -181,7 +192,7 @@ class StandingLines:
         return stage_pb2.LineRequest(ping=stage_pb2.LinePing()) if asks else None
 
     def _take(self) -> stage_pb2.LineRequest | None:
-        """What is ready of all lines, for the first time."""
+        """Return a message with new requests from all lines, or None if there are none."""
         requests: list[stage_pb2.LineRequest] = []
         left_bytes = BATCH_BYTES
         while self._ready and left_bytes > 0 and len(requests) < self._batch_requests:
@@ -193,8 +204,8 @@ class StandingLines:
                 requests.append(request)
                 left_bytes -= request.ByteSize()
                 if left_bytes <= 0 or len(requests) == self._batch_requests:
-                    # The line may have more to send, which is sent after the requests of the other
-                    # lines.
+                    # The line may have more to send. Put it at the back of the queue, so that the
+                    # other lines are served first.
                     self._ready[number] = None
                     break
         if len(requests) > 1:
@@ -203,9 +214,7 @@ class StandingLines:
 
 
 class StandingLine:
-    """A single line, with its outgoing requests and the responses that are waiting for its
-    reader.
-    """
+    """A single line, with its outgoing requests and the responses that haven't been read yet."""
 
     def __init__(
         self,
@@ -228,7 +237,7 @@ class StandingLine:
 
     @property
     def _owes_report(self) -> bool:
-        """Whether it is time to report to the stage how much has been processed."""
+        """Whether it is time to tell the stage how many bytes have been processed."""
         if self.is_over:
             return False
         unreported_bytes = self._processed_bytes - self._reported_bytes
@@ -244,7 +253,7 @@ class StandingLine:
         self._lines.serve(self.number)
 
     def cancel(self) -> None:
-        """End the line, and discard the responses that have not been read."""
+        """End the line, and discard any unread responses."""
         if self._cancelled or self.is_over:
             return
         self._cancelled = True
@@ -256,15 +265,17 @@ class StandingLine:
             self._lines.forget(self.number)
 
     def end(self, failure: Exception | None) -> None:
-        """End the line. The reader receives the remaining responses first, and then the failure, if
-        there is one.
+        """End the line. The reader first receives the remaining responses, and then the failure, if
+        any.
         """
         if not self.is_over:
             self.is_over, self.failure = True, failure
             self._on_arrived()
 
     def receive(self, response: session_pb2.SessionResponse) -> None:
-        """Queue a response for the reader. If it exceeds the window, the line is cancelled."""
+        """Queue a response for the reader. If the stage has exceeded the window, cancel the line
+        instead.
+        """
         if self.is_over:
             return
         size_bytes = response.ByteSize()

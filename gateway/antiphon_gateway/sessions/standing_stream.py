@@ -1,15 +1,15 @@
-"""A single stream to a replica, on which the gateway multiplexes many sessions. Each session is one
-line.
+"""Multiplexes many sessions over a single stream to a replica. Each session is one line of the
+stream.
 
 Opening a gRPC stream costs several times as much as sending a message. A session with a small
-opening message and a single segment therefore becomes a line of the replica's `RunSessions` stream.
-A session with a large input is the only line of another stream, because a large message would delay
-the other lines. The same applies to a conversation, because it is opened rarely and may receive a
-large input later.
+opening message and a single segment therefore becomes a line of the replica's shared `RunSessions`
+stream. A session with a large input gets a stream of its own, because a large message would delay
+the other lines. Conversations also get their own streams, because they are opened rarely and may
+receive a large input later.
 
-`standing_lines.py` has the lines and what ends them. If the call of a stream breaks, the lines are
-suspended until the stream continues on another call. They end if the stage does not listen any
-more, has no such stream, or cannot be reached within its resume window.
+`standing_lines.py` implements the lines and defines what ends them. If the stream's call breaks,
+the lines are suspended until the stream continues on a new call. They end if the stage is no longer
+listening, doesn't recognize the stream, or can't be reached within its resume window.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ log = logging.getLogger(__name__)
 Rpc = grpc.aio.StreamStreamCall[stage_pb2.LineRequest, stage_pb2.LineResponse]
 
 SMALL_BYTES = 64 << 10
-"""Largest opening of a session that is sent on a standing stream."""
+"""The maximum size in bytes of an opening message that is sent on a shared stream."""
 GOODBYE_S = 1.0
-"""For a stage to end the sessions of a gateway that leaves."""
+"""The time in seconds that a stage is given to end its sessions when the gateway disconnects."""
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
 """Between two attempts to continue a stream."""
@@ -54,13 +54,18 @@ ANSWER_WITHIN_S = 1.0
 """Time for the stage to continue the stream on a new call. After that, the gateway connects again.
 """
 MOST_FRUITLESS = 8
-"""Calls of a stream that break one after the other before anything is received."""
-# A process listens no more, so none of its sessions is left. gRPC has no status of its own for it.
+"""The maximum number of consecutive calls that may break without receiving anything. After that,
+the stream is given up.
+"""
+# gRPC has no separate status for a refused connection, so it is recognized by its message. It means
+# that no process is listening, so the stage's sessions no longer exist.
 _REFUSED = "Connection refused"
 
 
 class StandingStreams:
-    """The standing streams of a gateway, one for each replica; `close` them."""
+    """The shared streams of the gateway, one per replica. Call `close` when they're no longer
+    needed.
+    """
 
     def __init__(self) -> None:
         self._by_replica: dict[Replica, StandingStream] = {}
@@ -76,7 +81,7 @@ class StandingStreams:
         return StageStream(replica, opening, self._connect)
 
     async def close(self) -> None:
-        """End all streams."""
+        """Close all streams."""
         await asyncio.gather(*(each.close() for each in tuple(self._open)))
 
     def _connect(self, replica: Replica, requests: LineRequests) -> LineReader:
@@ -102,7 +107,9 @@ class StandingStreams:
 
 
 class _Call:
-    """A `RunSessions` call of a stream, on the channel that its replica had then."""
+    """A single `RunSessions` call of a stream. It remembers the channel on which it was started,
+    because the replica may switch to a new channel.
+    """
 
     def __init__(
         self, replica: Replica, sent: Callable[[_Call], AsyncIterator[stage_pb2.LineRequest]]
@@ -113,8 +120,9 @@ class _Call:
 
 
 class StandingStream:
-    """One `RunSessions` stream, open from construction until it is lost or closed. A stream
-    `for_one` line ends with it."""
+    """A `RunSessions` stream, which is open from construction until it is lost or closed. If
+    `for_one` is true, the stream has only one line and closes when that line ends.
+    """
 
     def __init__(self, replica: Replica, *, for_one: bool = False) -> None:
         self.is_over = False
@@ -129,8 +137,9 @@ class StandingStream:
         self.reading = asyncio.create_task(self._run())
 
     def takes_lines(self) -> bool:
-        """Whether lines can be opened. If the replica has another channel now, the stream continues
-        there."""
+        """Return whether new lines can be opened. If the replica has switched to a new channel, the
+        stream moves to that channel.
+        """
         if self.is_over or self._call.channel is self._replica.channel:
             return not self.is_over
         if self._may_continue and not self._lines.is_suspended:
@@ -143,7 +152,7 @@ class StandingStream:
         return LineReader(self._lines.connect(requests, arrived.set), arrived)
 
     async def close(self) -> None:
-        """End the stream, and all lines with it."""
+        """Close the stream and end all of its lines."""
         if self._may_continue and not self._lines.is_suspended:
             self._lines.leave()
             await asyncio.wait((self.reading,), timeout=GOODBYE_S)
@@ -153,19 +162,21 @@ class StandingStream:
 
     @property
     def waits(self) -> bool:
-        """Whether a line is open."""
+        """Whether any line is open, in which case messages are expected."""
         return self._lines.open > 0
 
     def confirm(self) -> None:
-        """Send how much has been received."""
+        """Tell the stage how many messages have been received."""
         self._changed.set()
 
     def ask(self) -> None:
-        """Ask the stage to confirm what it has received."""
+        """Send a message that the stage has to confirm."""
         self._lines.ask()
 
     def give_call_up(self) -> None:
-        """Continue on another call, because nothing that was sent on this one is confirmed."""
+        """Move the stream to a new call, because the stage hasn't confirmed what was sent on this
+        one.
+        """
         role = self._replica.role
         log.warning("the stage %s has confirmed nothing for %g s", role, CONFIRMED_WITHIN_S)
         self._call.is_stalled = True
@@ -194,8 +205,9 @@ class StandingStream:
             self._end(self._call)
 
     async def _read(self, call: _Call, limit: asyncio.Timeout | None = None) -> Exception:
-        """Read a call until it ends, and return why. The limit is lifted once the stage continues
-        the stream."""
+        """Read from a call until it ends, and return the reason. `limit` is the time limit for
+        resuming the stream, which is removed once the stage has done so.
+        """
         signs = SignsOfLife(self._replica)
         try:
             async for response in undamaged(call.rpc):
@@ -206,7 +218,8 @@ class StandingStream:
                     limit.reschedule(None)
                 signs.asked()
         except asyncio.CancelledError:
-            # gRPC raises it for a call that was cancelled here, and so is this task at its end.
+            # gRPC raises CancelledError both when the call is cancelled and when this task is
+            # cancelled. Only the latter is passed on.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -218,7 +231,7 @@ class StandingStream:
         return _Ended("it ended the stream of its sessions")
 
     def _is_broken(self, failure: Exception) -> bool:
-        """Whether the stream may continue although its call has ended in this way."""
+        """Return whether the stream may be resumed after its call has ended with this failure."""
         if self._is_closing or not (self._may_continue and self._lines.open):
             return False
         match failure:
@@ -229,15 +242,18 @@ class StandingStream:
         return not isinstance(failure, _Inconsistent | _Ended)
 
     def _has_progressed(self) -> bool:
-        """Whether anything was received on the latest calls."""
+        """Return whether it is worth continuing. This is false if nothing was received on the last
+        `MOST_FRUITLESS` calls.
+        """
         received = self._lines.received
         self._fruitless = 0 if received != self._received else self._fruitless + 1
         self._received = received
         return self._fruitless < MOST_FRUITLESS
 
     async def _continue(self, broken: Exception) -> Exception | None:
-        """Continue on another call, and return what ends that one; None if the stage does not
-        continue the stream."""
+        """Resume the stream on a new call, and return the failure that ends the new call. Returns
+        None if the stage doesn't resume the stream.
+        """
         role, window_s = self._replica.role, self._lines.resume_window_s
         said = said_by(broken) if isinstance(broken, grpc.aio.AioRpcError) else str(broken)
         log.warning("%d sessions of the stage %s are suspended: %s", self._lines.open, role, said)
@@ -273,7 +289,9 @@ class StandingStream:
         return None
 
     def _run_clock(self) -> None:
-        """Expect confirmations, unless the stage has said that it gives none."""
+        """Start the clock that expects confirmations, unless the stage has announced that it sends
+        none.
+        """
         if self._may_continue or not self._lines.window_bytes:
             self._clock.start()
         else:
@@ -282,7 +300,7 @@ class StandingStream:
     def _end(self, call: _Call) -> None:
         self._clock.stop()
         call.is_over = True
-        # The request iterator ends, which an RPC that is over leaves waiting.
+        # Wake the request iterator so that it ends. gRPC leaves it waiting when an RPC is over.
         self._changed.set()
         call.rpc.cancel()
 
@@ -301,22 +319,22 @@ class StandingStream:
 
 
 class _Ended(Unavailable):
-    """The stage has ended the stream."""
+    """The stage ended the stream."""
 
 
 class _Inconsistent(Unavailable):
-    """The two ends do not agree on what was sent."""
+    """The gateway and the stage disagree about which messages were sent."""
 
 
 def _is_final(failure: Exception) -> bool:
-    """Whether another attempt to continue a stream would fail as well."""
+    """Return whether further attempts to continue the stream are bound to fail."""
     if not isinstance(failure, grpc.aio.AioRpcError):
         return False
     return is_typed(failure) or _REFUSED in (failure.details() or "")
 
 
 class LineReader:
-    """Implements `Connection` as a line of a standing stream."""
+    """Implements `Connection` on a line of a shared stream."""
 
     def __init__(self, line: StandingLine, arrived: asyncio.Event) -> None:
         self._line = line
