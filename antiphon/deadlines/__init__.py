@@ -1,1 +1,1 @@
-"""Timers and deadlines that ignore time during which the process was not running."""
+"""Timers and deadlines that don't count time during which the process wasn't running."""

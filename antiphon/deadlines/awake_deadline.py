@@ -1,12 +1,11 @@
-"""A deadline that only counts time during which the waiting process was running.
+"""A deadline that counts only the time during which the waiting process was running.
 
-A wall clock continues while a process is starved of CPU time, stopped, or paused together with its
-machine. During this time the peer's answer may already be in the socket, unread. A wall-clock
-deadline would then report the peer as unresponsive although the waiting process caused the delay.
-For this reason, the process waits in slices, and reports how late each slice ended. A slice that
-ended on time counts in full. A slice that ended late counts less, depending on how late it was. As
-a result, the last slice before the deadline always ends on time, and an answer would have been read
-during it.
+A wall clock keeps running while a process is starved of CPU time, stopped, or paused together with
+its machine. By the time it runs again, the peer's answer may already be waiting in the socket. A
+wall-clock deadline would then blame the peer for a delay that the waiting process itself caused. To
+avoid this, the process waits in slices, and reports how late each slice ended. A slice that ended
+on time counts in full, while a slice that ended late counts less. This ensures that the last slice
+before the deadline always ended on time, so an answer would have been read during it.
 
 The idea comes from Lifeguard's local health (https://arxiv.org/abs/1707.00788): a failure detector
 should suspect itself before it suspects its peers.
@@ -16,13 +15,14 @@ from __future__ import annotations
 
 SLICE_S = 0.1
 ON_TIME_S = 0.05
-"""A slice counts as on time if it ends no more than this many seconds late."""
+"""A slice is considered on time if it ends no more than this many seconds late."""
 
 
 class AwakeDeadline:
-    """A deadline after `budget_s` seconds of running time. It does not set a timer itself.
+    """A deadline that expires after `budget_s` seconds of running time. It doesn't set a timer.
 
-    Wait for `next_slice_s` seconds, and then report with `waited` how late the wait ended.
+    To use it, wait for `next_slice_s` seconds, and then call `waited` with the number of seconds by
+    which the wait ended late.
     """
 
     def __init__(self, budget_s: float) -> None:
@@ -32,15 +32,15 @@ class AwakeDeadline:
 
     @property
     def next_slice_s(self) -> float:
-        """The number of seconds to wait before the next report.
+        """How many seconds to wait before the next report.
 
-        This is a full slice if the previous one did not count in full.
+        This is a full slice if the previous slice didn't count in full.
         """
         return SLICE_S if self._discounted else min(self._left_s, SLICE_S)
 
     @property
     def passed(self) -> bool:
-        """Whether the budget is used up."""
+        """Whether the budget has been used up."""
         return self._left_s <= 0
 
     def restart(self) -> None:

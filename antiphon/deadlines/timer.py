@@ -1,7 +1,7 @@
-"""A single timer on the event loop that reports when it was due and how late it ran.
+"""A single event loop timer that knows when it was due and how late it ran.
 
-uvloop returns a handle without `when()` if a callback is due immediately, so this module stores the
-due time itself.
+If a callback is due immediately, uvloop returns a handle without `when()`, so this module keeps
+track of the due time itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Callable
 
 
 class Timer:
-    """Calls `run` and passes how late the call is, in seconds. At most one call is pending."""
+    """Calls `run` with the number of seconds by which the call is late. There is at most one
+    pending call.
+    """
 
     def __init__(self, run: Callable[[float], None]) -> None:
         self._run = run
@@ -20,13 +22,13 @@ class Timer:
 
     @property
     def due_at(self) -> float | None:
-        """The time at which the pending call is due, on the loop's clock, or None if no call is
-        pending.
+        """The time at which the pending call is due, on the event loop's clock. None if there is no
+        pending call.
         """
         return self._due_at
 
     def set_at(self, moment: float) -> None:
-        """Schedule the call at `moment` on the loop's clock. This replaces a pending call."""
+        """Schedule the call for `moment` on the event loop's clock, replacing any pending call."""
         if self._due_at == moment:
             return
         self.cancel()

@@ -1,8 +1,8 @@
 """A timeout for many short waits that needs less than one timer per wait.
 
 With `asyncio.timeout` around every write, thousands of timers would be set and cancelled for each
-one that expires. Here, a single timer checks at the time when the first write could be late. If the
-event loop was blocked when the deadline was due, the blocked time does not count.
+one that expires. Instead, a single timer runs at the time when the current wait could first be
+late. If the event loop was blocked at that time, the blocked time doesn't count.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from antiphon.deadlines.timer import Timer
 
 
 class WaitDeadline:
-    """A context manager for consecutive waits. Raises `TimeoutError` if a wait takes longer than
-    `timeout_s`.
+    """A context manager for a series of waits. If any of them takes longer than `timeout_s`
+    seconds, it is cancelled and `TimeoutError` is raised.
 
-    The wait is then cancelled. Enter the context in the task that waits. Call `begin` before each
-    wait and `end` after it.
+    The context must be entered in the task that waits. Call `begin` before each wait and `end`
+    after it.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -60,7 +60,7 @@ class WaitDeadline:
         if now < late_at:
             self._timer.set_at(late_at)
         elif late_s > ON_TIME_S:
-            # Data that has arrived in the meantime is read in the next slice.
+            # Data that has arrived in the meantime is read during the next slice.
             self._began += late_s
             self._timer.set_at(max(self._began + self._timeout_s, now + SLICE_S))
         else:

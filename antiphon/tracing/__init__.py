@@ -1,3 +1,1 @@
-"""Trace spans of requests. OpenTelemetry is only imported if a deployment configures an
-endpoint.
-"""
+"""Traces requests. OpenTelemetry is imported only if the deployment configures an endpoint."""

@@ -1,9 +1,9 @@
-"""Spans of OpenTelemetry's SDK, which are exported with OTLP over gRPC. Only this module imports
-the SDK.
+"""Spans that are recorded by OpenTelemetry's SDK and exported with OTLP over gRPC. This is the only
+module that imports the SDK.
 
-The SDK's sampler records everything, because the sampling decision is made before a span is
-created. A thread of the SDK exports the spans. If more than `MOST_WAITING` spans are queued,
-further spans are dropped. An unreachable collector does not delay requests.
+The SDK's sampler records every span, because the sampling decision is made before a span is
+created. One of the SDK's threads exports the spans. Once `MOST_WAITING` spans are queued, further
+spans are dropped. An unreachable collector therefore doesn't delay any requests.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ CLOSE_WITHIN_S = 3.0
 
 
 class OtlpSpans:
-    """Creates the spans of a service and exports them to a collector such as `http://host:4317`.
+    """Creates spans for a service, and exports them to a collector such as `http://host:4317`.
 
-    `close` drops all spans that the collector has not accepted within `close_within_s` seconds.
+    If the collector hasn't accepted all spans within `close_within_s` seconds of a call to `close`,
+    the remaining ones are dropped.
     """
 
     def __init__(self, endpoint: str, service: str, close_within_s: float = CLOSE_WITHIN_S) -> None:
         self._close_within_s = close_within_s
-        # The scheme must match the encryption. Otherwise there is no connection.
+        # The scheme decides whether the connection is encrypted. If it is wrong, the connection
+        # fails.
         self._exporter = OTLPSpanExporter(
             endpoint=endpoint,
             insecure=not endpoint.startswith("https://"),
@@ -73,9 +75,9 @@ class OtlpSpans:
         return RecordedSpan(self._tracer, made)
 
     def close(self) -> None:
-        """Export all recorded spans. Blocks for up to `close_within_s` seconds."""
-        # The SDK waits longer and has no setting for the timeout. An exporter that has been stopped
-        # fails immediately.
+        """Export all recorded spans. This blocks for at most `close_within_s` seconds."""
+        # The SDK would wait longer, and this timeout can't be configured. Once the exporter has
+        # been stopped, exports fail immediately.
         stopping = threading.Timer(self._close_within_s, self._exporter.shutdown)
         stopping.daemon = True
         stopping.start()

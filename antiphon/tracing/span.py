@@ -1,4 +1,4 @@
-"""The interface of spans that traced code uses, and the span that records nothing."""
+"""The span interface that traced code uses, and a span that records nothing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from types import TracebackType
 Attribute = str | int | float | bool
 
 # A W3C traceparent consists of a version, a trace ID, a span ID and flags. Later versions may
-# append fields.
+# append more fields.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """The identity of a span, as transmitted in a `traceparent`."""
+    """The identity of a span, in the form in which a `traceparent` transmits it."""
 
     trace_id: int
     span_id: int
@@ -28,10 +28,10 @@ class TraceContext:
 
 
 def read_traceparent(text: str) -> TraceContext | None:
-    """Parse a `traceparent`. Returns None if it is invalid, which starts a new trace, as W3C
-    requires.
+    """Parse a `traceparent`. Returns None if it is invalid. W3C requires that a new trace is
+    started in this case.
     """
-    # The length is limited, because a later version of the format may be longer.
+    # The maximum length leaves room for fields that later versions may append.
     found = _TRACEPARENT.fullmatch(text[:256])
     if found is None or (text.startswith("00") and found[4]):
         return None
@@ -42,12 +42,12 @@ def read_traceparent(text: str) -> TraceContext | None:
 
 
 class TraceSpan:
-    """A timed part of a request. This base class records nothing. It is used for requests that are
-    not sampled.
+    """A timed part of a request. This base class records nothing, and is used for requests that
+    aren't sampled.
 
-    `traceparent` is passed to other processes, which use it for child spans. It is empty if there
-    must be none. Times are in nanoseconds, as returned by `time.time_ns`. None stands for the
-    current time.
+    `traceparent` is passed to other processes so that they can create child spans. It is empty if
+    they shouldn't create any. All times are in nanoseconds, as returned by `time.time_ns`. None
+    means the current time.
     """
 
     traceparent: str = ""
@@ -60,7 +60,7 @@ class TraceSpan:
         """Set attributes of the span."""
 
     def end(self, error: BaseException | None = None, at_ns: int | None = None) -> None:
-        """End the span, optionally with an error. Only the first call has an effect."""
+        """End the span, with an error if there was one. Only the first call has an effect."""
 
     def __enter__(self) -> TraceSpan:
         return self
@@ -81,11 +81,11 @@ current_span: ContextVar[TraceSpan] = ContextVar("current_span", default=NO_SPAN
 """The span of the request that the current task serves."""
 
 enclosing_span: ContextVar[TraceSpan | None] = ContextVar("enclosing_span", default=None)
-"""The parent of the next request of the current task. If it is None, a new trace starts, subject to
-sampling.
+"""The parent of the next request in the current task. If it is None, that request starts a new
+trace, subject to sampling.
 """
 
 given_traceparent: ContextVar[str] = ContextVar("given_traceparent", default="")
-"""The traceparent that the client of the current task sent. For a conversation, it is sent when the
-conversation begins.
+"""The traceparent sent by the client of the current task. For a conversation, the client sends it
+when the conversation begins.
 """

@@ -1,4 +1,6 @@
-"""Starts traces. If no endpoint is configured, nothing is recorded and nothing is imported."""
+"""Starts traces. If no endpoint is configured, nothing is recorded and OpenTelemetry isn't
+imported.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +15,29 @@ class Tracing:
     """Starts the first span of a request in this process. This base class records nothing."""
 
     def request(self, name: str, traceparent: str = "") -> TraceSpan:
-        """Return the span of a request, or `NO_SPAN` if the request is not sampled.
+        """Return the span of a request, or `NO_SPAN` if the request isn't sampled.
 
-        It is a child of the client's span if there is one.
+        If the client sent a span, it becomes the parent.
         """
         return NO_SPAN
 
     def part(self, name: str, traceparent: str) -> TraceSpan:
-        """Return a span that belongs to the trace of another process, or `NO_SPAN` if that trace is
-        not sampled.
+        """Return a span that is part of another process's trace, or `NO_SPAN` if that trace isn't
+        sampled.
         """
         return NO_SPAN
 
     def close(self) -> None:
-        """Export all recorded spans. Blocks for a few seconds at most."""
+        """Export all recorded spans. This can block for a few seconds."""
 
 
 class SampledTracing(Tracing):
-    """Samples requests at random. A request that is not sampled costs only the generation of a
-    random number.
+    """Samples requests at random. For a request that isn't sampled, the only cost is the generation
+    of a random number.
 
-    If `trace_clients` is true and the client sent a traceparent, the traceparent decides instead.
-    `begin` starts a span with the given name. The span is a child of a traceparent or a root span.
-    `finish` exports all spans.
+    If `trace_clients` is true and the client has sent a traceparent, the client decides whether its
+    request is sampled. `begin` starts a span with the given name, either as a child of a
+    traceparent or as a root span. `finish` exports all spans.
     """
 
     def __init__(
@@ -77,10 +79,10 @@ class SampledTracing(Tracing):
 def open_tracing(
     endpoint: str, service: str, *, field: str, ratio: float = 0.0, trace_clients: bool = False
 ) -> Tracing:
-    """Return tracing that exports to the collector at `endpoint`. If `endpoint` is empty, nothing
-    is traced.
+    """Return an object that exports traces to the collector at `endpoint`. If `endpoint` is empty,
+    nothing is traced.
 
-    Raises `InvalidArgument` if OpenTelemetry is not installed.
+    Raises `InvalidArgument` if OpenTelemetry isn't installed.
     """
     if not endpoint:
         return Tracing()

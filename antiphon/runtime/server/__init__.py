@@ -1,3 +1,3 @@
-"""The server of a stage: its process, its ports, and everything that surrounds the session
-table.
+"""The server of a stage. It contains the process, its ports, and the code that connects the session
+table to them.
 """

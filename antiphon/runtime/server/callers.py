@@ -1,4 +1,4 @@
-"""Authorizes the callers of a stage by the names in their certificates."""
+"""Decides who may call a stage, based on the names in the callers' certificates."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from antiphon.wire.status import abort
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """Decides who may call a stage. The gateway may open sessions, and upstream stages may send
-    chunks. Without TLS, every caller is allowed.
+    """Authorizes callers. The gateway may open sessions, and upstream stages may send chunks.
+    Without TLS, anyone may do both.
     """
 
     tls: ServiceTls | None = None
     producers: Collection[str] = ()
 
     async def check_session(self, context: Any) -> None:
-        """Abort the call unless the caller is allowed to open and inspect sessions."""
+        """Abort the call if the caller isn't allowed to open or inspect sessions."""
         await self._check(context, {GATEWAY})
 
     async def check_link(self, context: Any) -> None:
-        """Abort the call unless the caller is allowed to send chunks."""
+        """Abort the call if the caller isn't allowed to send chunks."""
         await self._check(context, self.producers)
 
     async def _check(self, context: Any, roles: Collection[str]) -> None:
@@ -39,6 +39,6 @@ class Callers:
 
 
 def callers_of(tls: ServiceTls | None, pipeline: Pipeline, role: str) -> Callers:
-    """Return the callers that are allowed for one role of a pipeline."""
+    """Return the callers that are authorized to use a stage with this role."""
     producers = {edge.producer for edge in pipeline.inputs(role) if edge.producer != CLIENT}
     return Callers(tls, producers)

@@ -19,14 +19,14 @@ from antiphon.wire.convert import delivery_to_proto
 from antiphon.wire.options import option_to_proto
 
 MAX_COUNT = (1 << 64) - 1
-"""The maximum value of a count in a message."""
+"""The maximum value of a counter in a message."""
 
 _HOST_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def host_id() -> str:
-    """Return an ID for this host and its current boot. Processes with equal IDs can share memory,
-    if it is enabled.
+    """Return an ID that identifies this host and its current boot. Processes with the same ID can
+    share memory, provided that shared memory is enabled.
     """
     boot = _HOST_BOOT.read_text().strip() if _HOST_BOOT.exists() else ""
     return f"{socket.gethostname()}/{boot}"
@@ -34,7 +34,7 @@ def host_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class StageIdentity:
-    """The part of the `Describe` response that does not change. `pipeline` contains the options of
+    """The part of the `Describe` response that never changes. `pipeline` contains the options of
     the loaded model.
     """
 
@@ -43,7 +43,7 @@ class StageIdentity:
     facts: StageFacts
     slots: int
     model_name: str = ""
-    # The transports that this process supports on a link, in order of preference.
+    # The transports that this process can use on a link, with the preferred one first.
     transports: tuple[str, ...] = ()
     resume_window_s: float = 0.0
     host_id: str = field(default_factory=host_id)

@@ -1,10 +1,9 @@
-"""Tracks the faults of a stage's engine. A step may take too long or fail repeatedly, or the engine
-may give up.
+"""Tracks engine faults. A step can take too long or fail repeatedly, or the engine can give up.
 
-A failed step only fails its own segments, because the next step may succeed. After two consecutive
-failures, the stage accepts no sessions for `pause_s` seconds, and then tries again. After the
-third, `EngineRounds` gives up. An engine that is late may recover. If it has not done so after
-another `hung_s` seconds, the stage counts as dead.
+When a step fails, only its own segments fail, because the next step may well succeed. After two
+failures in a row, the stage stops accepting sessions for `pause_s` seconds and then tries again.
+After the third, `EngineRounds` gives up. An engine whose step is taking too long may still recover,
+but if it doesn't do so within another `hung_s` seconds, the stage is considered dead.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from antiphon.runtime.session.facts import EngineStepped
 
 FAILURES_TO_PAUSE = 2
 PAUSE_S = 5.0
-"""The time in seconds for which a stage accepts no sessions after consecutive failures."""
+"""How long a stage stops accepting sessions after repeated failures, in seconds."""
 
 Told = Callable[[AntiphonError | None, bool], None]
-"""A function that is called with the current fault, or None, and with whether the fault may be
-temporary.
+"""A callback that receives the current fault, or None if there is none, and whether the fault may
+be temporary.
 """
 
 
 class EngineFaults:
-    """Combines all faults of the engine. Use it on the event loop."""
+    """Combines all engine faults into one. Must be used on the event loop."""
 
     def __init__(self, told: Told, *, pause_s: float, hung_s: float) -> None:
         self._told = told
@@ -43,12 +42,12 @@ class EngineFaults:
 
     @property
     def fault(self) -> AntiphonError | None:
-        """The reason why the stage accepts no sessions, or None."""
+        """The reason why the stage isn't accepting sessions, or None if it is."""
         return self._ended or self._late or self._failing
 
     @property
     def passes(self) -> bool:
-        """Whether the fault may be temporary."""
+        """Whether the fault may go away without a restart."""
         return self._ended is None and not self._hung
 
     def stepped(self, stepped: EngineStepped) -> None:
@@ -66,7 +65,9 @@ class EngineFaults:
                 self._begin_pause(stepped.error)
 
     def late(self, fault: AntiphonError | None) -> None:
-        """Record that a step of the engine is late. Pass None once the engine has recovered."""
+        """Record that an engine step is taking too long. Pass None once the engine has
+        recovered.
+        """
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
@@ -76,7 +77,7 @@ class EngineFaults:
         self._tell()
 
     def close(self) -> None:
-        """Cancel all timers and reports."""
+        """Cancel all timers, and stop reporting."""
         for timer in (self._pause, self._waiting):
             if timer is not None:
                 timer.cancel()

@@ -1,10 +1,10 @@
 """Readiness and liveness of a stage.
 
-A stage is ready if it has been set to serving and no source reports a fault. The sources are the
-processes of a detached engine and the steps of the engine. A stage is alive as long as all of its
-faults may be temporary. The health service on the stage's port reports readiness to other
-processes. The one on the health port answers the probes of an orchestrator, under the service names
-`READY` and `ALIVE`.
+A stage is ready once it has been told to serve, as long as no source reports a fault. Sources are
+the processes of a detached engine and the steps of the engine. A stage is alive unless it has a
+fault that can't go away on its own. Other processes check readiness through the health service on
+the stage's main port. The health service on the separate health port answers an orchestrator's
+probes, under the service names `READY` and `ALIVE`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from antiphon.v1 import stage_pb2
 SERVICE_NAME = stage_pb2.DESCRIPTOR.services_by_name["StageService"].full_name
 
 READY = "ready"
-"""The readiness probe on the health port. It succeeds if the stage accepts sessions."""
+"""The name of the readiness probe on the health port, which succeeds if the stage is accepting
+sessions.
+"""
 
 ALIVE = "alive"
-"""The liveness probe on the health port. It only fails if the process has to be restarted.
+"""The name of the liveness probe on the health port, which fails only if the process needs a
+restart.
 
-It succeeds while the model is loading, while vLLM is restarting, and while the stage is draining.
+It keeps succeeding while the model is loading, while vLLM restarts, and while the stage drains.
 """
 
 Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """The health of a stage. It is alive from the start, and ready after a call to `tell`. Use it
-    on the event loop.
+    """The health of a stage. A stage is alive from the start, and becomes ready when `tell` is
+    called. Must be used on the event loop.
     """
 
     def __init__(self) -> None:
@@ -47,8 +50,8 @@ class Health:
         self._telling: set[asyncio.Task[None]] = set()
 
     async def tell(self, *, serving: bool) -> None:
-        """Set whether the stage is serving. It is only reported as ready if no source has a
-        fault.
+        """Set whether the stage is serving. The stage is reported as ready only if it is serving
+        and no source has a fault.
         """
         self._told = serving
         await self._update()
@@ -63,12 +66,12 @@ class Health:
         await self.probes.set(ALIVE, _status(alive))
 
     async def close(self) -> None:
-        """Report that the stage is no longer serving, because it is shutting down."""
+        """Report that the stage has stopped serving because it is shutting down."""
         await self.tell(serving=False)
 
     def note(self, source: str, fault: AntiphonError | None, *, passes: bool = True) -> None:
-        """Set or clear the fault of a source. Set `passes` to false if the fault is permanent,
-        which makes the liveness probe fail.
+        """Set or clear the fault of one source. Set `passes` to false if the fault is permanent, so
+        that the liveness probe fails.
         """
         self._faults.pop(source, None)
         self._for_good.discard(source)
@@ -81,9 +84,10 @@ class Health:
         task.add_done_callback(self._telling.discard)
 
     def follow(self, engine: Engine) -> None:
-        """Report a fault while a detached engine is down.
+        """Report a fault for as long as a detached engine is down.
 
-        The engine recovers on its own, unless it went down with an error that is not retryable.
+        The fault counts as temporary, because the engine recovers on its own, unless it went down
+        with an error that is not retryable.
         """
         if not isinstance(engine, DetachedEngine):
             return

@@ -1,7 +1,8 @@
 """The health port, which answers the probes of an orchestrator.
 
-It is a separate port without encryption, because Kubernetes' gRPC probes do not support TLS. The
-process's event loop answers the probes, so a blocked event loop makes them fail.
+It is separate from the main port and unencrypted, because Kubernetes' gRPC probes don't support
+TLS. Probes are answered on the event loop of the process, so they fail if the event loop is
+blocked.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from antiphon.transport.listening import listen_at
 async def health_endpoint(
     listen: str, probes: health_pb2_grpc.HealthServicer
 ) -> AsyncIterator[str]:
-    """Serve `grpc.health.v1` inside the context. Yields the address as "host:port", or an empty
-    string if `listen` is empty.
+    """Serve `grpc.health.v1` for the duration of the context. Yields the address as "host:port", or
+    an empty string if `listen` is empty.
 
-    Raises `InvalidArgument` if the address is invalid, and `Unavailable` if it cannot be bound.
+    Raises `InvalidArgument` if the address is invalid, and `Unavailable` if the port can't be
+    bound.
     """
     if not listen:
         yield ""

@@ -1,18 +1,17 @@
-"""The lines of one `RunSessions` stream on the stage's side, without the stream itself. This module
+"""The stage's side of the lines on a `RunSessions` stream, without the stream itself. This module
 performs no I/O.
 
-Each session on the stream is a numbered line. Requests are handled as soon as they arrive, so no
-requests are queued, and a session needs no task of its own. Replies wait in the outbox of their
-session. `take` collects the replies of all lines into one batch:
+Each session on the stream is a numbered line. Requests are handled as soon as they arrive, so there
+is no request queue, and sessions don't need tasks of their own. Each session's replies wait in its
+outbox until `take` combines the replies of all lines into a batch:
 
     table → outbox of a session → ready line → batch → one message to the gateway
 
-Requests also arrive in batches, which contain everything that the gateway had ready when it wrote
-to the stream.
+Requests also arrive in batches. A batch contains everything that the gateway had ready when it
+wrote to the stream.
 
-A line is only sent up to a window ahead of what its reader has processed. All further replies
-remain in the outbox, which is also limited. As a result, a slow reader can only delay and fail its
-own session.
+A line may be at most one window ahead of what its reader has processed. Further replies stay in the
+outbox, which has its own limit, so a slow reader can only delay or fail its own session.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from antiphon.runtime.server.stage import Reply
 from antiphon.v1 import session_pb2, stage_pb2
 
 BATCH_BYTES = 256 << 10
-"""A response is sent once it has reached this many bytes, even if more replies are ready."""
+"""The size in bytes at which a response is sent, even if more replies are ready."""
 BATCH_REQUESTS = 64
-"""The maximum number of requests in a batch, because a batch is handled in one go. The first
-response states this number to the gateway.
+"""The maximum number of requests in a batch. It is limited because a batch is handled without
+interruption. The gateway learns this number from the first response.
 """
 
 
 class LineSession(Protocol):
-    """The interface of a session that a line uses. It is implemented by `ServedSession`."""
+    """The session interface that a line depends on. `ServedSession` implements it."""
 
     @property
     def replies(self) -> Outbox[Reply]:
@@ -54,15 +53,15 @@ class LineSession(Protocol):
         """Record that the client will send no more requests."""
 
     def response(self, reply: Reply) -> session_pb2.SessionResponse | None:
-        """Convert a reply to a response. Returns None if nothing is to be sent."""
+        """Convert a reply to a response. Returns None if there is nothing to send."""
 
     def close(self) -> None:
         """Free all resources of the session."""
 
 
 Serve = Callable[[session_pb2.SessionOpen, Callable[[], None]], LineSession]
-"""A function that registers a session and raises the same errors as `ServedSession`. It is given a
-callback that announces replies.
+"""A function that registers a session, and raises the same errors as `ServedSession`. Its second
+argument is a callback that is called when there are replies.
 """
 
 
@@ -70,10 +69,10 @@ class LineEvents(Protocol):
     """Callbacks about the windows of the lines."""
 
     def stalled(self, number: int) -> None:
-        """The window of a line is full, so the line is waiting for its reader."""
+        """The line's window is full, so it has to wait for its reader."""
 
     def moved(self, number: int) -> None:
-        """A stalled line can continue, or has ended."""
+        """A line that was waiting for its reader can continue or has ended."""
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ class LineTable:
         self._lines: dict[int, _ServedLine] = {}
         self._newest = 0
         self._ready: dict[int, None] = {}
-        """The lines that have replies, in the order in which they are served."""
+        """The lines that have replies, in the order in which they will be served."""
         self._urgent: list[stage_pb2.LineMessage] = []
         """Messages for lines that have no outbox."""
 
@@ -121,8 +120,8 @@ class LineTable:
         return not self._lines and not self._urgent
 
     def handle(self, request: stage_pb2.LineRequest) -> None:
-        """Handle a request or a batch of requests. Raises `InvalidArgument` if a batch has more
-        than `BATCH_REQUESTS` requests, in which case none of them is handled.
+        """Handle a request or a batch of requests. Raises `InvalidArgument` if a batch contains
+        more than `BATCH_REQUESTS` requests, in which case none of them are handled.
         """
         if not request.HasField("batch"):
             self._handle(request)
@@ -137,8 +136,8 @@ class LineTable:
             self._handle(each)
 
     def _handle(self, request: stage_pb2.LineRequest) -> None:
-        """Handle a request. If the line is unknown and its number is new, the request opens it.
-        Otherwise, the line has already ended, and the request is ignored.
+        """Handle a single request. If its line number is new, this opens the line. If the line has
+        already ended, the request is ignored.
         """
         number = request.line
         line = self._lines.get(number)
@@ -159,7 +158,7 @@ class LineTable:
                 self._say_end(number)
 
     def done(self) -> None:
-        """Record that the client sends nothing more on any line."""
+        """Record that the client won't send anything more on any line."""
         for line in list(self._lines.values()):
             line.session.done()
 
@@ -174,7 +173,7 @@ class LineTable:
             self._drop(number)
 
     def take(self) -> list[stage_pb2.LineMessage]:
-        """Remove and return the messages that are ready, up to the size of a batch."""
+        """Remove and return the messages that are ready, up to the maximum size of a batch."""
         messages, self._urgent = self._urgent, []
         size_bytes = 0
         while self._ready and size_bytes < BATCH_BYTES:
@@ -202,14 +201,14 @@ class LineTable:
             self._queue(number)
 
     def _queue(self, number: int) -> None:
-        """Mark a line as having replies."""
+        """Mark a line as having replies to send."""
         self._ready[number] = None
         self._on_ready()
 
     def _take_from(
         self, number: int, line: _ServedLine, most_bytes: int, messages: list[stage_pb2.LineMessage]
     ) -> int:
-        """Move replies of a line to `messages`, and return their total size in bytes."""
+        """Move a line's replies to `messages`, and return their total size in bytes."""
         replies, taken_bytes = line.session.replies, 0
         while not replies.is_empty:
             if line.sent_bytes - line.processed_bytes >= self._window_bytes:
@@ -242,7 +241,7 @@ class LineTable:
             self._on_ready()
 
     def _refuse(self, number: int, error: Exception) -> None:
-        """End a line that has no session, with an error."""
+        """Send an error for a line that has no session, and end the line."""
         response = refusal(error, self._role)
         self._urgent.append(stage_pb2.LineMessage(line=number, response=response))
         self._say_end(number)

@@ -1,8 +1,9 @@
-"""The receiving end of a stage's links. It delivers chunks to the stage, and sends refusals and
-credit back.
+"""The receiving end of a stage's links. It delivers incoming chunks to the stage, and returns
+refusals and credit.
 
-A malformed chunk only fails its own session, and a refused chunk is answered. In both cases, the
-link remains open for other sessions. Answers that were sent on a link survive a reconnect.
+If a chunk is malformed, only its own session fails. If a chunk is refused, the producer is
+notified. Either way, the link stays open for the other sessions. Notifications that have been sent
+on a link survive a reconnect.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from antiphon.wire.frames import CameOnLink
 
 
 class LinkPort:
-    """Delivers the chunks of upstream processes to a stage."""
+    """Receives chunks from upstream processes and delivers them to a stage."""
 
     def __init__(self, stage: Stage, identity: LinkIdentity, settings: LinkSettings) -> None:
         self._stage = stage
@@ -51,7 +52,7 @@ class LinkPort:
         await self._links.serve(requests, context)
 
     def states(self) -> list[LinkState]:
-        """Return the state of every link that is not lost."""
+        """Return the state of all links, except for those that are lost."""
         return self._links.states()
 
     def _opened(self, link: IncomingLink) -> None:
@@ -64,8 +65,8 @@ class LinkPort:
         self._stage.handle(SessionFaulted(session_id, error))
 
     def _failed(self, link: IncomingLink, message: chunk_pb2.Chunk, fault: AntiphonError) -> None:
-        # Notify the producer as well, because the session may not be open here yet. In that case,
-        # its client would not be notified.
+        # Notify the producer as well. If the session isn't open here yet, nothing else would let
+        # its client know.
         session_id, edge = message.session_id, message.edge
         fault.edge = fault.edge or edge
         refusal = Refuse(link.link_id, session_id, edge, fault)
@@ -83,14 +84,14 @@ class LinkPort:
 async def answer_on(
     link: IncomingLink, outbox: Outbox[Answer], fail: Callable[[str, AntiphonError], None]
 ) -> None:
-    """Send a stage's answers on the link. If an answer cannot be sent, `fail` is called with its
-    session.
+    """Send the stage's notifications on the link. If one of them can't be sent, `fail` is called
+    with its session.
     """
     async for answer in outbox:
         try:
             response = _response(answer)
         except (TypeError, ValueError) as error:
-            # A value exceeds the range of its message field. Only the session of this answer fails.
+            # A value is out of range for its message field. Only this notification's session fails.
             key = answer.session_id if isinstance(answer, Refuse) else answer.key.session_id
             fail(key, Internal(f"link: an answer cannot be sent: {error}"))
         else:

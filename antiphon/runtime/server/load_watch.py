@@ -1,4 +1,4 @@
-"""Streams a stage's load to its watchers."""
+"""Streams the load of a stage to everyone who watches it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-# The minimum and maximum interval between two reports to the same watcher. Reports also serve as
-# signs of life, so the maximum is lower than the gateway's default `probe_interval_s`. A stage
-# without sessions reports less often, because no session depends on it, and because reports account
-# for most of the CPU time of an idle fleet.
+# The minimum and maximum time between two reports to the same watcher. Reports double as signs of
+# life, so the maximum is below the gateway's default `probe_interval_s`. A stage without sessions
+# reports less often. No session depends on these reports, and in an idle fleet they would account
+# for most of the CPU time.
 SHORTEST_S = 0.1
 LONGEST_S = 0.45
 IDLE_LONGEST_S = 1.0
@@ -18,7 +18,7 @@ IDLE_LONGEST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LoadCounts:
-    """The current load. `refused` is the total since the start of the process."""
+    """The current load. `refused` is the total number of refusals since the process started."""
 
     draining: bool
     open_sessions: int
@@ -28,8 +28,8 @@ class LoadCounts:
 
 
 class LoadWatch:
-    """Reports the load to watchers. `read` counts the sessions, so it is only called if a report is
-    due.
+    """Reports the load to watchers. `read` has to count the sessions, so it is called only when a
+    report is due.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LoadWatch:
         self._watchers: set[asyncio.Event] = set()
 
     def touch(self) -> None:
-        """Mark the load as changed. This is called for every fact, and must therefore be cheap."""
+        """Note that the load has changed. This is called for every fact, so it must be cheap."""
         for touched in self._watchers:
             touched.set()
 
@@ -57,7 +57,9 @@ class LoadWatch:
         self.touch()
 
     async def follow(self) -> AsyncGenerator[LoadCounts, None]:
-        """Yield the load immediately and after each change, at intervals within the two limits."""
+        """Yield the load immediately, and then whenever it changes. The time between two reports
+        stays within the minimum and the maximum.
+        """
         loop, touched = asyncio.get_running_loop(), asyncio.Event()
         reported: LoadCounts | None = None
         reported_at = 0.0
@@ -78,7 +80,7 @@ class LoadWatch:
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait until the event is set or the time is up."""
+    """Wait until the event is set or the time has elapsed."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,7 +1,8 @@
-"""The entry point of a stage process, which parses the command line and runs the stage.
+"""The entry point of a stage process. It parses the command line and runs the stage.
 
-The port is bound and announced before the model and torch are loaded, so that a launcher can start
-the gateway in the meantime. The health service reports SERVING once sessions can run.
+The port is bound and announced before the model and torch are loaded, which allows a launcher to
+start the gateway in the meantime. The health service reports SERVING once the stage can run
+sessions.
 """
 
 from __future__ import annotations
@@ -62,15 +63,15 @@ from antiphon.values.segment import Delivery
 from antiphon.wire.frames import add_stage_service
 
 Load = Callable[[Pipeline, str, Path, StageConfig], LoadedStage]
-"""A function that loads the model for a role. It runs on a separate thread and may take several
+"""A function that loads the model for a role. It runs on a separate thread, and can take several
 minutes.
 """
 
-# The exit status after the engine has given up, and the maximum time in seconds that exiting may
-# take.
+# The exit status that is used when the engine has given up, and the number of seconds that the
+# process has to exit.
 FAILED_STATUS = 1
 FAILED_EXIT_S = 10.0
-# The step timeouts in seconds that apply if the deployment does not configure one.
+# The step timeouts in seconds that are used if the deployment doesn't set one.
 STEP_TIMEOUT_CPU_S = 30.0
 STEP_TIMEOUT_ACCELERATOR_S = 5.0
 STOP_GRACE_S = 2.0
@@ -80,7 +81,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StageOptions:
-    """The command line of a stage process, after validation."""
+    """The validated command line of a stage process."""
 
     role: str
     deployment: Deployment
@@ -92,7 +93,7 @@ class StageOptions:
 
 
 def main(load: Load, argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
-    """Run a stage until a signal stops it. Returns the exit status of the process."""
+    """Run a stage until it receives a signal. Returns the exit status of the process."""
     arguments = _parser(prog).parse_args(argv)
     role = arguments.role
     configure_logging(
@@ -128,7 +129,9 @@ def _parser(prog: str | None) -> argparse.ArgumentParser:
 
 
 def _options(arguments: argparse.Namespace) -> StageOptions:
-    """Validate the command line and the deployment. All configuration errors are detected here."""
+    """Validate the command line and the deployment. Every configuration error is reported here,
+    before anything is started.
+    """
     role = arguments.role
     deployment = load_deployment(arguments.config) if arguments.config else Deployment()
     model = arguments.model or (Path(deployment.model) if deployment.model else None)
@@ -160,8 +163,8 @@ def _options(arguments: argparse.Namespace) -> StageOptions:
 
 
 async def _serve(options: StageOptions, load: Load) -> int:
-    """Run the stage: bind the port, announce it, load the model, serve until a signal arrives, and
-    drain.
+    """Run the stage. It binds the port, announces it, loads the model, serves until a signal
+    arrives, and then drains.
     """
     started = time.perf_counter()
     healthiness = Health()
@@ -223,7 +226,7 @@ async def _serve(options: StageOptions, load: Load) -> int:
 
 
 async def _drain(stage: Stage, drain_s: float, at_once: asyncio.Event) -> None:
-    """Wait until all sessions have ended, for up to `drain_s` seconds."""
+    """Wait for all sessions to end, for at most `drain_s` seconds."""
     running = stage.table.session_count
     if running:
         log.info("finishing %d sessions, for at most %g s", running, drain_s)
@@ -233,7 +236,7 @@ async def _drain(stage: Stage, drain_s: float, at_once: asyncio.Event) -> None:
 
 
 async def _either(*waits: Coroutine[Any, Any, object]) -> None:
-    """Wait until one of the coroutines returns, and then cancel the others."""
+    """Wait until one of the coroutines returns, and cancel the rest."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -241,8 +244,8 @@ async def _either(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 def _end_within(seconds: float) -> None:
-    """Ensure that the process exits within the given time, even if a lost device blocks a thread or
-    a destructor.
+    """Make sure that the process exits within the given time, even if a thread or a destructor is
+    stuck on a lost device.
     """
     timer = threading.Timer(seconds, os._exit, (FAILED_STATUS,))
     timer.daemon = True
@@ -252,7 +255,7 @@ def _end_within(seconds: float) -> None:
 async def _start_server(
     listen: str, servicer: StageServicer, healthiness: Health, tls: ServiceTls | None
 ) -> tuple[grpc.aio.Server, str]:
-    """Start the gRPC server, and return it along with its address."""
+    """Start the gRPC server, and return it together with its address."""
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_stage_service(servicer, server)
     health_pb2_grpc.add_HealthServicer_to_server(healthiness.servicer, server)
@@ -267,7 +270,7 @@ async def _start_server(
 async def _load_or_stop(
     options: StageOptions, load: Load, stop: asyncio.Event
 ) -> LoadedStage | None:
-    """Return the loaded model, or None if `stop` was set before it was loaded."""
+    """Return the loaded model, or None if `stop` was set first."""
     loading = asyncio.create_task(
         asyncio.to_thread(load, options.pipeline, options.role, options.model_dir, options.config)
     )
@@ -351,9 +354,7 @@ def _step_timeout_s(config: StageConfig) -> float:
 
 
 class _Signals:
-    """Handles SIGTERM and SIGINT. The first signal sets `stop`, and the second one sets
-    `at_once`.
-    """
+    """Handles SIGTERM and SIGINT. The first signal sets `stop`, and the second sets `at_once`."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -369,6 +370,6 @@ class _Signals:
 
 
 def _announce(fd: int | None, line: Mapping[str, object]) -> None:
-    """Write a line to the launcher, if there is one."""
+    """Write a line to the launcher, if this process was started by one."""
     if fd is not None:
         os.write(fd, json.dumps(line).encode() + b"\n")

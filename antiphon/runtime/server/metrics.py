@@ -1,4 +1,4 @@
-"""Exports the counters of a stage as Prometheus metrics, which are computed at each scrape."""
+"""Exports the counters of a stage as Prometheus metrics. They are computed on each scrape."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from antiphon.version import VERSION
 
 PREFIX = "antiphon_stage_"
 READ_TIMEOUT_S = 10.0
-"""The maximum time in seconds to wait for the event loop, which owns the counters."""
+"""How long to wait for the event loop, which owns the counters, in seconds."""
 
 _FROM_THE_START = ((Outcome.FINISHED, ""), (Outcome.CANCELLED, ""))
-"""The outcomes that are exported as 0 from the start. The codes of failures cannot be listed in
-advance.
+"""The outcomes that are exported with a value of 0 from the start. Failures aren't included,
+because their codes aren't known in advance.
 """
 
 
 class StageMetrics(Collector):
-    """All metrics of a stage. Create it on the event loop, and call `collect` on another thread.
+    """All metrics of a stage. Create it on the event loop, but call `collect` from another thread.
 
-    Until `serve` is called, the only metric is that the stage is not ready.
+    Until `serve` is called, the only metric reports that the stage isn't ready.
     """
 
     def __init__(self, role: str, device: str, ready: Callable[[], bool]) -> None:
@@ -46,11 +46,11 @@ class StageMetrics(Collector):
         self._served: tuple[Stage, StageIdentity, LinkMetrics] | None = None
 
     def serve(self, stage: Stage, identity: StageIdentity) -> None:
-        """Export all metrics from now on, because the model has been loaded."""
+        """Start exporting all metrics, because the model has been loaded."""
         self._served = stage, identity, LinkMetrics(self._role, stage.outgoing_links)
 
     def collect(self) -> list[Metric]:
-        """Return the current metrics. Raises `TimeoutError` if the event loop does not respond."""
+        """Return the current metrics. Raises `TimeoutError` if the event loop doesn't respond."""
         reading = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
         return reading.result(READ_TIMEOUT_S)
 

@@ -1,6 +1,6 @@
-"""The HTTP endpoint for a stage's metrics, which runs on threads of its own.
+"""The HTTP endpoint for a stage's metrics, which runs on its own threads.
 
-It exports the stage's metrics and the default registry of the process. That registry contains CPU
+It exports the metrics of the stage together with the process's default registry, which contains CPU
 time, memory, open files, and the metrics of libraries in this process, such as vLLM.
 """
 
@@ -22,10 +22,11 @@ FIELD = "metrics_listen"
 
 @asynccontextmanager
 async def metrics_endpoint(listen: str, series: Collector) -> AsyncIterator[str]:
-    """Serve `GET /metrics` inside the context. Yields the address as "host:port", or an empty
-    string if `listen` is empty.
+    """Serve `GET /metrics` for the duration of the context. Yields the address as "host:port", or
+    an empty string if `listen` is empty.
 
-    Raises `InvalidArgument` if the address is invalid, and `Unavailable` if it cannot be bound.
+    Raises `InvalidArgument` if the address is invalid, and `Unavailable` if the port can't be
+    bound.
     """
     if not listen:
         yield ""
@@ -36,7 +37,7 @@ async def metrics_endpoint(listen: str, series: Collector) -> AsyncIterator[str]
     registry.register(series)
     registry.register(REGISTRY)
     try:
-        # This resolves the host name, which may block.
+        # This resolves the host name, which can block.
         server, thread = await asyncio.to_thread(start_http_server, port, host, registry)
     except OSError as error:
         raise Unavailable(f"{FIELD}: {listen}: {error.strerror}", field=FIELD) from error

@@ -1,5 +1,5 @@
-"""A queue of messages that are waiting to be written to a stream. It is limited in size and
-number.
+"""A queue of messages waiting to be written to a stream. Both their number and their total size are
+limited.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ MAX_ITEMS = 16384
 
 
 class Outbox(Generic[Item]):
-    """A queue whose writer never blocks and whose reader waits for items.
+    """A queue with a writer that never blocks and a reader that waits for items.
 
-    `put_nowait` raises `ResourceExhausted` if the reader is too far behind. `end` always succeeds,
-    and the reader still receives all earlier items first. Only the number of items without a size
-    is limited. An item that exceeds the size limit is accepted if no other bytes are waiting,
-    because it could never be sent otherwise. Cancelling the reader loses no items.
+    `put_nowait` raises `ResourceExhausted` if the reader has fallen too far behind. `end` always
+    succeeds, and the reader still receives all earlier items. The limit on the number of items
+    counts only those without a size. An item that is larger than the size limit is accepted if no
+    other bytes are waiting, because otherwise it could never be sent. No items are lost if the
+    reader is cancelled.
 
-    To read from many outboxes, pass an `on_item` callback to each, and call `take_nowait` after it
-    was called.
+    To read from many outboxes, pass an `on_item` callback to each of them, and call `take_nowait`
+    when it is called.
     """
 
     def __init__(self, limit_bytes: int, on_item: Callable[[], None] | None = None) -> None:
@@ -42,7 +43,7 @@ class Outbox(Generic[Item]):
         return not self._items
 
     def put_nowait(self, item: Item, size_bytes: int = 0) -> None:
-        """Append an item. It is discarded if `end` has been called."""
+        """Append an item. It is discarded if `end` has already been called."""
         if self._ended:
             return
         if size_bytes and self._bytes and self._bytes + size_bytes > self._limit_bytes:
@@ -55,14 +56,14 @@ class Outbox(Generic[Item]):
         self._append(item, size_bytes)
 
     def put_latest(self, item: Item) -> None:
-        """Append an item without a size. If the newest item has the same type, it is replaced."""
+        """Append an item without a size. It replaces the newest item if both have the same type."""
         if not self._ended and self._items and type(self._items[-1][0]) is type(item):
             self._items[-1] = (item, 0)
         else:
             self.put_nowait(item)
 
     def end(self, last: Item) -> None:
-        """Append the last item."""
+        """Append the final item."""
         if not self._ended:
             self._ended = True
             self._append(last, 0)
@@ -88,7 +89,7 @@ class Outbox(Generic[Item]):
 
     @property
     def is_over(self) -> bool:
-        """Whether the last item has been taken."""
+        """Whether the final item has been taken."""
         return self._ended and not self._items
 
     def take_nowait(self) -> Item:

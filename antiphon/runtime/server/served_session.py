@@ -1,4 +1,4 @@
-"""A single session of a stage, on any type of stream. It converts requests to facts, and replies to
+"""A single session of a stage, on any type of stream. It converts requests to facts and replies to
 responses.
 """
 
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 
 
 class SessionRegistry(Protocol):
-    """The interface of the stage that its sessions use. It is implemented by `Stage`."""
+    """The stage interface that sessions depend on. `Stage` implements it."""
 
     def open(
         self, request: SessionRequest, on_reply: Callable[[], None] | None = None
@@ -79,11 +79,11 @@ class SessionRegistry(Protocol):
 
 
 class ServedSession:
-    """A session that is registered with the stage. Call `close` when its stream ends, whatever the
+    """A session that is registered with the stage. Call `close` when its stream ends for any
     reason.
 
-    Create it with the `open` message of a stream. Raises `AntiphonError` or `DecodeError` if the
-    stage rejects the session. Use `refusal` to convert these to a response.
+    A session is created from the `open` message of a stream. Raises `AntiphonError` or
+    `DecodeError` if the stage rejects it. Use `refusal` to convert these errors to a response.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class ServedSession:
         self._failed = False
 
     def begin(self, opening: session_pb2.SessionOpen) -> None:
-        """Open the first segment and read its input, if the opening contains them. An error ends
-        the session.
+        """Open the first segment and read its input, if the opening message contains them. If there
+        is an error, the session ends.
         """
         try:
             if self._one_answer:
@@ -118,7 +118,9 @@ class ServedSession:
             self.fail(error)
 
     def handle(self, request: session_pb2.SessionRequest) -> None:
-        """Handle a request. An error ends the session, after which further requests are ignored."""
+        """Handle a request. If there is an error, the session ends and further requests are
+        ignored.
+        """
         if self._failed:
             return
         try:
@@ -127,18 +129,18 @@ class ServedSession:
             self.fail(error)
 
     def done(self) -> None:
-        """Record that the client will send no more requests."""
+        """Record that the client won't send any more requests."""
         if not self._failed:
             self._stage.handle(ClientDone(self.session_id))
 
     def fail(self, error: Exception) -> None:
-        """End the session with an error. The end then arrives in `replies`."""
+        """End the session with an error. Its end will then show up in `replies`."""
         self._failed = True
         self._stage.handle(SessionFaulted(self.session_id, _fault(error)))
 
     def response(self, reply: Reply) -> session_pb2.SessionResponse | None:
-        """Convert a reply to a response. Returns None if nothing is to be sent. An error ends the
-        session.
+        """Convert a reply to a response. Returns None if there is nothing to send. If there is an
+        error, the session ends.
         """
         self._trace.told(reply)
         try:
@@ -196,8 +198,8 @@ def refusal(error: Exception, role: str) -> session_pb2.SessionResponse:
 
 
 def check_opening(first: session_pb2.SessionRequest | None) -> session_pb2.SessionOpen:
-    """Return the `open` message of a session. Raises `InvalidArgument` if the first message is a
-    different one.
+    """Return the `open` message of a session. Raises `InvalidArgument` if the first message isn't
+    one.
     """
     if first is None or not first.HasField("open"):
         raise InvalidArgument("the first message of a session must be `open`", field="open")
@@ -205,7 +207,7 @@ def check_opening(first: session_pb2.SessionRequest | None) -> session_pb2.Sessi
 
 
 def _fault(error: Exception) -> AntiphonError:
-    """Convert an exception to the error that the session reports."""
+    """Convert an exception to the error that is reported for the session."""
     if isinstance(error, AntiphonError):
         return error
     if isinstance(error, DecodeError):
@@ -240,7 +242,7 @@ def _session_request(request: session_pb2.SessionOpen, identity: StageIdentity) 
 
 
 def segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequest:
-    """Validate and convert the part of a `segment_open` message that concerns this stage."""
+    """Validate and convert those parts of a `segment_open` message that concern this stage."""
     delivery: dict[str, Delivery] = {
         edge: value
         for edge, proto in request.delivery.items()
@@ -298,8 +300,8 @@ def _response(
 
 
 def _one_answer(reply: Reply) -> Reply | None:
-    """Merge the two replies to an `open` message that contains a segment. The session counts as
-    opened once its segment is open.
+    """Merge the two replies to an `open` message that contains a segment. The session is considered
+    open once its segment is open.
     """
     match reply:
         case Opened():

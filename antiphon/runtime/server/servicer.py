@@ -44,7 +44,9 @@ ANYBODY = Callers()
 
 
 class StageServicer(stage_pb2_grpc.StageServiceServicer):
-    """Serves a stage over gRPC. Until `serve` is called, it responds that the model is loading."""
+    """Serves a stage over gRPC. Until `serve` is called, every call fails because the model is
+    still loading.
+    """
 
     def __init__(self, tracing: Tracing | None = None, callers: Callers = ANYBODY) -> None:
         self._tracing = tracing or Tracing()
@@ -55,7 +57,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         self._line_streams: LineStreams | None = None
 
     def serve(self, stage: Stage, identity: StageIdentity, link_port: LinkPort) -> None:
-        """Accept sessions from now on, because the model has been loaded."""
+        """Start accepting sessions, because the model has been loaded."""
         self._stage, self._identity, self._link_port = stage, identity, link_port
         patience_s = stage.limits.idle_session_timeout_s
 
@@ -88,15 +90,17 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             links=[*self._stage.outgoing_links(), *self._link_port.states()],
         )
 
-    # The handlers write through the context instead of being generators. Cancelling a call then
-    # cancels the coroutine, whereas an abandoned generator would only free its session when it is
-    # collected.
+    # The handlers write through the context rather than being generators. When a call is cancelled,
+    # its coroutine is cancelled as well. An abandoned generator, on the other hand, would hold on
+    # to its session until it is garbage collected.
     async def RunSession(  # type: ignore[override]
         self,
         requests: AsyncIterable[session_pb2.SessionRequest | CorruptMessage],
         context: SessionContext,
     ) -> None:
-        """Run a single session. All of its resources are freed when this returns or raises."""
+        """Run a single session. All of its resources have been freed by the time this returns or
+        raises.
+        """
         await self._callers.check_session(context)
         if self._stage is None or self._identity is None:
             await abort(context, _LOADING)
@@ -131,7 +135,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         requests: AsyncIterable[stage_pb2.LineRequest | CorruptMessage],
         context: LineContext,
     ) -> None:
-        """Sessions of one gateway, on one call of its stream."""
+        """Run one call of a stream that carries many sessions of one gateway."""
         await self._callers.check_session(context)
         if self._line_streams is None:
             await abort(context, _LOADING)
@@ -147,7 +151,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
     async def Link(  # type: ignore[override]
         self, requests: AsyncIterable[CameOnLink], context: LinkContext
     ) -> None:
-        """Receive chunks from an upstream process, for any number of sessions."""
+        """Receive chunks from an upstream process. They can belong to any number of sessions."""
         await self._callers.check_link(context)
         if self._link_port is None:
             await abort(context, _LOADING)
@@ -158,7 +162,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         request: stage_pb2.WatchLoadRequest,
         context: grpc.aio.ServicerContext[stage_pb2.WatchLoadRequest, stage_pb2.StageLoad],
     ) -> None:
-        """Stream the stage's load until the stage stops."""
+        """Stream the stage's load until the stage shuts down."""
         await self._callers.check_session(context)
         if self._stage is None or self._identity is None:
             await abort(context, _LOADING)
@@ -179,7 +183,7 @@ async def _read(
         async for request in incoming:
             session.handle(request)
     except Exception as error:
-        # Report every exception, because the session would otherwise wait for its reader forever.
+        # Report every exception. Otherwise, the session would wait for its reader forever.
         session.fail(error)
     else:
         session.done()
@@ -188,8 +192,8 @@ async def _read(
 async def _opening(
     incoming: AsyncIterator[session_pb2.SessionRequest], timeout_s: float
 ) -> session_pb2.SessionOpen:
-    """Return the first message of a stream. It must be an `open` message, and must arrive within
-    `timeout_s`.
+    """Return the first message of a stream, which must be an `open` message. It has to arrive
+    within `timeout_s` seconds.
     """
     try:
         async with asyncio.timeout(timeout_s):

@@ -1,6 +1,7 @@
 """Trace spans for the segments of one session on this stage.
 
-The times come from the segment's report, so nothing is recorded while the segment is running.
+All times are taken from the segment's report, so nothing needs to be recorded while the segment is
+running.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from antiphon.v1 import session_pb2
 
 
 class SessionTrace:
-    """The spans of a single session. Call `end` when its stream ends."""
+    """The spans of a single session. Call `end` when its stream has ended."""
 
     def __init__(self, tracing: Tracing, role: str) -> None:
         self._tracing = tracing
@@ -24,13 +25,13 @@ class SessionTrace:
         self._opened_ns = 0
 
     def opened(self, message: session_pb2.SegmentOpen) -> None:
-        """Start a span for a segment that the client has requested."""
+        """Start a span for a segment that the client requested."""
         if message.traceparent:
             self._span = self._tracing.part(self._role, message.traceparent)
             self._opened_ns = time.time_ns()
 
     def told(self, reply: object) -> None:
-        """Record a reply to the client. Most types of replies are ignored."""
+        """Record a reply to the client. Most types of replies have no effect."""
         if self._span is NO_SPAN:
             return
         match reply:
@@ -40,13 +41,13 @@ class SessionTrace:
                 self.end(reply.error)
 
     def end(self, error: AntiphonError | None = None) -> None:
-        """End the span of the open segment, if there is one."""
+        """End the span of the current segment, if there is one."""
         self._span.end(error)
         self._span = NO_SPAN
 
     def _record(self, report: Report) -> None:
-        """Record a completed segment as three spans, which end at its first input, its first output
-        and its last output.
+        """Record a completed segment as three spans, which end at the first input, the first output
+        and the last output.
         """
         parts = {
             "queue": (0.0, report.first_input_s),

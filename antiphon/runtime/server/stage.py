@@ -1,10 +1,11 @@
-"""A running stage, which connects the session table with the engine and the network.
+"""A running stage, which connects the session table to the engine and the network.
 
-A chunk arrives on a link or a session stream, and is passed to the table as the fact
+When a chunk arrives on a link or a session stream, it is passed to the table as the fact
 `ChunkArrived`. The table puts the chunks in order and returns a `Feed` instruction. The engine
 thread runs a step and posts `EngineStepped`. The table then returns a `Send` instruction, and the
-output chunk is sent on a link or on the session's stream. Everything in this class runs on the
-event loop, except for the engine. The whole loop is described in `antiphon.runtime.session`.
+output chunk is sent on a link or on the session's own stream. Everything in this class runs on the
+event loop, except for the engine. See `antiphon.runtime.session` for a description of the whole
+loop.
 """
 
 from __future__ import annotations
@@ -62,32 +63,34 @@ from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, P
 from antiphon.values.chunk import Chunk
 
 Reply = Chunk | Told
-"""A message on a session's own stream. The last one is an `End`."""
+"""A message on a session's own stream. The final message is an `End`."""
 
 Answer = Refuse | Grant
-"""A message to the producer on a link."""
+"""A message to the producer at the other end of a link."""
 
 Record = Callable[[Fact, float, Sequence[Instruction] | AntiphonError], None]
-"""A function that is called with each fact, its time, and the table's instructions or error."""
+"""A callback that receives every fact with its time, and the instructions or the error that the
+table returned for it.
+"""
 
 log = logging.getLogger(__name__)
 
 STEP_TIMEOUT_S = 30.0
-# The retry delay in seconds that is sent to clients whose sessions are rejected because the stage
+# The retry delay in seconds that clients are given when their session is rejected because the stage
 # is stopping.
 RETRY_AFTER_S = 1.0
 GRANT_BYTES = 64
-"""The approximate size of a grant in bytes. It limits the number of grants that can wait for a
-producer that does not read them.
+"""The approximate size of a grant in bytes. Because it is counted, only a limited number of grants
+can wait for a producer that isn't reading them.
 """
 
 
 class Stage:
-    """Runs one engine for many sessions. Create it on the event loop.
+    """Runs one engine for many sessions. Must be created on the event loop.
 
-    `faults` receives the results of the engine and decides whether they prevent new sessions.
-    `failed` is set once the engine has given up, and the process must then exit. `closed` is set by
-    `close`. `record` is called with every decision of the table, so that a run can be replayed.
+    `faults` is informed of the engine's results, and decides whether new sessions are accepted.
+    `failed` is set once the engine has given up, after which the process must exit. `closed` is set
+    by `close`. `record` is called for every decision of the table, so that a run can be replayed.
     """
 
     def __init__(
@@ -148,7 +151,7 @@ class Stage:
 
     @property
     def table(self) -> SessionTable:
-        """The session table. Only use it for observation."""
+        """The session table. Use it only to observe the stage."""
         return self._table
 
     @property
@@ -157,7 +160,7 @@ class Stage:
         return self.plan.limits
 
     def outgoing_links(self) -> list[LinkState]:
-        """Return the state of all links to downstream processes."""
+        """Return the state of the links to all downstream processes."""
         return self._links.states()
 
     def start(self) -> None:
@@ -165,10 +168,11 @@ class Stage:
         self._engine.start()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Reject new sessions and further segments, and wait until all sessions have ended.
+        """Reject new sessions and new segments, and wait for all sessions to end.
 
-        A client that keeps a session open between segments moves to another stage when its next
-        segment is rejected. Returns False if sessions are still open after `timeout_s` seconds.
+        If a client keeps a session open between segments, its next segment is rejected, and the
+        client moves to another stage. Returns False if any session is still open after `timeout_s`
+        seconds.
         """
         self._accepting = False
         self.handle(DrainBegun())
@@ -198,16 +202,16 @@ class Stage:
     # -- receiving facts -----------------------------------------------------------------------
 
     def handle(self, *facts: Fact) -> None:
-        """Process facts and carry out the resulting instructions. To register a session, use `open`
-        instead.
+        """Process facts, and carry out the resulting instructions. Use `open` to register a
+        session.
         """
         self._apply([each for fact in facts for each in self._decide(fact)])
 
     def open(
         self, request: SessionRequest, on_reply: Callable[[], None] | None = None
     ) -> Outbox[Reply]:
-        """Register a session and return the outbox of its stream. `on_reply` is called for each
-        item in the outbox.
+        """Register a session, and return the outbox for its stream. `on_reply` is called for every
+        item that is added to the outbox.
 
         Raises `AntiphonError` if the session is refused.
         """
@@ -225,14 +229,16 @@ class Stage:
         return outbox
 
     def stream_lost(self, session_id: str) -> None:
-        """End a session whose stream was lost. This does nothing if the session has already
-        ended.
+        """End a session whose stream was lost. This has no effect if the session has
+        already ended.
         """
         self.handle(StreamLost(session_id))
         self._held_ends.let_go(session_id)
 
     def link_opened(self, link_id: str) -> Outbox[Answer]:
-        """Register a link from an upstream process, and return the outbox for the answers to it."""
+        """Register a link from an upstream process, and return the outbox for messages to that
+        process.
+        """
         outbox: Outbox[Answer] = Outbox(self._outbox_bytes)
         self._incoming[link_id] = outbox
         return outbox
@@ -243,9 +249,7 @@ class Stage:
         self.handle(LinkLost(link_id))
 
     def _post(self, stepped: EngineStepped) -> None:
-        """Pass the result of an engine round to the event loop. This is called on the engine
-        thread.
-        """
+        """Pass the result of an engine round to the event loop. Called on the engine thread."""
         self._loop.call_soon_threadsafe(self._take_step, stepped)
 
     def _destination_lost(
@@ -271,10 +275,10 @@ class Stage:
                 self.failed.set()
 
     def _engine_changed(self, fault: AntiphonError | None) -> None:
-        """Handle a report that the engine is late, or that it has recovered.
+        """Handle a report that an engine step is taking too long, or that the engine has recovered.
 
-        If the engine is late, its segments fail immediately. The engine releases them once it has
-        recovered.
+        In the first case, the segments in the engine fail immediately, but the engine releases them
+        only once it has recovered.
         """
         self._faults.late(fault)
         if fault is not None:
@@ -282,8 +286,8 @@ class Stage:
             self.handle(EngineLost(fault))
 
     def _decide(self, fact: Fact) -> list[Instruction]:
-        """Return the table's instructions for a fact. Raises the error if the table refuses a
-        session.
+        """Return the table's instructions for a fact. If the table refuses a session, its error is
+        raised.
         """
         now = self._loop.time()
         if self._record is None:
@@ -299,10 +303,11 @@ class Stage:
     # -- carrying out instructions -------------------------------------------------------------
 
     def _apply(self, instructions: Sequence[Instruction]) -> None:
-        """Carry out instructions. If one of them raises any exception, its session fails.
+        """Carry out instructions. If an instruction raises an exception, its session fails.
 
-        Commands for the engine are submitted last, as a single batch. Once a session has failed,
-        its remaining instructions are skipped, except those that release and end it.
+        Commands for the engine are collected and submitted at the end as a single batch. If a
+        session fails, its remaining instructions are skipped, except for those that release it and
+        end it.
         """
         failed: dict[str, AntiphonError] = {}
         while instructions:
@@ -333,7 +338,7 @@ class Stage:
     def _submit(
         self, commands: Sequence[EngineCommand]
     ) -> list[tuple[EngineCommand, ResourceExhausted]]:
-        """Submit commands to the engine, and return those that did not fit into its mailbox."""
+        """Submit commands to the engine. Returns those that didn't fit into its mailbox."""
         if not commands:
             return []
         refused = self._engine.submit(commands)
@@ -368,8 +373,8 @@ class Stage:
             outbox.put_nowait(reply, size_bytes)
 
     def _tell_progress(self, session_id: str, progress: Progress) -> None:
-        """Send a progress message, unless an unread message already implies progress. If the
-        message counts steps, it replaces an earlier one that is still unread.
+        """Send a progress message, unless there is an unread message that already implies progress.
+        A message that counts steps replaces an earlier, unread one.
         """
         if (outbox := self._replies.get(session_id)) is None:
             return
@@ -396,17 +401,17 @@ class Stage:
             self._idle.set()
 
     def _set_timer(self) -> None:
-        """Set a timer for the next deadline of the table.
+        """Set a timer for the table's next deadline.
 
-        A timer that expires earlier is kept, because most deadlines are extended before they
-        expire.
+        If the timer is already set to an earlier time, it is left as it is, because most deadlines
+        are extended before they expire.
         """
         deadline = self._table.next_deadline()
         if deadline is None or (self._timer is not None and self._wakes_at <= deadline):
             return
         if self._timer is not None:
             self._timer.cancel()
-        # After `close`, streams may still end, but no timer is needed.
+        # After `close`, streams can still end, but no timer is needed any more.
         if not self.closed.is_set():
             self._timer = self._loop.call_at(deadline, self._tick)
             self._wakes_at = deadline

@@ -1,9 +1,9 @@
-"""Delivers batches from the engine's thread once their tensors are on the host.
+"""Delivers batches from the engine thread once their tensors have been copied to the host.
 
-If all copies of a batch are complete, the batch is delivered immediately on the engine thread,
-unless an earlier one is still waiting. Otherwise, a separate thread waits for the copies and
-delivers the batches in order. It is started by the first batch that has to wait, so an engine on a
-CPU never needs it.
+If the copies of a batch are already complete, and no earlier batch is waiting, the batch is
+delivered immediately on the engine thread. Otherwise, a separate thread waits for the copies and
+delivers the batches in order. This thread is started only when a batch first has to wait, so an
+engine on a CPU never needs it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 class Handover:
-    """Calls `post` with all batches in the order in which they were put. Only the engine's thread
-    calls `put` and `close`.
+    """Passes all batches to `post` in the order in which they were put. `put` and `close` must be
+    called on the engine thread.
 
-    The engine's permits limit the number of waiting batches. `pulse` is active while the thread is
-    waiting for copies. If a copy fails with an error for which `is_fatal` returns true, its batch
-    is the last one.
+    The number of waiting batches is limited by the engine's permits. `pulse` is active while the
+    thread waits for copies. If a copy fails with an error for which `is_fatal` returns true, its
+    batch is the last one.
     """
 
     def __init__(
@@ -52,7 +52,9 @@ class Handover:
         self._thread: threading.Thread | None = None
 
     def put(self, batch: EngineStepped, wait: Wait | None) -> None:
-        """Deliver a batch once `wait`, if there is one, has returned. This call does not block."""
+        """Deliver a batch as soon as `wait` has returned, or immediately if `wait` is None. This
+        never blocks.
+        """
         with self._counting:
             direct = wait is None and not self._under_way
             self._under_way += not direct
@@ -65,7 +67,7 @@ class Handover:
         self._waiting.put((batch, wait))
 
     def close(self) -> None:
-        """Deliver all batches that are waiting, and then end the thread."""
+        """Deliver all batches that are waiting, and then stop the thread."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()
@@ -78,7 +80,7 @@ class Handover:
                 self._under_way -= 1
 
     def _completed(self, batch: EngineStepped, wait: Wait | None) -> EngineStepped:
-        """Return the batch once its copies are complete. If they failed, the batch has no
+        """Return the batch once its copies are complete. If a copy failed, the batch contains no
         events.
         """
         if wait is None:

@@ -1,8 +1,9 @@
-"""The queue of commands for the engine thread, by segment. Their number and total size are limited.
+"""The queue of commands for the engine thread, organized by segment. Both the number of commands
+and their total size are limited.
 
-The engine receives all commands before its next step, so only the order within a segment matters.
-When a segment is released, its queued input is dropped immediately. This is necessary because
-clients can open and cancel many sessions during a long step.
+The engine receives all commands before its next step, so their order matters only within a segment.
+When a segment is released, its queued input is dropped right away, because clients can open and
+cancel many sessions during one long step.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ MAX_COMMANDS = 65536
 
 
 class EngineMailbox:
-    """Holds up to `MAX_COMMANDS` commands with up to `max_bytes` bytes of input. This class is not
-    thread-safe.
+    """Holds up to `MAX_COMMANDS` commands with a total of up to `max_bytes` bytes of input. This
+    class is not thread-safe.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -30,14 +31,14 @@ class EngineMailbox:
         self._bytes = 0
 
     def __len__(self) -> int:
-        """Return the number of commands that are waiting."""
+        """Return the number of waiting commands."""
         return self._commands
 
     def put(self, command: EngineCommand) -> None:
         """Add a command. Raises `ResourceExhausted` if the mailbox is full.
 
-        A `Release` is always accepted, because it makes room. Input of any size is accepted if no
-        other input is waiting. Limiting the size of a single input is up to the sender.
+        A `Release` is always accepted, because it frees space. If no other input is waiting, input
+        of any size is accepted. It is up to the sender to limit the size of a single input.
         """
         if isinstance(command, Release):
             self._release(command)
@@ -53,19 +54,20 @@ class EngineMailbox:
         self._add(command, size)
 
     def take(self) -> Iterator[EngineCommand]:
-        """Remove all commands and return them.
+        """Remove and return all commands.
 
-        The iterator drops its reference to each command that it yields, because input may be large.
+        The iterator doesn't keep references to the commands it has yielded, because their input may
+        be large.
         """
         waiting, self._waiting = self._waiting, {}
         self._commands = self._bytes = 0
         return _hand_out(waiting)
 
     def _release(self, release: Release) -> None:
-        """Drop all commands that wait for the segment. The release itself is kept if the engine
-        knows the segment.
+        """Drop all waiting commands of a segment that is being released. The release itself is kept
+        if the engine knows the segment.
 
-        The release of a cancelled segment is always kept, so that it is reported.
+        The release of a cancelled segment is always kept, because it has to be reported.
         """
         dropped = self._waiting.pop(release.key, [])
         self._commands -= len(dropped)
@@ -88,7 +90,7 @@ def _hand_out(waiting: dict[SegmentKey, list[EngineCommand]]) -> Iterator[Engine
 
 
 def _size(command: EngineCommand) -> int:
-    """Return the number of bytes of input that a command contains."""
+    """Return the number of bytes of input in a command."""
     match command:
         case Feed(_, chunk):
             return sum([tensor.nbytes for tensor in chunk.tensors.values()])

@@ -1,12 +1,12 @@
-"""The rounds of an engine. Each round applies commands and then steps once, on the engine thread.
+"""Runs an engine in rounds. In each round, commands are applied and then the engine performs one
+step. This happens on the engine thread.
 
-Output limits are applied here instead of on the event loop, so that a segment stops exactly at its
-limit even if the event loop is late.
+Output limits are enforced here rather than on the event loop, so a segment stops exactly at its
+limit even if the event loop is running late.
 
-If a step raises an exception, every segment fails, and the engine continues with new segments. If
-the error has corrupted the device (`is_fatal`), if segments cannot be released, or if
-`FAILURES_TO_GIVE_UP` consecutive steps have raised exceptions, the engine gives up, and the process
-exits.
+If a step raises an exception, all segments fail, and the engine continues with new ones. There are
+three cases in which the engine gives up and the process exits: the error has corrupted the device
+(`is_fatal`), a segment can't be released, or `FAILURES_TO_GIVE_UP` steps in a row have failed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Li
 from antiphon.values.segment import FinishReason, SegmentKey
 
 FAILURES_TO_GIVE_UP = 3
-# The estimated duration of a restart in seconds. It is sent to clients as the retry delay.
+# How long a restart is expected to take, in seconds. Clients receive this as the retry delay.
 RESTART_S = 10.0
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,9 @@ log = logging.getLogger(__name__)
 class _Running:
     """A segment that has been admitted.
 
-    It records the number of accepted chunks, the number of produced and allowed positions for each
-    output edge, the engine time used, and the status that was last reported to the event loop.
+    It keeps track of the accepted chunks, of the positions that have been produced and that are
+    allowed on each output edge, of the engine time used, and of the last status that the event loop
+    has received.
     """
 
     accepted: int = 0
@@ -54,7 +55,7 @@ class _Running:
     reported: SegmentStatus | None = None
 
     def note_limits(self) -> None:
-        """Update `held`, which is true if an output edge has reached its limit."""
+        """Update `held`, which is true if any output edge has reached its limit."""
         at_limit = [self.made.get(edge, 0) >= limit for edge, limit in self.limits.items()]
         self.held = True in at_limit
 
@@ -80,22 +81,22 @@ class EngineRounds:
         self._failures = 0
         self._queued: frozenset[SegmentKey] = frozenset()
         self._admitted: dict[SegmentKey, _Running] = {}
-        # The segments that were cancelled and released in this round, with the engine time that
-        # they used.
+        # The segments that were cancelled and released in this round, with the engine time they
+        # used.
         self._cancelled: dict[SegmentKey, tuple[Completed, float]] = {}
 
     @property
     def has_segments(self) -> bool:
-        """Whether any segment is admitted. This can be called on any thread."""
+        """Whether any segment is admitted. This can be called from any thread."""
         return bool(self._admitted)
 
     @property
     def steppable(self) -> bool:
-        """Whether a round without commands would step."""
+        """Whether a round would perform a step even without new commands."""
         return any(map(self._can_step, self._admitted))
 
     def run(self, commands: Iterable[EngineCommand]) -> EngineStepped:
-        """Apply all commands, and then step once."""
+        """Apply all commands, and then perform one step."""
         touched: set[SegmentKey] = set()
         events: list[EngineEvent] = []
         self._cancelled.clear()
@@ -108,10 +109,10 @@ class EngineRounds:
             return self._lost(events, error)
 
     def _apply(self, command: EngineCommand, touched: set[SegmentKey]) -> list[EngineEvent]:
-        """Apply a command. If the engine refuses it, the segment fails.
+        """Apply a command. If the engine refuses it, its segment fails.
 
-        Errors that leave the state of the engine unknown are raised, such as a failed release or a
-        lost device.
+        Errors that leave the engine in an unknown state, such as a failed release or a lost device,
+        are raised.
         """
         try:
             match command:
@@ -144,7 +145,9 @@ class EngineRounds:
         return []
 
     def _step(self, events: list[EngineEvent], touched: set[SegmentKey]) -> EngineStepped:
-        """Step if any segment can, and collect the status of every segment in `touched`."""
+        """Perform a step if any segment can take part in it, and collect the status of all segments
+        in `touched`.
+        """
         held = frozenset({key for key, running in self._admitted.items() if running.held})
         ready = [key for key in self._admitted if key not in held and self._can_step(key)]
         step_s = 0.0
@@ -176,7 +179,7 @@ class EngineRounds:
         )
 
     def _cost(self, key: SegmentKey) -> tuple[Completed, float]:
-        """Return the current counts and engine time of a segment."""
+        """Return a segment's current counts and engine time."""
         running = self._admitted.get(key)
         if running is None or self._counting is None:
             return Completed(key, FinishReason.CANCELLED, 0, 0), running.busy_s if running else 0.0
@@ -185,10 +188,10 @@ class EngineRounds:
     def _standing(
         self, keys: Iterable[SegmentKey], silent: Collection[SegmentKey]
     ) -> dict[SegmentKey, SegmentStatus]:
-        """Return the status of all segments whose status has changed since the last report.
+        """Return the status of every segment whose status has changed since it was last reported.
 
-        The result includes the segments in `silent`, which were worked on without producing output,
-        because the report is the only sign of their progress.
+        Segments in `silent` are always included. The engine worked on them without producing
+        output, so this report is the only sign that they are making progress.
         """
         news = {}
         for key in keys:
@@ -200,9 +203,7 @@ class EngineRounds:
         return news
 
     def _moved_up(self) -> frozenset[SegmentKey]:
-        """Return the segments that are still waiting for preparation after another segment has been
-        prepared.
-        """
+        """Return the segments that are still being prepared when another segment is ready."""
         if self._preparing is None:
             return frozenset()
         before, self._queued = (
@@ -228,7 +229,7 @@ class EngineRounds:
                     running.note_limits()
 
     def _lost(self, events: list[EngineEvent], error: Exception) -> EngineStepped:
-        """Release everything after an exception, because the engine state is unknown."""
+        """Release everything after an exception, because the state of the engine is unknown."""
         self._failures += 1
         given_up = self._is_fatal(error) or self._failures >= FAILURES_TO_GIVE_UP
         fatal = given_up or not self._released_all()

@@ -1,5 +1,5 @@
-"""Measures the run-queue delay of a thread, which is the time during which it was ready to run but
-had no core (Linux only).
+"""Measures a thread's run-queue delay, which is the time it was ready to run but had to wait for a
+core (Linux only).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ _MOST_BYTES = 128
 
 
 class Starvation:
-    """The run-queue delay of the thread that creates this object. Any thread may read it.
+    """The run-queue delay of the thread that creates this object. It can be read from any thread.
 
-    The delay is always 0 without /proc. /proc/thread-self/schedstat contains the time on a core in
+    Without /proc, the delay is always 0. /proc/thread-self/schedstat contains the time on a core in
     nanoseconds, the time spent waiting for a core in nanoseconds, and the number of time slices.
     Reading it takes about 2 µs.
     """
@@ -25,8 +25,8 @@ class Starvation:
             self._file = -1
 
     def seconds(self) -> float:
-        """Return the delay in seconds since the start of the thread, or 0 if the thread has
-        ended.
+        """Return the delay in seconds since the thread started. Returns 0 if the thread
+        has ended.
         """
         if self._file < 0:
             return 0.0

@@ -1,11 +1,13 @@
 """The engine thread, and its communication with the event loop.
 
-Both directions carry immutable batches, and both are limited. The mailbox limits the number and
-total size of commands. If it is full, it rejects a command, and the session fails. Results are
-limited by permits, so an engine that gets ahead of the event loop has to wait. The two sides share
-nothing else, so they could run in separate processes with the same messages.
+Immutable batches are passed in both directions, and both directions are limited. The mailbox limits
+the number and total size of commands. If it is full, the command is rejected and its session fails.
+Results are limited by permits, so an engine that gets too far ahead of the event loop has to wait.
+The two sides share nothing else, so they could also run in separate processes and exchange the same
+messages.
 
-If an exception ends the thread, it is posted in a last batch, which is `fatal`.
+If the thread ends because of an exception, it posts the exception in a final batch, which is
+`fatal`.
 """
 
 from __future__ import annotations
@@ -38,13 +40,12 @@ log = logging.getLogger(__name__)
 
 
 class EngineThread:
-    """Runs an engine on a dedicated thread.
+    """Runs an engine on its own thread.
 
-    `post` is called with every batch. This happens on the engine's thread, or on the thread of the
-    `Handover` if the batch has to wait for `copies`. The receiver calls `batch_taken` after it has
-    processed a batch. `pulse` creates the heartbeats for the watchdog. `nice` is the niceness of
-    the thread (Linux only). `counted_by` is described at `EngineRounds`, and `is_fatal` is
-    described in `LoadedStage`.
+    `post` is called with every batch. It is called on the engine thread, or on the thread of the
+    `Handover` if the batch has to wait for `copies`. The receiver must call `batch_taken` after
+    processing a batch. `pulse` provides the heartbeats for the watchdog. `nice` is the niceness of
+    the thread (Linux only). See `EngineRounds` for `counted_by`, and `LoadedStage` for `is_fatal`.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class EngineThread:
         self._handover = Handover(post, pulse(), is_fatal)
         self._mailbox = EngineMailbox(mailbox_bytes)
         self._wake = threading.Condition()
-        # Permits are a queue instead of a semaphore, because queues are implemented in C.
+        # Permits are implemented as a queue rather than a semaphore, because queues are implemented
+        # in C.
         self._permits: SimpleQueue[None] = SimpleQueue()
         for _ in range(RESULT_PERMITS):
             self._permits.put(None)
@@ -79,8 +81,8 @@ class EngineThread:
 
     @property
     def has_work(self) -> bool:
-        """Whether the thread could start work without another command. This can be called on any
-        thread.
+        """Whether the thread could do some work without another command. This can be called from
+        any thread.
         """
         return self._rounds.has_segments or len(self._mailbox) > 0
 
@@ -91,8 +93,8 @@ class EngineThread:
     def submit(
         self, commands: Iterable[EngineCommand]
     ) -> list[tuple[EngineCommand, ResourceExhausted]]:
-        """Enqueue commands. Returns the commands that were rejected, each with the error of
-        `EngineMailbox.put`.
+        """Enqueue commands. Returns the commands that were rejected, together with the errors
+        raised by `EngineMailbox.put`.
         """
         refused = []
         with self._wake:
@@ -106,11 +108,11 @@ class EngineThread:
         return refused
 
     def batch_taken(self) -> None:
-        """Return the permit of a batch, so that the engine may run ahead by one more batch."""
+        """Return a batch's permit, which allows the engine to run ahead by one more batch."""
         self._permits.put(None)
 
     def stop(self) -> None:
-        """Ask the thread to close the engine and to end after its current step."""
+        """Ask the thread to finish its current step, close the engine and stop."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -118,19 +120,23 @@ class EngineThread:
         self._permits.put(None)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end. Returns False if it is still in a step after `timeout_s`
-        seconds.
+        """Wait for the thread to end. Returns False if it is still executing a step after
+        `timeout_s` seconds.
         """
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _interrupt(self) -> None:
-        """Unblock the step of a detached engine, so that the thread picks up the commands."""
+        """Interrupt the step of a detached engine, so that the thread handles the waiting
+        commands.
+        """
         if self._detached is not None:
             self._detached.interrupt()
 
     def _look_again(self) -> None:
-        """Wake the thread because a segment can step now. This can be called on any thread."""
+        """Wake the thread because a segment is ready to step. This can be called from any
+        thread.
+        """
         with self._wake:
             self._wake.notify()
 
@@ -175,9 +181,9 @@ class EngineThread:
             self._pulse.end()
 
     def _take_commands(self) -> Iterator[EngineCommand] | None:
-        """Return all commands that are waiting, or None to stop.
+        """Return all waiting commands, or None if the thread has to stop.
 
-        Blocks as long as there are no commands and nothing can step.
+        This blocks while there are no commands and no segment can step.
         """
         with self._wake:
             while not (len(self._mailbox) or self._stopping or self._rounds.steppable):

@@ -1,13 +1,14 @@
 """The watchdog of the engine thread.
 
-A `Pulse` records when its thread began its current work. The `Watchdog` checks the pulses on the
-event loop with a single timer, which only runs while the engine has work. An idle engine therefore
-costs nothing, and a busy one costs one check per `timeout_s`. The watchdog reports a late pulse
-once, and it reports once more when no pulse is late any longer.
+A `Pulse` records when a thread began its current work. The `Watchdog` checks the pulses on the
+event loop, using a single timer that runs only while the engine has work to do. Watching an idle
+engine therefore costs nothing, and watching a busy one costs one check per `timeout_s`. When a
+pulse is late, the watchdog reports it once. It reports again when no pulse is late any more.
 
-A thread that is ready to run but has no core makes no progress, but it is not hung, so run-queue
-delay (`Starvation`) is not counted. The time by which the event loop itself was late is not counted
-either. A deadlock or an endless loop causes no run-queue delay.
+A thread that is ready to run but has no core isn't hung, even though it makes no progress. For this
+reason, run-queue delay (`Starvation`) doesn't count, and neither does the time by which the event
+loop itself was late. Deadlocks and endless loops don't cause run-queue delay, so they are still
+detected.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from antiphon.runtime.stepping.starvation import Starvation
 
 
 class Pulse:
-    """The start time of a thread's current work.
+    """Records when a thread began its current work.
 
-    `begin` and `end` must be called on this thread, and all other methods may be called on any
-    thread. When late work ends, `back` is called on this thread. `starvation` is created on this
-    thread.
+    `begin` and `end` must be called on that thread, while the other methods can be called from any
+    thread. When late work finally ends, `back` is called on that thread. `starvation` must be
+    created on it, too.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Pulse:
 
     @property
     def late(self) -> bool:
-        """Whether the current work was found to be late."""
+        """Whether the current work has been reported as late."""
         return self._late
 
     def begin(self) -> None:
@@ -66,7 +67,7 @@ class Pulse:
             self._back()
 
     def forget(self) -> None:
-        """Forget that the work is late, so that `back` is not called when it ends."""
+        """Forget that the work is late, so that `back` isn't called when it ends."""
         with self._lock:
             self._late = False
 
@@ -77,8 +78,8 @@ class Pulse:
                 self._began = min(self._began + seconds, time.monotonic())
 
     def look(self, timeout_s: float) -> float:
-        """Return the number of seconds that remain for the current work. If the result is 0, the
-        work is marked as late.
+        """Return how many seconds are left for the current work. If the result is 0, the work is
+        marked as late.
         """
         with self._lock:
             if self._began is None or self._starvation is None:
@@ -94,7 +95,7 @@ class Watchdog:
     """Checks pulses on the event loop.
 
     `changed` is called with an error if the engine is late, and with None once it has recovered.
-    `has_work` returns whether the engine could start work without a call to `engage`.
+    `has_work` returns whether the engine could start working without a call to `engage`.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Watchdog:
         self._closed = False
 
     def pulse(self) -> Pulse:
-        """Create a pulse for one thread and watch it."""
+        """Create a pulse for a thread, and start watching it."""
 
         def back() -> None:
             self._loop.call_soon_threadsafe(self._back)
@@ -127,8 +128,8 @@ class Watchdog:
             self._look_after(self._timeout_s)
 
     def close(self) -> None:
-        """Stop checking and detach from all pulses. The event loop may no longer exist when a late
-        step returns.
+        """Stop checking, and detach from all pulses. When a late step finally returns, the event
+        loop may no longer exist.
         """
         self._closed = True
         for pulse in self._pulses:
@@ -147,7 +148,7 @@ class Watchdog:
         was_late = any(pulse.late for pulse in self._pulses)
         left_s = min(pulse.look(self._timeout_s) for pulse in self._pulses)
         if not left_s:
-            # A late pulse calls `back` itself when its work ends.
+            # A late pulse calls `back` by itself when its work ends.
             if not was_late:
                 self._changed(self._fault())
         elif self._has_work():
