@@ -1,3 +1,1 @@
-"""The runtime of a stage: its sessions, the scheduling of its engine, its links, and its gRPC
-server.
-"""
+"""The stage runtime, with sessions, engine scheduling, links, and the gRPC server."""

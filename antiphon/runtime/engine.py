@@ -1,13 +1,13 @@
-"""The interface between the runtime and the engine of a model.
+"""The interface between the runtime and a model's engine.
 
-An engine is single-threaded. The runtime calls it on one dedicated thread, and never on the event
-loop. It passes each chunk exactly once and in order. The engine owns the accelerator memory of its
-segments, but has no sockets, clocks or sessions.
+Engines are single-threaded. The runtime calls an engine on one dedicated thread, and never on the
+event loop. Every chunk is passed exactly once and in order. The engine owns the accelerator memory
+of its segments, but doesn't deal with sockets, clocks or sessions.
 
-The runtime makes the following calls for each segment. First, `admit` registers the segment without
-allocating accelerator memory. Then `accept` is called any number of times, and `step` whenever
-`awaited_edge` is None. Finally, `release` is called exactly once. The same key is never admitted
-again.
+For each segment, the runtime makes the following calls. First, `admit` registers the segment,
+without allocating accelerator memory. After that, `accept` is called any number of times, and
+`step` is called whenever `awaited_edge` is None. Finally, `release` is called exactly once. Keys
+are never reused.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from antiphon.values.segment import FinishReason, SegmentKey
 class SegmentSettings:
     """The settings of a segment for one stage.
 
-    The `seed` in `sampling` is derived for this stage and this answer. `outputs` are the output
-    edges of this stage that have a destination. An engine may skip the work for all other edges.
-    `options` are the request's options after they have been validated against the description of
-    the stage. If the segment is `live`, its input arrives while it is being recorded. `history` is
-    the beginning of the output. It contains only the parts from which the stage can continue.
-    `whole_inputs` are the input edges that use whole delivery. `asked` contains the sampling
-    settings that the request itself sets, for engines whose defaults depend on the input.
+    The `seed` in `sampling` has been derived for this particular stage and answer. `outputs`
+    contains the stage's output edges that have a destination. The engine may skip the work for any
+    other edge. `options` contains the request's options, which have been validated against the
+    stage's description. If the segment is `live`, its input arrives while it is still being
+    recorded. `history` is the beginning of the output, limited to the parts from which the stage
+    can continue. `whole_inputs` contains the input edges with whole delivery. `asked` contains the
+    sampling settings that were set in the request itself, for engines whose defaults depend on the
+    input.
     """
 
     voice: str
@@ -52,9 +53,9 @@ class SegmentSettings:
 class InputChunk(Struct, frozen=True):
     """A chunk on an input edge of an admitted segment. Chunks are passed in order and exactly once.
 
-    If `prime` is true, the chunk only prepares the segment's state, and the resulting output is
-    dropped. Priming chunks come before all others, at position 0, and only on edges that are
-    declared as `primed`.
+    If `prime` is true, the chunk only prepares the segment's state, and any output that results
+    from it is dropped. Priming chunks precede all other chunks, have position 0, and only occur on
+    edges that are declared as `primed`.
     """
 
     edge: str
@@ -66,13 +67,13 @@ class InputChunk(Struct, frozen=True):
 
 
 class Emitted(Struct, frozen=True):
-    """Output of a segment on one edge. `position` is the position of its first element.
+    """Output of a segment on one edge. `position` is the position of the first element.
 
     Each output edge in `SegmentSettings.outputs` must end with exactly one `Emitted` that has a
-    `finish_reason`, which may be empty otherwise. If `prime` is true, the output prepares the
-    consumer's state, for example with the frames of a reference voice. Priming output comes before
-    all other output on its edge, at position 0, and the edge must be declared as `primed`. It is
-    not counted, needs no credit, is sent immediately for any delivery, and has no `finish_reason`.
+    `finish_reason`. Apart from that, it may be empty. If `prime` is true, the output prepares the
+    consumer's state, for example with the frames of a reference voice. Priming output precedes all
+    other output on its edge, at position 0, and the edge must be declared as `primed`. It isn't
+    counted, doesn't need credit, is sent immediately with any delivery, and has no `finish_reason`.
     """
 
     key: SegmentKey
@@ -98,8 +99,8 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The segment has failed, but other segments are not affected. The runtime will release the
-    segment.
+    """The segment has failed. Other segments aren't affected. The runtime will release
+    the segment.
     """
 
     key: SegmentKey
@@ -108,11 +109,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """The progress of a segment, which has completed `done` of `due` steps.
+    """The progress of a segment that has completed `done` out of `due` steps.
 
-    This event is optional, and an engine may return one per step. The stage reports progress at
-    most once every `StageLimits.steps_s` seconds, and when `done == due`. The segment fails unless
-    1 <= `done` <= `due`.
+    This event is optional, and can be returned for every step. The stage passes it on at most once
+    every `StageLimits.steps_s` seconds, and when `done == due`. If 1 <= `done` <= `due` doesn't
+    hold, the segment fails.
     """
 
     key: SegmentKey
@@ -135,27 +136,28 @@ class Engine(Protocol):
         """
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """Return the input edge on which the segment is waiting, or None if it can step.
+        """Return the input edge that the segment is waiting for, or None if the segment can step.
 
-        A segment can also step if work is in progress that a later step will complete.
+        A segment also counts as able to step if it has work in progress that a later step will
+        complete.
         """
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Advance every segment that can step by one step, except for the segments in `held`.
+        """Perform one step for every segment that can step, except for those in `held`.
 
-        This is only called if at least one segment can step. A segment is held while its output on
-        a governed edge has no credit, and must not use any engine time while it is held. If a
-        single segment fails, return a `Failed` event for it. Raising an exception means that the
-        state of the engine is unknown, and fails all segments.
+        This is called only if there is at least one such segment. A segment is held while its
+        output on a governed edge has no credit. It must not use any engine time during that period.
+        If a single segment fails, return a `Failed` event for it. Raise an exception only if the
+        state of the engine is unknown, because this fails all segments.
         """
 
     def release(self, key: SegmentKey) -> None:
-        """Free all resources of the segment. This may be called at any time after `admit`."""
+        """Free all resources of the segment. This can be called at any time after `admit`."""
 
 
 @runtime_checkable
 class CountingEngine(Engine, Protocol):
-    """An engine that can report the counts of a segment that is not complete yet."""
+    """An engine that can report a segment's counts before the segment is complete."""
 
     def so_far(self, key: SegmentKey) -> Completed:
         """Return the current counts, with the finish reason `CANCELLED`."""
@@ -163,19 +165,17 @@ class CountingEngine(Engine, Protocol):
 
 @runtime_checkable
 class PreparingEngine(Engine, Protocol):
-    """An engine that prepares the first step of a segment on another thread.
+    """An engine that prepares the first step of a segment on a separate thread.
 
-    During the preparation, `awaited_edge` is None, and the segment does not take part in steps. If
-    there is no other work, `step` waits until a segment has been prepared.
+    While a segment is being prepared, its `awaited_edge` is None, and it doesn't take part in
+    steps. If there is nothing else to do, `step` waits until a segment is ready.
     """
 
     def prepares(self, key: SegmentKey) -> bool:
         """Return whether the segment is currently being prepared."""
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever the preparation of a segment is complete. It may be called on any
-        thread.
-        """
+        """Call `wake` whenever a segment has been prepared. It can be called from any thread."""
 
     def close(self) -> None:
         """Stop the preparation. No further methods are called after this."""
@@ -183,21 +183,21 @@ class PreparingEngine(Engine, Protocol):
 
 @runtime_checkable
 class DetachedEngine(Engine, Protocol):
-    """An engine whose model runs in separate processes, which can crash and be restarted.
+    """An engine whose model runs in separate processes, which can crash and restart.
 
-    Its `step` blocks until a result arrives. When the processes go down, all segments in the engine
-    fail, and `admit` raises `Unavailable` until they are back.
+    `step` blocks until there is a result. When the processes go down, all segments in the engine
+    fail, and `admit` raises `Unavailable` until the processes are back.
     """
 
     def interrupt(self) -> None:
-        """Unblock the current call to `step`, or otherwise the next one. This may be called on any
-        thread.
+        """Unblock the current call of `step`, or the next one if there is none. This can be called
+        from any thread.
         """
 
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
         """Call `changed` with an error when the engine goes down, and with None when it is back.
 
-        The function may be called on any thread. If the engine is already down, it is called
+        `changed` can be called from any thread. If the engine is already down, it is called
         immediately.
         """
 
@@ -206,30 +206,28 @@ class DetachedEngine(Engine, Protocol):
 
 
 class PendingCopies(Protocol):
-    """Asynchronous copies of output to the host, which may still be in progress when a step
-    ends.
-    """
+    """Asynchronous copies of output to the host. They may still be in progress when a step ends."""
 
     def seal(self) -> Callable[[], None] | None:
-        """Return a function that waits for all copies that have been started so far, or None if
-        they are complete.
+        """Return a function that waits for all copies started so far, or None if they are already
+        complete.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StageFacts:
-    """The part of `Describe` that depends on the loaded model. The runtime adds the remaining
-    fields.
+    """The part of a `Describe` response that depends on the loaded model. The runtime adds the
+    rest.
 
-    Rates are in Hz, limits are in positions, the length of audio is in seconds, and the size of
-    text is in UTF-8 bytes of a whole conversation. A value of 0 or an empty value means that the
-    field does not apply. `frame_dtype` is the type of the `code_groups` values in a frame. They are
-    codes or "float32". `constrains_text` is true if `Sampling.json_schema` is enforced.
-    `keeps_recordings` is true if recordings can be sent as keys. `goes_on_from` lists the parts of
-    a `History` from which the stage can continue. Each option in `options` replaces the option of
-    the pipeline that has the same name, because a checkpoint may define an option more precisely,
-    for example its languages.
+    Rates are in Hz, limits are in positions, audio lengths are in seconds, and text sizes are in
+    UTF-8 bytes of the whole conversation. A field that doesn't apply is 0 or empty. `frame_dtype`
+    describes the `code_groups` values in a frame, which are either codes or "float32".
+    `constrains_text` states whether `Sampling.json_schema` is enforced, and `keeps_recordings`
+    states whether recordings can be sent as keys. `goes_on_from` lists the parts of a `History`
+    from which the stage can continue. An entry in `options` replaces the pipeline's option of the
+    same name, because a checkpoint may define an option more precisely. For example, it may list
+    the supported languages.
     """
 
     model: str
@@ -256,7 +254,7 @@ class StageFacts:
 
 
 def never_fatal(error: Exception) -> bool:
-    """Return False. Use this as `is_fatal` for an engine without a device that an error could
+    """Return False. Use this as `is_fatal` for engines without a device that an error could
     corrupt.
     """
     return False
@@ -264,11 +262,11 @@ def never_fatal(error: Exception) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LoadedStage:
-    """A loaded model, as returned by the `load` function of a stage."""
+    """A loaded model, as returned by a stage's `load` function."""
 
     engine: Engine
     facts: StageFacts
-    # The asynchronous copies from the engine to the host, if there are any.
+    # The engine's asynchronous copies to the host, if there are any.
     copies: PendingCopies | None = None
-    # Returns whether an exception of the engine requires the process to be restarted.
+    # Returns whether an exception raised by the engine requires a restart of the process.
     is_fatal: Callable[[Exception], bool] = never_fatal

@@ -1,4 +1,5 @@
-"""Reads checkpoint directories: their fingerprint, their weights, and individual modules.
+"""Reads checkpoint directories. This includes their fingerprint, their weights, and individual
+modules.
 
-torch is only imported when weights are read.
+torch is imported only when weights are read.
 """

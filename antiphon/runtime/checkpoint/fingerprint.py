@@ -1,4 +1,4 @@
-"""The digest that stages use to verify that they serve the same checkpoint."""
+"""Computes a digest that stages use to verify that they serve the same checkpoint."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ OTHER_WEIGHTS = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.onnx")
 FINGERPRINT_DIGITS = 32
 SAMPLED_BLOCKS = 64
 BLOCK_BYTES = 64 << 10
-# The maximum number of folders in a checkpoint. If there are more, the directory is probably the
-# wrong one, for example one that contains several checkpoints.
+# The maximum number of folders in a checkpoint. If a directory has more, it is probably the wrong
+# one. For example, it may contain several checkpoints.
 MAX_FOLDERS = 64
 
 
 def fingerprint(model_dir: Path, *others: Path) -> str:
     """Return a short hexadecimal digest of a checkpoint and of the directories in `others`.
 
-    Stages that have the same digest serve the same checkpoint. The digest covers the complete
-    content of configuration, tokenizer and index files. For each weight file, it covers the name,
-    the size, the header and evenly spaced blocks. Weight files smaller than 4 MiB are covered
-    completely. Subfolders are included if they contain weights and are not hidden. Raises
-    `FailedPrecondition` if the directory contains no configuration, no weights or too many folders.
+    If two stages have the same digest, they serve the same checkpoint. The digest covers the
+    complete content of configuration, tokenizer and index files. For weight files, it covers the
+    name, the size, the header and evenly spaced blocks, or the whole file if it is smaller than 4
+    MiB. Subfolders are included if they contain weights and aren't hidden. Raises
+    `FailedPrecondition` if the directory has no configuration, no weights or too many folders.
     """
     if others:
         all_of_them = "\n".join(fingerprint(each) for each in (model_dir, *others))
@@ -66,7 +66,7 @@ def fingerprint(model_dir: Path, *others: Path) -> str:
 
 
 def _folders(model_dir: Path) -> list[Path]:
-    """Return the directory and its subfolders in a stable order."""
+    """Return the directory and its subfolders, in an order that is always the same."""
     folders = []
     for path, within, _ in os.walk(model_dir):
         within[:] = sorted(name for name in within if not name.startswith("."))
@@ -80,7 +80,7 @@ def _folders(model_dir: Path) -> list[Path]:
 
 
 def _files(folder: Path, *patterns: str) -> list[Path]:
-    """Return the files in the folder that match one of the patterns, sorted by name."""
+    """Return the folder's files that match any of the patterns, sorted by name."""
     found = {path for pattern in patterns for path in folder.glob(pattern)}
     return sorted(path for path in found if path.is_file())
 
@@ -90,8 +90,8 @@ def _line(model_dir: Path, path: Path, size: int) -> bytes:
 
 
 def _sample(path: Path) -> Iterator[bytes]:
-    """Yield the header, followed by evenly spaced blocks of the remaining file. If the remaining
-    file is small, all of it is yielded.
+    """Yield the header, and then evenly spaced blocks from the rest of the file. If the rest is
+    small, all of it is yielded.
     """
     try:
         header = read_header(path) if path.suffix == SAFETENSORS else b""

@@ -1,5 +1,5 @@
-"""Reports the progress of loading a stage's weights, as a bar on a terminal or as log lines
-elsewhere.
+"""Reports how much of a stage's weights has been loaded. This is shown as a progress bar on a
+terminal, and as log lines otherwise.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Self, TextIO
 
 BAR_WIDTH = 30
 BAR_STEPS = 100
-"""The maximum number of times that the bar is redrawn."""
+"""How many times the progress bar is redrawn at most."""
 LOG_STEPS = 10
-"""The maximum number of log lines during loading. A summary follows them."""
+"""The maximum number of log lines while loading. They are followed by a summary."""
 MIN_BYTES = 1 << 30
-"""Parts smaller than this many bytes only log the summary."""
+"""Only the summary is logged for parts that are smaller than this many bytes."""
 
 log = logging.getLogger(__name__)
 
 
 class LoadingProgress:
-    """A context manager that reports how much of a part of a model has been loaded.
+    """A context manager that reports how much of one part of a model has been loaded.
 
-    On success, it logs a summary that contains the number of bytes, the time in seconds, and the
+    If loading succeeds, a summary is logged with the number of bytes, the time in seconds, and the
     rate in GB/s.
     """
 
     def __init__(self, part: str, total: int, stream: TextIO | None = None) -> None:
-        """Report on a part that has `total` bytes. The bar is written to `stream`, which defaults
-        to standard error.
+        """Report on a part with a size of `total` bytes. The progress bar is written to `stream`,
+        which defaults to standard error.
         """
         self._part, self._total = part, total
         self._stream = sys.stderr if stream is None else stream
@@ -49,7 +49,9 @@ class LoadingProgress:
             self._log_summary()
 
     def add(self, size: int) -> None:
-        """Count `size` more bytes as loaded, and report each step that is complete."""
+        """Add `size` to the number of bytes that have been loaded. Reports every step that this
+        completes.
+        """
         self._loaded += size
         step = self._steps * self._loaded // max(self._total, 1)
         if self._total < MIN_BYTES or step <= self._reported or self._loaded >= self._total:

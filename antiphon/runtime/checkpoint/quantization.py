@@ -1,8 +1,8 @@
-"""Detects whether a part of a checkpoint is quantized, based on the names of its tensors.
+"""Uses tensor names to detect whether part of a checkpoint is quantized.
 
-`config.json` describes the quantization method for the whole model (`quantization_config`), but a
-checkpoint may quantize only some of its parts. A quantized weight is stored as several tensors that
-have characteristic names.
+`config.json` describes a single quantization method for the whole model (`quantization_config`),
+but some checkpoints quantize only some of their parts. A quantized weight can be recognized because
+it is stored as several tensors with characteristic names.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ TELL_TALES: Mapping[str, str] = {
     "absmax": "bitsandbytes",
     "quant_map": "bitsandbytes",
 }
-"""Maps the last part of a characteristic tensor name to the quantization method.
+"""Maps the last component of a characteristic tensor name to a quantization method.
 
-The method is used if `config.json` does not specify one.
+It is used if `config.json` doesn't name a method.
 """
 BY_VLLM = frozenset(
     {"auto-round", "awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "modelopt", "quark"}
 )
-"""The methods that vLLM supports, by their names in `config.json`."""
+"""The methods that vLLM supports, under their names in `config.json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How a part is quantized.
+    """Describes how a part is quantized.
 
-    `method` is a human-readable name, `tensor` is the name of a tensor that indicates the method,
-    and `by_vllm` is true if vLLM supports the method.
+    `method` is a human-readable name, `tensor` is the name of a tensor that reveals the method, and
+    `by_vllm` states whether vLLM supports the method.
     """
 
     method: str
@@ -49,17 +49,16 @@ class Quantization:
     by_vllm: bool
 
     def describe(self) -> str:
-        """Return the predicate of an error message."""
+        """Return the predicate for an error message."""
         return f"is quantised with {self.method} ({self.tensor})"
 
 
 def quantization_of(
     config: Mapping[str, Any], names: Iterable[str], prefix: str
 ) -> Quantization | None:
-    """Return how the tensors whose names begin with `prefix` are quantized, or None if they are not
-    quantized.
+    """Return how the tensors whose names begin with `prefix` are quantized, or None if they aren't.
 
-    `names` are the names of all tensors, and `config` is the content of `config.json`.
+    `names` contains all tensor names, and `config` is the content of `config.json`.
     """
     found = next(
         (name for name in names if name.startswith(prefix) and _last(name) in TELL_TALES), None

@@ -11,7 +11,7 @@ PREFIX_BYTES = 8
 
 def read_header(path: Path) -> bytes:
     """Return the length prefix and the JSON header of a safetensors file. Raises `ValueError` if
-    they are invalid.
+    either is invalid.
     """
     with path.open("rb") as file:
         prefix = file.read(PREFIX_BYTES)
@@ -22,8 +22,8 @@ def read_header(path: Path) -> bytes:
 
 
 def header_length(start: bytes) -> int | None:
-    """Return the size of the length prefix and the header of a file that starts with these bytes,
-    or None if there is no valid header.
+    """Return the combined size of the length prefix and the header, given the first bytes of a
+    file. Returns None if the header isn't valid.
     """
     if len(start) < PREFIX_BYTES:
         return None

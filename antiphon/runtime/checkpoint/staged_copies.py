@@ -1,8 +1,8 @@
 """Copies tensors from a memory-mapped file to a GPU through two pinned buffers.
 
-A copy from pageable memory goes through a small buffer of the driver, and blocks the host. Here,
-the host converts the dtype and fills one pinned buffer while the device reads the other. The amount
-of host memory is the size of these two buffers, however large the weights are.
+A copy from pageable memory goes through a small buffer in the driver, and blocks the host. Instead,
+the host fills one pinned buffer, converting the dtype if necessary, while the device reads from the
+other. The host needs memory only for these two buffers, regardless of the size of the weights.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ BUFFER_BYTES = 64 << 20
 
 
 class CopyEvent(Protocol):
-    """Marks a point in the sequence of copies, like `torch.cuda.Event`."""
+    """Marks a point in a series of copies, like `torch.cuda.Event`."""
 
     def record(self) -> None:
-        """Mark the end of the copies that have been enqueued so far."""
+        """Mark the end of all copies that have been enqueued so far."""
 
     def synchronize(self) -> None:
-        """Wait until the device reaches the mark. Returns immediately if nothing has been
-        recorded.
+        """Wait until the device has reached the mark. Returns immediately if no mark has
+        been set.
         """
 
 
 class _CudaCopyEvent:
-    """Implements `CopyEvent` on the current stream of `device`, on which copies are enqueued."""
+    """Implements `CopyEvent` for the current stream of `device`, on which the copies are
+    enqueued.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -45,7 +47,7 @@ class _CudaCopyEvent:
 
 
 class StagedCopies:
-    """Fills tensors on a GPU with the values of tensors on the host."""
+    """Copies values from tensors on the host to tensors on a GPU."""
 
     def __init__(
         self,
@@ -55,8 +57,8 @@ class StagedCopies:
         pinned: bool = True,
         new_event: Callable[[], CopyEvent] | None = None,
     ) -> None:
-        """Create the buffers. Tests that run without a GPU pass a different `new_event` and set
-        `pinned` to false.
+        """Create the buffers. Tests without a GPU pass their own `new_event` and set `pinned` to
+        false.
         """
         self._buffers = [
             torch.empty(buffer_bytes, dtype=torch.uint8, pin_memory=pinned) for _ in range(BUFFERS)
@@ -66,10 +68,11 @@ class StagedCopies:
         self._next = 0
 
     def copy(self, target: Tensor, stored: Tensor) -> None:
-        """Enqueue copies that fill `target` with the values of `stored`. Both have the same shape,
-        and `target` is contiguous.
+        """Enqueue copies that fill `target` with the values of `stored`. Both tensors have the same
+        shape, and `target` is contiguous.
 
-        `stored` may be modified once this call returns. `target` is complete after `finish`.
+        `stored` can be modified as soon as this returns. `target` is complete after a call to
+        `finish`.
         """
         into, source = target.view(-1), stored.reshape(-1)
         step = self._buffers[0].nbytes // target.itemsize
@@ -77,13 +80,13 @@ class StagedCopies:
             part = source[first : first + step]
             buffer, read_by_device = self._buffers[self._next], self._read_by_device[self._next]
             self._next = (self._next + 1) % BUFFERS
-            # The device may still be reading the previous content of the buffer.
+            # The device may still be reading what was in the buffer before.
             read_by_device.synchronize()
             filled = buffer.view(target.dtype)[: len(part)].copy_(part)
             into[first : first + len(part)].copy_(filled, non_blocking=True)
             read_by_device.record()
 
     def finish(self) -> None:
-        """Wait until all copies that have been enqueued are complete."""
+        """Wait for all copies that have been enqueued."""
         for each in self._read_by_device:
             each.synchronize()

@@ -1,9 +1,9 @@
-"""Builds a single module of a model with its weights, and reads no other tensors.
+"""Builds a single module of a model and loads its weights without reading any other tensors.
 
-`from_pretrained` does not support this for every part. Released checkpoints contain one tensor per
-expert, whereas transformers keeps all experts in a single tensor, and only converts between the two
-for some parts. Here, the names of the stored tensors are derived from the module itself, and any
-mismatch with the files is an error.
+`from_pretrained` can't do this for every part. Published checkpoints contain one tensor per expert,
+whereas transformers keeps all experts in one tensor and converts between the two only for some
+parts. In this module, the names of the stored tensors are derived from the module itself. If they
+don't match the files, this is an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
-    # The region of a module's tensor that a stored tensor fills. () stands for the whole tensor.
+    # The region of a module's tensor that is filled by a stored tensor. () means the whole tensor.
     Region = tuple[int | slice, ...]
 
 NAMES_IN_MESSAGE = 5
@@ -38,14 +38,15 @@ def load_submodule(
     skip: Sequence[str] = (),
     ignored: Sequence[str] = (),
 ) -> ModuleT:
-    """Return `module_class(config)` in eval mode, with the weights whose names begin with `prefix`.
+    """Return `module_class(config)` in eval mode, with those weights whose names begin with
+    `prefix`.
 
-    `prefix` is either empty or ends with a dot. `skip` contains the names of child modules that are
-    not loaded. They are replaced by None. `ignored` contains the full names, without the prefix, of
-    tensors that the files may contain but that the module computes itself. Floating-point weights
-    are converted to `dtype`, while integer weights keep their dtype. Buffers that the module
-    computes also keep their dtype. Raises `FailedPrecondition` if tensors are missing, unexpected,
-    of the wrong shape or quantized. The error names these tensors.
+    `prefix` must be empty or end with a dot. Child modules listed in `skip` aren't loaded, and are
+    replaced by None. `ignored` lists tensors that the files may contain, but that the module
+    computes itself. Their names are given in full, but without the prefix. Floating-point weights
+    are converted to `dtype`, while integer weights and buffers computed by the module keep their
+    own dtype. Raises `FailedPrecondition` with the names of the affected tensors if any tensors are
+    missing, unexpected, quantized or of the wrong shape.
     """
     import torch
 
@@ -90,13 +91,14 @@ def load_submodule(
 
 
 def construct(module_class: type[ModuleT], config: Any) -> ModuleT:
-    """Return a module with real buffers, whose parameters are uninitialized and have no storage.
+    """Return a module whose buffers are real, but whose parameters are uninitialized and have no
+    storage.
 
-    Buffers that are not stored are computed when the module is built, so they would be missing if
-    the whole module were built on the meta device. Parameters are created with `torch.empty`, while
-    buffers are not. A few parameters are created with `torch.ones`, but they are small. The initial
-    values of parameters without storage are not computed, because torch would import its compiler
-    for this. Raises `FailedPrecondition` if buffers are not computed.
+    Buffers that aren't stored in the checkpoint are computed when the module is built. If the whole
+    module were built on the meta device, these buffers would be missing. Only parameters are
+    created with `torch.empty`. A few parameters are created with `torch.ones` instead, but they are
+    small. Parameters without storage aren't initialized, because torch would import its compiler in
+    order to do so. Raises `FailedPrecondition` if a buffer isn't computed.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -127,11 +129,11 @@ def construct(module_class: type[ModuleT], config: Any) -> ModuleT:
 
 
 def _sources(name: str, shape: Sequence[int], files: Mapping[str, Path]) -> dict[str, Region]:
-    """Return the stored tensors that form a tensor of the module, with the region that each of them
-    fills.
+    """Return the stored tensors that make up one of the module's tensors, and the region that each
+    of them fills.
 
-    Fused experts have the shape [experts, out, in]. In `gate_up_proj`, the rows of gate precede the
-    rows of up.
+    Fused experts have the shape [experts, out, in]. In `gate_up_proj`, the gate's rows come first,
+    followed by those of the up projection.
     """
     stem, _, kind = name.rpartition(".")
     if name in files or not stem.endswith(".experts"):
@@ -148,7 +150,7 @@ def _sources(name: str, shape: Sequence[int], files: Mapping[str, Path]) -> dict
 
 
 def _check_names(prefix: str, wanted: set[str], files: Mapping[str, Path]) -> None:
-    """Raise an error unless the files contain exactly the wanted names."""
+    """Raise an error unless the files contain exactly the expected names."""
     missing, unexpected = sorted(wanted - files.keys()), sorted(files.keys() - wanted)
     for kind, names in (("are missing", missing), ("are unexpected", unexpected)):
         if names:

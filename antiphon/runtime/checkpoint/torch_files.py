@@ -1,8 +1,8 @@
-"""Reads files that `torch.save` has written, without executing code.
+"""Reads files written by `torch.save` without executing any code in them.
 
-Such a file is a pickle, and unpickling can call arbitrary functions, so only tensors and plain
-values are accepted. The records must be stored uncompressed, so that they cannot take up more
-memory than the size of the file.
+These files are pickles, and unpickling can call arbitrary functions. For this reason, only tensors
+and plain values are accepted. Records must be uncompressed, which ensures that they can't take up
+more memory than the size of the file.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _CALLED = re.compile(r"GLOBAL ([\w.]+)")
 
 
 def read_torch_file(path: Path) -> Any:
-    """Return the content of the file. Its tensors are on the CPU and have the dtype in which they
-    are stored.
+    """Return the content of the file. Tensors are on the CPU, in the dtype in which they are
+    stored.
 
-    The tensors are memory-mapped if the format permits this, which is the case for files written by
-    torch 1.6 or later. Raises `FailedPrecondition` if the file is missing or corrupt, or if it
-    contains anything other than tensors and plain values. Nothing in the file is executed.
+    If the format permits it, tensors are memory-mapped. This is the case for files written by torch
+    1.6 or later. Raises `FailedPrecondition` if the file is missing or corrupt, or contains
+    anything other than tensors and plain values. Nothing in the file is executed.
     """
     import torch
 
@@ -43,9 +43,7 @@ def read_torch_file(path: Path) -> Any:
 
 
 def _check_records(path: Path) -> None:
-    """Raise an error unless the records of the archive are stored in the way that `torch.save`
-    stores them.
-    """
+    """Raise an error unless the archive's records are stored the way `torch.save` stores them."""
     with zipfile.ZipFile(path) as archive:
         for record in archive.infolist():
             if record.compress_type != zipfile.ZIP_STORED:
@@ -55,8 +53,8 @@ def _check_records(path: Path) -> None:
 
 
 def _refusal(path: Path, error: UnpicklingError) -> AntiphonError:
-    """Return the error for an unsafe file. It replaces torch's own message, which suggests loading
-    the file anyway.
+    """Return the error for an unsafe file. It replaces torch's message, which suggests that you
+    load the file anyway.
     """
     called = _CALLED.search(str(error))
     what = f"calls {called[1]}" if called else "holds more than tensors and plain values"

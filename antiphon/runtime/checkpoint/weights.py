@@ -1,4 +1,4 @@
-"""The tensors in one folder of a checkpoint, by name."""
+"""Reads the tensors in one folder of a checkpoint by name."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ INDEX_FILE = "model.safetensors.index.json"
 TORCH_FILE = "pytorch_model.bin"
 TORCH_INDEX_FILE = "pytorch_model.bin.index.json"
 FORMATS = ((INDEX_FILE, SINGLE_FILE), (TORCH_INDEX_FILE, TORCH_FILE))
-"""The formats of stored weights in order of preference. Each is an index of several files, or a
-single file.
+"""The supported formats of stored weights, with the preferred one first. Each is either a single
+file or an index of several files.
 """
 
 DTYPES = {
@@ -44,12 +44,12 @@ DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
 }
-"""torch's names of the dtypes of safetensors."""
+"""torch's names for the dtypes of safetensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSize:
-    """Size of stored tensors: elements and bytes."""
+    """The size of stored tensors, in elements and in bytes."""
 
     numbers: int = 0
     bytes: int = 0
@@ -73,16 +73,16 @@ class _File(Protocol):
 class Weights:
     """The weights of a checkpoint directory, or of a subfolder that has its own weights.
 
-    They are stored in `model.safetensors`, in `pytorch_model.bin`, or in the parts that an index in
-    the same folder lists. If both formats exist, safetensors takes precedence. Until a tensor is
-    requested, only names are read.
+    They are stored in `model.safetensors`, in `pytorch_model.bin`, or in several files that are
+    listed in an index in the same folder. If both formats exist, safetensors is used. Only names
+    are read until a tensor is requested.
     """
 
     def __init__(self, folder: Path, file: str = "") -> None:
-        """Locate the weights of the folder. If `file` is set, only the weights in this file are
+        """Locate the weights in the folder. If `file` is set, only the weights in that file are
         used.
 
-        Raises `FailedPrecondition` if there are no weights or if their names cannot be read.
+        Raises `FailedPrecondition` if there are no weights, or if their names can't be read.
         """
         self.folder = folder
         path = folder / file
@@ -91,8 +91,8 @@ class Weights:
     def require_unquantized(self, part: str, prefix: str, remedy: str = "") -> None:
         """Raise `FailedPrecondition` if the tensors whose names begin with `prefix` are quantized.
 
-        The error states the quantization method and refers to these tensors as `part`. `remedy` is
-        an alternative that the error suggests if vLLM supports the method.
+        The error names the quantization method, and uses `part` as the name for these tensors. If
+        vLLM supports the method, the error also suggests `remedy` as an alternative.
         """
         file = self.folder / CONFIG_FILE
         config = read_json(file) if file.is_file() else {}
@@ -104,15 +104,15 @@ class Weights:
             )
 
     def has(self, prefix: str) -> bool:
-        """Return whether there is a name that begins with `prefix`."""
+        """Return whether any name begins with `prefix`."""
         return any(name.startswith(prefix) for name in self.files)
 
     def sizes(self, prefix: str, skip: Sequence[str] = ()) -> dict[str, StoredSize]:
-        """Return the total size of the tensors whose names begin with `prefix` and with none of the
-        prefixes in `skip`, for each dtype.
+        """Return the total size, for each dtype, of the tensors whose names begin with `prefix`.
+        Names that begin with one of the prefixes in `skip` are excluded.
 
-        The keys are torch's names of the dtypes. Only headers are read. Raises
-        `FailedPrecondition` if a file cannot be read.
+        The keys are torch's names for the dtypes. This reads only headers. Raises
+        `FailedPrecondition` if a file can't be read.
         """
         found: dict[str, StoredSize] = {}
         for file in {file for name, file in self.files.items() if name.startswith(prefix)}:
@@ -124,7 +124,7 @@ class Weights:
     def read(self, name: str) -> torch.Tensor:
         """Return one tensor on the CPU, in the dtype in which it is stored.
 
-        Raises `FailedPrecondition` if the tensor cannot be read or if its module is quantized.
+        Raises `FailedPrecondition` if the tensor can't be read, or if its module is quantized.
         """
         module = name.rpartition(".")[0]
         self.require_unquantized(module, f"{module}.")
@@ -132,10 +132,10 @@ class Weights:
             return reader.read(name).clone()
 
     def open(self, device: torch.device | str = "cpu") -> WeightReader:
-        """Return a context manager that reads tensors. It can also copy them into tensors on
+        """Return a context manager that reads tensors, and that can copy them into tensors on
         `device`.
 
-        Tensors on a GPU that were filled by `read_into` are complete once the context ends.
+        Tensors on a GPU that are filled by `read_into` are complete when the context ends.
         """
         import torch
 
@@ -146,11 +146,13 @@ class Weights:
 
 
 class WeightReader(contextlib.ExitStack):
-    """Opens each weight file once, when one of its tensors is requested for the first time."""
+    """Reads tensors from weight files. Each file is opened once, when one of its tensors is first
+    requested.
+    """
 
     def __init__(self, weights: Weights, copies: StagedCopies | None) -> None:
-        """Read tensors of `weights`. `copies` transfers tensors to a GPU. If it is None, tensors
-        are copied synchronously.
+        """Read tensors of `weights`. `copies` transfers tensors to a GPU. If it is None, all copies
+        are synchronous.
         """
         super().__init__()
         self._weights = weights
@@ -160,14 +162,15 @@ class WeightReader(contextlib.ExitStack):
             self.callback(copies.finish)
 
     def read(self, name: str) -> torch.Tensor:
-        """Return a stored tensor, which is a view of the file. Raises `FailedPrecondition` if it
-        cannot be read.
+        """Return a stored tensor as a view of the file. Raises `FailedPrecondition` if it can't be
+        read.
         """
         with self._file_of(name) as file:
             return file.get_tensor(name)
 
     def read_into(self, target: torch.Tensor, name: str) -> None:
-        """Copy a stored tensor into `target`. Its dtype and device are converted if necessary.
+        """Copy a stored tensor into `target`, converting its dtype and moving it to the right
+        device.
 
         If the target is on the meta device, only the shapes are compared.
         """
@@ -194,7 +197,7 @@ class WeightReader(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def _file_of(self, name: str) -> Iterator[_File]:
-        """Yield the file that contains the tensor. Read errors are converted to
+        """Yield the file that contains the tensor. Errors that occur while reading are converted to
         `FailedPrecondition`.
         """
         from safetensors import SafetensorError
@@ -219,14 +222,14 @@ class WeightReader(contextlib.ExitStack):
 
 
 def _is_plain(dtype: torch.dtype) -> bool:
-    """Return whether values of this dtype can be used directly. This is the case for floating-point
+    """Return whether values of this dtype can be used as they are. This is true for floating-point
     types with more than 8 bits.
     """
     return dtype.is_floating_point and dtype.itemsize > 1
 
 
 class _TorchFile:
-    """A dictionary of tensors that was written by `torch.save`."""
+    """A dictionary of tensors written by `torch.save`."""
 
     def __init__(self, path: Path) -> None:
         content = read_torch_file(path)
@@ -242,7 +245,7 @@ class _TorchFile:
 
 
 class _Shape:
-    """The shape of a tensor, with the same interface as a safetensors slice."""
+    """A tensor's shape, with the same interface as a safetensors slice."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
@@ -253,10 +256,10 @@ class _Shape:
 
 
 def _tensors(path: Path, content: Any) -> Mapping[str, torch.Tensor]:
-    """Return the tensors of a file by name. Raises `FailedPrecondition` if the file contains
-    something else.
+    """Return the tensors in a file by name. Raises `FailedPrecondition` if the file contains
+    anything else.
 
-    Some training runs store the tensors in the entry `model`.
+    Some training code stores the tensors under the key `model`.
     """
     import torch
 
@@ -271,8 +274,8 @@ def _tensors(path: Path, content: Any) -> Mapping[str, torch.Tensor]:
 
 
 def _locate(folder: Path) -> dict[str, Path]:
-    """Return the file of every stored tensor. Raises `FailedPrecondition` if the list of tensors
-    cannot be read.
+    """Return the file in which each tensor is stored. Raises `FailedPrecondition` if the list of
+    tensors can't be read.
     """
     for index, single in FORMATS:
         if (folder / index).is_file():
@@ -284,7 +287,7 @@ def _locate(folder: Path) -> dict[str, Path]:
 
 
 def _indexed(index: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the names and files that an index lists. The files are in the same folder as
+    """Yield the names and files listed in an index. The files are in the same folder as
     the index.
     """
     with _listing(index):

@@ -1,8 +1,8 @@
-"""Pure functions that determine the chunk boundaries of a segment's output.
+"""Pure functions that decide where a segment's output is split into chunks.
 
-Their inputs are the number of positions that have been produced, the number that have been sent,
-and whether the segment has finished. They keep no state, so nothing can carry over from one segment
-to the next.
+The result depends only on how many positions have been produced, how many have been sent, and
+whether the segment has finished. Since no state is kept, nothing can leak from one segment into the
+next.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from antiphon.values.segment import ChunkPolicy
 def next_boundary(sent: int, policy: ChunkPolicy) -> int:
     """Return the position at which a chunk that starts at `sent` is full.
 
-    Boundaries are at first, first + ramp[0] and so on, and then after every `steady` positions.
+    The first boundary is at `first`, the next one at `first + ramp[0]`, and so on. After the ramp,
+    there is a boundary every `steady` positions.
     """
     boundary = 0
     for size in (policy.first, *policy.ramp):
@@ -24,12 +25,12 @@ def next_boundary(sent: int, policy: ChunkPolicy) -> int:
 
 
 def due(total: int, sent: int, *, finished: bool, policy: ChunkPolicy) -> list[int]:
-    """Return the sizes of the chunks to send now, if `total` positions exist and `sent` have been
-    sent.
+    """Return the sizes of the chunks that can be sent now, given that `total` positions exist and
+    `sent` have been sent.
 
-    Full chunks are sent immediately. The remaining positions are sent when the segment has
-    finished. If a finished segment has no remaining positions, the result is empty, and the caller
-    sends an empty final chunk.
+    Full chunks are sent immediately, and any remaining positions are sent when the segment has
+    finished. If nothing remains at that point, the result is empty, and the caller sends an empty
+    final chunk.
     """
     sizes = []
     while (boundary := next_boundary(sent, policy)) <= total:

@@ -1,5 +1,5 @@
-"""The timeouts of a session. They limit the idle time between segments, the time for which input
-may stall, and the duration of a segment.
+"""The timeouts of a session. There are limits for the idle time between segments, for stalled
+input, and for the duration of a segment.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ from antiphon.runtime.session.plan import StagePlan
 class SessionClocks:
     """Computes the deadlines of a session.
 
-    `idle_since` is the time at which its last segment ended. If it has not had any segment, it is
-    the time at which the session started.
+    `idle_since` is the time at which the last segment ended. If there hasn't been a segment yet, it
+    is the time at which the session started.
     """
 
     def __init__(self, plan: StagePlan, stall_timeout_s: float, now: float) -> None:
-        """Start the clocks at `now`. If `stall_timeout_s` is 0, the default of the stage
-        applies.
-        """
+        """Start the clocks at `now`. If `stall_timeout_s` is 0, the stage's default is used."""
         self.idle_since = now
         self._role = plan.role
         self._limits = plan.limits
         self._stall_timeout_s = stall_timeout_s or plan.limits.stall_timeout_s
         # While input is live, only the stage that receives the client's audio has a timeout for
-        # missing pieces. The other stages use the idle timeout.
+        # missing input. The other stages use the idle timeout.
         hears = any(edge.producer == CLIENT for edge in plan.inputs.values())
         limits = plan.limits
         self._listening = (
@@ -36,8 +34,8 @@ class SessionClocks:
         )
 
     def next_deadline(self, segment: Segment | None) -> float | None:
-        """Return the next time at which output may become due or a timeout may expire, or None if
-        there is none.
+        """Return the next time at which output may be due or a timeout may expire. Returns None if
+        there is no such time.
         """
         if segment is None:
             return self.idle_since + self._limits.idle_session_timeout_s
@@ -48,8 +46,8 @@ class SessionClocks:
         return stalls_at if due is None else min(due, stalls_at)
 
     def lateness(self, segment: Segment | None, now: float) -> AntiphonError | None:
-        """Return an error if a deadline has expired, input has stalled or the session has been idle
-        too long, or None otherwise.
+        """Return an error if the deadline has expired, input has stalled, or the session has been
+        idle for too long. Otherwise, return None.
         """
         if segment is None:
             return self._idleness(now)
@@ -66,8 +64,8 @@ class SessionClocks:
         )
 
     def _patience(self, segment: Segment) -> tuple[float, str]:
-        """Return how long input may be missing, and the suffix with which error messages name the
-        setting.
+        """Return how long input may stall, in seconds, and the suffix that identifies the setting
+        in error messages.
         """
         return self._listening if segment.listening else (self._stall_timeout_s, "")
 

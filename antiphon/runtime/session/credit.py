@@ -38,8 +38,8 @@ from antiphon.runtime.session.instructions import Destination
 
 
 class Credit:
-    """The producer's credit for one output edge of a segment. It is determined by the slowest
-    destination.
+    """The producer's credit for one output edge of a segment. The slowest destination determines
+    how much may be sent.
     """
 
     def __init__(self, window: int, destinations: Iterable[Destination]) -> None:
@@ -52,21 +52,23 @@ class Credit:
         return min(self._granted.values())
 
     def grant(self, destination: Destination, positions: int) -> None:
-        """Raise the total of a destination to `positions`. A lower total than before is outdated,
-        and is ignored.
+        """Raise a destination's total to `positions`. A total that is lower than the current one is
+        outdated, so it is ignored.
         """
         before = self._granted.get(destination)
         if before is not None:
             self._granted[destination] = max(before, positions)
 
     def covers(self, sent: int, size: int) -> bool:
-        """Return whether a chunk of `size` positions may be sent after `sent` positions."""
+        """Return whether a chunk of `size` positions may be sent after the first `sent`
+        positions.
+        """
         left = self.granted - sent
         return size <= left or left >= self._window
 
 
 class Intake:
-    """The consumer's count for one input edge of a segment."""
+    """Counts the positions that the consumer has received on one input edge of a segment."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -74,12 +76,12 @@ class Intake:
         self._granted = window
 
     def add(self, positions: int) -> None:
-        """Count `positions` more positions as received."""
+        """Count `positions` more received positions."""
         self._arrived += positions
 
     def take_all(self) -> int | None:
-        """Mark everything as consumed. Returns the new total to grant, or None if it has not
-        changed.
+        """Mark everything that was received as consumed. Returns the new total to grant, or None if
+        nothing was added.
         """
         total = self._arrived + self._window
         if total == self._granted:

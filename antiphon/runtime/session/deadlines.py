@@ -1,10 +1,10 @@
-"""A heap of deadlines by key, in which postponing a deadline is cheap.
+"""A heap of deadlines, organized by key, in which postponing a deadline is cheap.
 
-Most deadlines are postponed many times before they expire. For example, a stall clock restarts with
-every chunk. For this reason, a later deadline does not update the heap. When the key's entry
-expires too early, the caller enters the key again with its current deadline. This makes postponing
-a deadline as cheap as a comparison. Each key has at most one valid entry, which may be too early,
-but never too late.
+Most deadlines are postponed many times before they expire. A stall clock, for example, restarts
+with every chunk. Postponing a deadline therefore doesn't update the heap. Instead, the key expires
+at the earlier time, and the caller enters it again with its current deadline. As a result,
+postponing a deadline costs no more than a comparison. Each key has at most one valid entry, which
+may be too early but is never too late.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Deadlines:
         self._heap: list[tuple[float, str]] = []
 
     def enter(self, key: str, moment: float | None) -> None:
-        """Set the deadline of a key to `moment`. If `moment` is None or later than the current
-        entry, nothing changes.
+        """Set a key's deadline to `moment`. Nothing changes if `moment` is None or later than the
+        current entry.
         """
         if moment is None:
             return
@@ -39,15 +39,15 @@ class Deadlines:
         self._drop_stale()
 
     def next(self) -> float | None:
-        """Return the earliest deadline, or None if there is none."""
+        """Return the earliest deadline, or None if there are no deadlines."""
         heap, entered = self._heap, self._entered
         while heap and entered.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0][0] if heap else None
 
     def due(self, now: float) -> list[str]:
-        """Remove and return all keys that have expired. The caller must enter a key again if its
-        actual deadline is later.
+        """Remove and return all keys that have expired. If a key's actual deadline is later, the
+        caller must enter the key again.
         """
         keys = []
         while (moment := self.next()) is not None and moment <= now:
@@ -57,6 +57,6 @@ class Deadlines:
         return keys
 
     def _drop_stale(self) -> None:
-        """Rebuild the heap if it contains many more entries than there are keys."""
+        """Rebuild the heap if it contains far more entries than there are keys."""
         if len(self._heap) > SPARE_ENTRIES + 4 * len(self._entered):
             self._heap = sorted((moment, key) for key, moment in self._entered.items())

@@ -1,7 +1,7 @@
-"""The events that a session table handles, as values.
+"""The events that a session table handles, as plain values.
 
-The behaviour of a stage is a pure function of these facts and their times. Passing the same list to
-a new table produces the same instructions (see `antiphon_testkit.recording`).
+A stage's behavior is a pure function of these facts and the times at which they occur. Passing the
+same facts to a new table always produces the same instructions (see `antiphon_testkit.recording`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from antiphon.values.segment import SegmentKey
 
 @dataclass(frozen=True, slots=True)
 class SessionRequested:
-    """A client opens a session."""
+    """A client wants to open a session."""
 
     request: SessionRequest
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRequested:
-    """A client opens a segment."""
+    """A client wants to open a segment."""
 
     session_id: str
     request: SegmentRequest
@@ -38,7 +38,7 @@ class SegmentRequested:
 
 @dataclass(frozen=True, slots=True)
 class InputFinished:
-    """The client has sent all of its input for a segment."""
+    """The client has sent all input for a segment."""
 
     session_id: str
     segment: int
@@ -46,7 +46,9 @@ class InputFinished:
 
 @dataclass(frozen=True, slots=True)
 class SegmentCancelled:
-    """The client cancels a segment. The session stays open, and may open another segment."""
+    """The client cancels a segment. The session stays open, so it can have another
+    segment later.
+    """
 
     session_id: str
     segment: int
@@ -54,21 +56,23 @@ class SegmentCancelled:
 
 @dataclass(frozen=True, slots=True)
 class ClientDone:
-    """The client has closed its side. The session ends once its open segment has ended."""
+    """The client has closed its side. The session ends as soon as its current segment has ended."""
 
     session_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLost:
-    """The session's stream has ended because the client cancelled it or its process died."""
+    """The session's stream has ended, either because the client cancelled it or because its process
+    died.
+    """
 
     session_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFaulted:
-    """An error outside the table ends a session."""
+    """A session ends because of an error outside the table."""
 
     session_id: str
     error: AntiphonError
@@ -78,29 +82,31 @@ class SessionFaulted:
 
 
 class ChunkArrived(Struct, frozen=True):
-    """A chunk and the ID of the link on which it arrived. The ID is "" for the session's own
-    stream.
+    """A chunk, with the ID of the link on which it arrived. The ID is empty if the chunk arrived on
+    the session's own stream.
     """
 
     chunk: Chunk
     link_id: str
 
     def refusal(self, error: AntiphonError) -> Refuse:
-        """Return the instruction that reports `error` to the chunk's producer."""
+        """Return an instruction that reports `error` to the producer of this chunk."""
         chunk = self.chunk
         return Refuse(self.link_id, chunk.session_id, chunk.edge, error)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkMalformed:
-    """A chunk of this session arrived on a link but cannot be decoded."""
+    """A chunk that belongs to this session arrived on a link but can't be decoded."""
 
     session_id: str
     error: AntiphonError
 
 
 class Credited(Struct, frozen=True):
-    """A destination accepts up to `positions` positions of a segment's output in total."""
+    """A destination allows a total of up to `positions` positions of a segment's output
+    to be sent.
+    """
 
     key: SegmentKey
     edge: str
@@ -110,14 +116,14 @@ class Credited(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class UpstreamProgressed:
-    """An upstream stage is working on the segment but has not produced any output yet."""
+    """An upstream stage is working on the segment but hasn't produced any output yet."""
 
     key: SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerGone:
-    """An upstream stage was lost after it had finished its part of the segment."""
+    """An upstream stage was lost after completing its part of the segment."""
 
     key: SegmentKey
     producer: str
@@ -128,7 +134,7 @@ class ProducerGone:
 
 @dataclass(frozen=True, slots=True)
 class LinkSuspended:
-    """The link from an upstream process broke. It may be resumed."""
+    """The link from an upstream process is broken, but may still be resumed."""
 
     link_id: str
     address: str
@@ -136,7 +142,7 @@ class LinkSuspended:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """The link from an upstream process is lost permanently."""
+    """The link from an upstream process is permanently lost."""
 
     link_id: str
 
@@ -144,7 +150,7 @@ class LinkLost:
 @dataclass(frozen=True, slots=True)
 class ChunksRefused:
     """A downstream stage rejects further chunks of a session. The error is `Cancelled` if the
-    session has ended there.
+    session has already ended there.
     """
 
     session_id: str
@@ -153,7 +159,7 @@ class ChunksRefused:
 
 @dataclass(frozen=True, slots=True)
 class DestinationSuspended:
-    """The link to a downstream process broke. It may be resumed."""
+    """The link to a downstream process is broken, but may still be resumed."""
 
     address: str
     boot_id: str = ""
@@ -161,8 +167,8 @@ class DestinationSuspended:
 
 @dataclass(frozen=True, slots=True)
 class DestinationLost:
-    """A downstream process cannot be reached. `unacknowledged` contains the sessions with chunks
-    that it has not acknowledged.
+    """A downstream process can't be reached. `unacknowledged` contains the sessions that have sent
+    chunks which the process hasn't acknowledged.
     """
 
     address: str
@@ -175,10 +181,10 @@ class DestinationLost:
 
 
 class SegmentStatus(Struct, frozen=True):
-    """The state of a segment in the engine.
+    """The status of a segment in the engine.
 
-    `awaited` is the input edge on which the segment is waiting, or None if it can step. `accepted`
-    is the number of chunks that the engine had accepted at that time.
+    `awaited` is the input edge that the segment is waiting for, or None if the segment can step.
+    `accepted` is the number of chunks that the engine had accepted at that point.
     """
 
     awaited: str | None
@@ -186,14 +192,14 @@ class SegmentStatus(Struct, frozen=True):
 
 
 class EngineStepped(Struct, frozen=True):
-    """The result of one round of the engine.
+    """The result of one engine round.
 
-    `step_segments` is 0 if the round had no step. `worked_on` contains the segments that took part
-    in the step or whose preparation advanced. `standing` contains the segments whose status
-    changed, and those that were worked on without producing output. `busy_s` is the engine time of
-    segments that completed or were `released`. `released` are cancelled segments that the engine
-    has freed. If `error` is set, the state of the engine is unknown. If `fatal` is true, there will
-    be no further rounds.
+    `step_segments` is 0 if no step was performed. `worked_on` contains the segments that took part
+    in the step or whose preparation made progress. `standing` contains the segments with a new
+    status, and those that the engine worked on without producing output. `busy_s` is the engine
+    time used by segments that were completed or released. `released` contains the cancelled
+    segments that the engine has freed. If `error` is set, the state of the engine is unknown. If
+    `fatal` is true, there won't be any more rounds.
     """
 
     events: Sequence[EngineEvent] = ()
@@ -208,28 +214,28 @@ class EngineStepped(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the round had no effect."""
+        """Whether nothing happened in this round."""
         changed = self.events or self.standing or self.released
         return not (changed or self.step_segments or self.error)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLost:
-    """The engine is lost or its state is unknown, so every session fails."""
+    """The engine is lost, or is in an unknown state, so all sessions fail."""
 
     error: AntiphonError
 
 
 @dataclass(frozen=True, slots=True)
 class DrainBegun:
-    """The stage is shutting down. Segments that are open can finish, but a session that has had a
-    segment cannot open another one.
+    """The stage is shutting down. Segments in progress may finish, but sessions that have already
+    had a segment can't open another one.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """A deadline that the table announced has been reached."""
+    """A deadline that the table had announced was reached."""
 
 
 Fact = (

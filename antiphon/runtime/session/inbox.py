@@ -1,9 +1,8 @@
-"""Delivers the input of a session in order and exactly once, and keeps chunks that arrive before
-the session is open.
+"""Delivers a session's input in order and exactly once. Chunks that arrive before the session is
+open are kept until then.
 
-The sequence number determines what happens to a chunk. If it is the expected number, the chunk is
-delivered. If it is lower, the chunk is a duplicate and is dropped. If it is higher, a chunk has
-been lost.
+A chunk with the expected sequence number is delivered. A lower number means that the chunk is a
+duplicate, so it is dropped. A higher number means that a chunk has been lost.
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ from antiphon.runtime.session.facts import ChunkArrived
 from antiphon.values.chunk import Chunk
 
 CHUNK_BYTES = 1024
-"""The approximate memory usage of a chunk without its tensors, in bytes. It ensures that empty
-chunks are limited as well.
+"""The approximate memory used by a chunk, in bytes, in addition to its tensors. Counting it ensures
+that empty chunks are limited as well.
 """
 
 
 def held_size(chunk: Chunk) -> int:
-    """Return the number of bytes that a held chunk counts for."""
+    """Return the number of bytes that a held chunk counts as."""
     return CHUNK_BYTES + chunk.size_bytes
 
 
 class Inbox:
-    """The next sequence number for each input edge of a session."""
+    """The next sequence number on each of a session's input edges."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
     def admits(self, chunk: Chunk) -> bool:
-        """Return whether the chunk is the next one on its edge. Returns False for a duplicate.
+        """Return whether the chunk is the next one on its edge. Returns False if it is a duplicate.
 
-        Raises `DataLoss` if a chunk is missing before it.
+        Raises `DataLoss` if an earlier chunk is missing.
         """
         expected = self._next.get(chunk.edge, 0)
         if chunk.sequence > expected:
@@ -49,13 +48,13 @@ class Inbox:
 
 
 class EarlyChunks:
-    """Chunks that arrived before their session was opened. Their total size and the time for which
-    they are kept are limited.
+    """Chunks that arrived before their session was opened. There are limits on their total size and
+    on how long they are kept.
 
-    The times that are passed to the methods never decrease, so sessions expire in the order of
-    their arrival. The IDs of closed sessions are remembered, so that late chunks are rejected
-    immediately instead of being held. The number of these IDs is limited. They are remembered for
-    longer than chunks are held.
+    Callers pass times in non-decreasing order, so sessions expire in the order in which they
+    arrived. The IDs of closed sessions are remembered so that late chunks can be rejected
+    immediately instead of being held. Only a limited number of IDs is remembered, but for longer
+    than chunks are held.
     """
 
     def __init__(self, *, limit_bytes: int, timeout_s: float, remembered: int = 65536) -> None:
@@ -68,12 +67,12 @@ class EarlyChunks:
         self.held_bytes = 0
 
     def is_closed(self, session_id: str) -> bool:
-        """Return whether the session was open here and has ended."""
+        """Return whether the session was open here before and has ended."""
         return session_id in self._closed
 
     def fault(self, session_id: str) -> AntiphonError | None:
-        """Return the error that was found in the chunks of a session before it was opened, or None
-        if there was none.
+        """Return the error that was found in a session's chunks before it was opened, or None if
+        they were valid.
         """
         return self._closed.get(session_id)
 
@@ -94,8 +93,8 @@ class EarlyChunks:
         self.held_bytes += size_bytes
 
     def take(self, session_id: str) -> tuple[ChunkArrived, ...]:
-        """Remove the chunks of a session that is being opened, and return them in order of
-        arrival.
+        """Remove and return the chunks of a session that is being opened, in the order in which
+        they arrived.
         """
         arrivals = tuple(self._held.pop(session_id, ()))
         self._since.pop(session_id, None)
@@ -103,8 +102,8 @@ class EarlyChunks:
         return arrivals
 
     def close(self, session_id: str, fault: AntiphonError | None = None) -> None:
-        """Remember that a session has ended, or that `fault` prevents it from opening. Its held
-        chunks are dropped.
+        """Remember that a session has ended, or that it can't be opened because of `fault`. Its
+        held chunks are dropped.
         """
         self.take(session_id)
         self._closed[session_id] = fault
@@ -112,7 +111,9 @@ class EarlyChunks:
             self._closed.popitem(last=False)
 
     def expired(self, now: float) -> tuple[tuple[str, tuple[ChunkArrived, ...]], ...]:
-        """Remove the sessions that were not opened in time, and return them with their chunks."""
+        """Remove and return the sessions that weren't opened in time, together with their
+        chunks.
+        """
         gone = []
         while (expiry := self.next_expiry()) is not None and now >= expiry:
             session_id = next(iter(self._since))
@@ -120,7 +121,5 @@ class EarlyChunks:
         return tuple(gone)
 
     def next_expiry(self) -> float | None:
-        """Return the next time at which `expired` will return a session, or None if no chunk is
-        held.
-        """
+        """Return when `expired` will next return a session, or None if no chunks are held."""
         return next(iter(self._since.values())) + self._timeout_s if self._since else None

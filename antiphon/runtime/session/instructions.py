@@ -1,5 +1,5 @@
-"""The instructions of the session table. The table makes all decisions, and `Stage` carries them
-out.
+"""The instructions that the session table returns. The table makes all decisions, and `Stage`
+carries them out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from antiphon.values.segment import FinishReason, SegmentKey
 
 
 class Destination(Struct, frozen=True):
-    """The target of an output edge. It is the address of a stage, or "" for the session's own
-    stream.
+    """The target of an output edge. It is either the address of a stage, or an empty string for the
+    session's own stream.
 
-    `boot_id` identifies the target process, if it is known.
+    `boot_id` identifies the target process, if known.
     """
 
     address: str = ""
@@ -46,8 +46,8 @@ class Feed(Struct, frozen=True):
 
 
 class Limit(Struct, frozen=True):
-    """Allows the engine to step a segment only while it has produced fewer than `positions`
-    positions on an edge.
+    """Limits the engine to `positions` positions on one edge. Once the segment has produced them,
+    it must not step any more.
     """
 
     key: SegmentKey
@@ -57,8 +57,8 @@ class Limit(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Releases a segment from the engine. If the segment was `cancelled`, its release is reported
-    when it is complete.
+    """Releases a segment from the engine. If it was `cancelled`, the engine reports when the
+    release is complete.
     """
 
     key: SegmentKey
@@ -74,21 +74,21 @@ class Send(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Notifies the client that the session is registered."""
+    """Notifies the client that the session has been registered."""
 
     session_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentOpened:
-    """Notifies the client that the segment has a slot."""
+    """Notifies the client that the segment has been given a slot."""
 
     key: SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRefused:
-    """Notifies the client that there was no free slot for the segment. The session is parked."""
+    """Notifies the client that no slot was free for the segment. The session is parked."""
 
     key: SegmentKey
     error: AntiphonError
@@ -115,10 +115,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Notifies the client that the engine is working on the segment but has no output to send yet.
+    """Notifies the client that the engine is working on the segment, but has no output to send yet.
 
-    `done` and `due` are the numbers of steps that the engine reports. They are 0 if it reports
-    none.
+    `done` and `due` are the step counts reported by the engine, or 0 if the engine doesn't report
+    any.
     """
 
     key: SegmentKey
@@ -128,7 +128,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """Notifies the client that the link of an edge has broken. The link may be resumed."""
+    """Notifies the client that the link of an edge is broken, but may still be resumed."""
 
     session_id: str
     edge: str
@@ -137,8 +137,8 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Notifies the client that the session has ended. If there is an error, it is the last
-    message.
+    """Notifies the client that the session has ended. This is the last message, whether or not
+    there is an error.
     """
 
     session_id: str
@@ -147,7 +147,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Notifies the producer that further chunks of this session are rejected."""
+    """Notifies the producer that this session accepts no more chunks."""
 
     link_id: str
     session_id: str
@@ -156,7 +156,9 @@ class Refuse:
 
 
 class Grant(Struct, frozen=True):
-    """Allows the producer of an edge to send up to `positions` positions of a segment in total."""
+    """Allows the producer of an edge to send a total of up to `positions` positions in a
+    segment.
+    """
 
     link_id: str
     key: SegmentKey
@@ -171,7 +173,7 @@ Instructions = Sequence[Instruction]
 
 
 def session_of(instruction: Instruction) -> str:
-    """Return the ID of the session to which an instruction applies."""
+    """Return the ID of the session that an instruction belongs to."""
     match instruction:
         case Send(_, chunk):
             return chunk.session_id

@@ -1,5 +1,5 @@
-"""The live sessions of a stage and their deadlines. This module contains the only function that
-ends a session.
+"""The live sessions of a stage and their deadlines. Sessions are ended only in this module, by a
+single function.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from antiphon.runtime.session.tally import Outcome
 from antiphon.values.segment import SegmentKey
 
 TellFault = Callable[[str, Exception], None]
-"""A function that is called with a session's ID and an unexpected exception that occurred in it."""
+"""A callback for unexpected exceptions in a session. It receives the session's ID and the
+exception.
+"""
 
 
 class LiveSessions:
-    """All sessions that have not ended.
+    """All sessions that haven't ended.
 
-    `by_id` must not be modified by others. `holding` remembers the IDs of sessions that have ended.
-    While the stage is `draining`, sessions that have had a segment cannot open another one.
+    `by_id` must not be modified from outside this class. `holding` remembers the IDs of sessions
+    that have ended. While the stage is `draining`, sessions that have already had a segment can't
+    open another one.
     """
 
     def __init__(self, plan: StagePlan, holding: EarlyChunks, report: TellFault | None) -> None:
@@ -47,24 +50,26 @@ class LiveSessions:
         self.note_deadlines([session])
 
     def note_deadlines(self, sessions: Iterable[LiveSession]) -> None:
-        """Update the deadlines of those sessions that have not ended."""
+        """Update the deadlines of the given sessions, ignoring those that have ended."""
         for session in sessions:
             if session.session_id in self._by_id:
                 self.deadlines.enter(session.session_id, session.next_deadline())
 
     def with_segment(self, key: SegmentKey) -> LiveSession | None:
-        """Return the session whose open segment has this key, or None if there is none."""
+        """Return the session whose current segment has this key, or None if there is no such
+        session.
+        """
         session = self._by_id.get(key.session_id)
         is_open = session is not None and session.segment is not None and session.segment.key == key
         return session if is_open else None
 
     def segments(self) -> Iterator[Segment]:
-        """Iterate over all open segments."""
+        """Iterate over the open segments of all sessions."""
         return (each.segment for each in self._by_id.values() if each.segment is not None)
 
     def leaving(self) -> Unavailable | None:
-        """Return the error that rejects the next segment of a session while the stage is draining,
-        or None if it is not.
+        """Return the error with which a session's next segment is rejected while the stage is
+        draining. Returns None if the stage isn't draining.
         """
         if not self.draining:
             return None
@@ -75,7 +80,7 @@ class LiveSessions:
         )
 
     def no_slot(self) -> ResourceExhausted | None:
-        """Return the error that rejects a segment, or None if a slot is free."""
+        """Return the error with which a segment is rejected, or None if there is a free slot."""
         slots = self._plan.limits.slots
         if sum(segment.in_engine for segment in self.segments()) < slots:
             return None
@@ -88,7 +93,7 @@ class LiveSessions:
     def act(
         self, session_id: str, act: Callable[[LiveSession], list[Instruction]]
     ) -> list[Instruction]:
-        """Apply `act` to a session if it is live, and update its deadline."""
+        """Apply `act` to a session, if it is live, and update its deadline."""
         session = self._by_id.get(session_id)
         if session is None:
             return []
@@ -111,7 +116,7 @@ class LiveSessions:
             return self.end(session, Event.FAULT, unexpected(error))
 
     def end_if_done(self, session: LiveSession) -> list[Instruction]:
-        """End a session if its last segment has ended and its client has closed its side."""
+        """End a session if its last segment has ended and the client has closed its side."""
         if not session.client_done or session.state is State.OPEN or session.releasing:
             return []
         return self.end(session, Event.CLIENT_DONE, None)
@@ -119,11 +124,12 @@ class LiveSessions:
     def end(
         self, session: LiveSession, event: Event, error: AntiphonError | None
     ) -> list[Instruction]:
-        """End a session. This releases its segment, closes its stream and remembers its ID."""
+        """End a session. Its segment is released, its stream is closed and its ID is remembered."""
         if error is not None:
             error.stage = error.stage or self._plan.role
         outcome = Outcome.CANCELLED if error is None else Outcome.FAILED
-        # Remove the session first, so that an exception below cannot leave it behind.
+        # Remove the session first. Otherwise, it would stay around if the code below raised an
+        # exception.
         self._by_id.pop(session.session_id, None)
         self.deadlines.forget(session.session_id)
         self._holding.close(session.session_id)

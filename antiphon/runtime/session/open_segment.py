@@ -1,4 +1,4 @@
-"""An open segment of a stage, with its output edges, its clocks, and the input that it is waiting
+"""An open segment of a stage. It consists of output edges, clocks, and the input that it is waiting
 for.
 """
 
@@ -18,13 +18,13 @@ from antiphon.values.segment import SegmentKey
 
 
 class Segment:
-    """The state of a session that exists for the duration of one segment.
+    """The part of a session's state that lasts for one segment.
 
-    `in_engine` is true from the time of admission until the engine has completed the segment. The
-    segment itself exists until all of its output has been sent. `fed` is the number of chunks that
-    have been passed to the engine. A live segment `waits` without a slot until its first chunk
-    arrives, and it is `listening` until its input is finished. It is `held` while its output waits
-    for credit. While it is held, it does not step, and its input does not count as stalled.
+    `in_engine` is true from the moment the segment is admitted until the engine has completed it.
+    The segment itself remains until all of its output has been sent. `fed` is the number of chunks
+    that have been passed to the engine. A live segment `waits` without a slot until its first chunk
+    arrives, and is `listening` until its input is complete. A segment is `held` while its output is
+    waiting for credit. During that time, it doesn't step, and its input isn't considered stalled.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class Segment:
     ) -> None:
         """Create a segment at `now`.
 
-        The deadline is `deadline_s` seconds after `now`. For a live segment, it is counted from the
-        end of its input. A value of 0 means that there is no deadline.
+        Its deadline is `deadline_s` seconds later. For a live segment, the time starts at the end
+        of the input. If `deadline_s` is 0, there is no deadline.
         """
         self.key = key
         self.settings = settings
@@ -73,10 +73,10 @@ class Segment:
         self._last_output_at = 0.0
 
     def note_input(self, chunk: InputChunk, now: float) -> None:
-        """Record input and restart the stall clock.
+        """Record input, and restart the stall clock.
 
-        Raises `DataLoss` if a chunk arrives after the end of its edge, or if a priming chunk is not
-        the first one.
+        Raises `DataLoss` if a chunk arrives after its edge has ended, or if a priming chunk arrives
+        after another chunk.
         """
         if chunk.edge not in self.open_inputs:
             raise DataLoss(f"{chunk.edge}: a chunk came after the edge's end", edge=chunk.edge)
@@ -91,7 +91,7 @@ class Segment:
         self._first_input_at = self._first_input_at or now
 
     def finish_listening(self, now: float) -> None:
-        """Mark the input of a live segment as complete, and start its stall clock and its
+        """Mark the input of a live segment as complete. This starts the stall clock and the
         deadline.
         """
         if self.listening:
@@ -100,8 +100,8 @@ class Segment:
             self.deadline = now + self._deadline_s if self._deadline_s else None
 
     def note_standing(self, standing: SegmentStatus, now: float) -> None:
-        """Record the input edge that the engine is waiting for, and how many chunks it had accepted
-        at that time.
+        """Record which input edge the engine is waiting for, and how many chunks it had accepted
+        when it reported this.
         """
         edge, self._accepted = standing.awaited, standing.accepted
         self.steppable = edge is None
@@ -111,13 +111,13 @@ class Segment:
 
     @property
     def caught_up(self) -> bool:
-        """Whether `awaited` reflects all chunks that have been passed to the engine."""
+        """Whether `awaited` takes into account all chunks that were passed to the engine."""
         return self._accepted == self.fed
 
     @property
     def stall_clock_runs(self) -> bool:
-        """Whether input is due. It is not due while output waits for credit, nor after the engine
-        has completed the segment.
+        """Whether input is due. It isn't while output is waiting for credit, or once the engine has
+        completed the segment.
         """
         return (self.in_engine or self.waits) and not self.steppable and not self.held
 
@@ -127,7 +127,7 @@ class Segment:
         return not self.undrained_outputs()
 
     def limits(self) -> list[Limit]:
-        """Return how far the engine may advance on each governed edge."""
+        """Return how far the engine may advance on each edge that is limited by credit."""
         return [
             Limit(self.key, edge, outlet.limit)
             for edge, outlet in self._outlets.items()
@@ -135,8 +135,8 @@ class Segment:
         ]
 
     def push(self, emitted: Emitted, now: float) -> list[Piece]:
-        """Add output of the engine and return the pieces to send now. The result is empty if the
-        edge has no destination.
+        """Add output from the engine, and return the pieces that can be sent now. The result is
+        empty if the edge has no destination.
         """
         outlet = self._outlets.get(emitted.edge)
         if outlet is None:
@@ -153,9 +153,9 @@ class Segment:
         return pieces
 
     def grant(self, edge: str, destination: Destination, positions: int, now: float) -> list[Piece]:
-        """Apply credit and return the pieces to send.
+        """Apply credit, and return the pieces that can be sent now.
 
-        The stall clock restarts if the segment was only waiting for credit.
+        If the segment had been waiting only for credit, its stall clock restarts.
         """
         outlet, was_held = self._outlets[edge], self.held
         outlet_held = outlet.held
@@ -167,19 +167,19 @@ class Segment:
         return pieces
 
     def _note_held(self) -> None:
-        """Record whether an edge starts or stops waiting for credit."""
+        """Record that an edge has started or stopped waiting for credit."""
         self.held = any(outlet.held for outlet in self._governed)
         self.flow.note()
 
     def told(self, edge: str, pieces: Iterable[Piece], now: float) -> None:
-        """Record that pieces of an edge are sent to the client."""
+        """Record that pieces are being sent to the client on an edge."""
         self.told_at = now
         self.flow.left(edge, pieces, now)
 
     @property
     def next_due(self) -> float | None:
-        """The next time at which paced output is due or the deadline expires, or None if neither
-        applies.
+        """The next time at which paced output is due or the deadline expires. None if there is
+        neither.
         """
         moment = self.deadline
         for _, outlet in self._paced:
@@ -189,19 +189,21 @@ class Segment:
         return moment
 
     def due(self, now: float) -> Iterator[tuple[str, list[Piece]]]:
-        """Yield each paced edge whose interval has passed, with the output that is due."""
+        """Yield every paced edge whose interval has passed, together with the output that
+        is due.
+        """
         return ((name, outlet.release_due(now)) for name, outlet in self._paced)
 
     def unfinished_outputs(self) -> list[str]:
-        """Return the output edges for which the engine has not emitted the end."""
+        """Return the output edges that the engine hasn't ended yet."""
         return [name for name, outlet in self._outlets.items() if not outlet.finished]
 
     def undrained_outputs(self) -> list[str]:
-        """Return the output edges that have unsent output."""
+        """Return the output edges with unsent output."""
         return [name for name, outlet in self._outlets.items() if not outlet.drained]
 
     def report(self, completed: Completed) -> Report:
-        """Return the counts and times of the segment."""
+        """Return the segment's counts and times."""
         return Report(
             key=self.key,
             finish_reason=completed.finish_reason,

@@ -1,23 +1,24 @@
-"""An output edge of a segment, which buffers the engine's output and splits it into chunks.
+"""An output edge of a segment. It buffers the engine's output and splits it into chunks.
 
-With `stream` delivery, output is sent as it arrives, or according to the chunk policy if the edge
-is grouped. With `whole` delivery, all output is sent at the end as one piece. If a large amount of
-output is complete at once, such as the hidden rows of a long prompt, it is split into pieces of
-about `PIECE_BYTES` bytes, so that chunks of other sessions can be sent between them.
+With `stream` delivery, output is sent as soon as it arrives, or according to the chunk policy if
+the edge is grouped. With `whole` delivery, all output is sent as one piece at the end. If a large
+amount of output becomes available at once, such as the hidden rows of a long prompt, it is split
+into pieces of about `PIECE_BYTES` bytes. This allows chunks of other sessions to be sent in
+between.
 
-Tensors with the same number of rows are split together. Tensors of other lengths are split
-separately, except on edges that count positions, where they stay together. This is necessary for
-characters that belong to certain IDs, for example. Positions must be contiguous. If the engine
-leaves a gap or repeats a position, `Internal` is raised.
+Tensors that have the same number of rows are split together. Tensors with a different length are
+split separately, except on edges that count positions, where they have to stay together (for
+example, because characters belong to certain IDs). Positions must be contiguous. If the engine
+skips or repeats a position, `Internal` is raised.
 
-On a paced edge, output that follows the previous piece too soon waits until `due_at`, except for
-the final piece.
+On a paced edge, output that would follow the previous piece too soon waits until `due_at`. The
+final piece is exempt.
 
-On a governed edge, output that is due but has no credit waits here in order. `limit` allows the
-engine to finish the current chunk, so that one chunk is ready when credit arrives. With `whole`
-delivery, no credit is needed, because the consumer cannot use a part of the output.
+On a governed edge, output that is due but not covered by credit waits here in order. `limit` lets
+the engine finish the current chunk, so that one chunk is ready as soon as credit arrives. `whole`
+delivery doesn't need credit, because the consumer can't use partial output anyway.
 
-Priming output is sent immediately, before all positions, and for any type of delivery.
+Priming output is sent immediately, ahead of all positions, regardless of the type of delivery.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from antiphon.values.chunk import Tensor, Tensors, concatenate
 from antiphon.values.segment import ChunkPolicy, Delivery, FinishReason
 
 CLOCK_S = 0.0005
-"""Half of the resolution of the timers of an event loop."""
+"""Half the timer resolution of an event loop."""
 
 PIECE_BYTES = (4 << 20) - (64 << 10)
-"""Together with the blob's header, a piece of this size fits into a 4 MiB slot of a slab."""
+"""A piece of this size fits into a 4 MiB slot of a slab, together with the blob's header."""
 
 
 class Piece(Struct, frozen=True):
@@ -54,12 +55,12 @@ class Piece(Struct, frozen=True):
 
 
 class OutputEdge:
-    """Converts positions to pieces without side effects. The last piece, and no other, has a finish
+    """Splits positions into pieces. This has no side effects. Only the last piece has a finish
     reason.
 
-    The edge is `finished` when the engine has ended it, and `drained` when everything has been
-    sent. `limit` is the number of positions at which the engine must stop, or None if there is no
-    limit. The edge is `held` while it cannot make progress until credit arrives.
+    The edge is `finished` once the engine has ended it, and `drained` once everything has been
+    sent. `limit` is the position at which the engine must stop, or None if there is no limit. The
+    edge is `held` while it needs credit to make progress.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class OutputEdge:
         self._begun = False
         self._total = 0
         self._sent = 0
-        # The end of the chunk that is being filled, if the edge is grouped.
+        # The end of the chunk that is currently being filled. Used only if the edge is grouped.
         self._full_at = next_boundary(0, self._policy) if edge.grouped else 0
         self._finish_reason: FinishReason | None = None
         self.finished = self.drained = self.held = False
@@ -88,25 +89,25 @@ class OutputEdge:
 
     @property
     def governed(self) -> bool:
-        """Whether credit is required for sending."""
+        """Whether output may be sent only if there is credit for it."""
         return self._credit is not None
 
     @property
     def total(self) -> int:
-        """The number of positions that have been emitted so far."""
+        """The number of positions that the engine has emitted so far."""
         return self._total
 
     @property
     def due_at(self) -> float | None:
-        """The time at which output that only has to wait for its interval may be sent, or None if
-        there is no such output.
+        """The time at which output can be sent that is waiting only for the interval to pass. None
+        if there is no such output.
         """
         return self._rests_until if self._pace_s and self._pending else None
 
     def prime(self, emitted: Emitted) -> list[Piece]:
         """Return the pieces of priming output.
 
-        Raises `Internal` if the edge is not `primed`, or if positions have already been emitted.
+        Raises `Internal` if the edge isn't `primed`, or if any positions have already been emitted.
         """
         if not self._edge.primed:
             raise Internal(f"{self._edge.name}: not declared `primed`", edge=self._edge.name)
@@ -125,8 +126,8 @@ class OutputEdge:
         finish_reason: FinishReason | None,
         now: float = math.inf,
     ) -> list[Piece]:
-        """Add output of the engine and return the pieces to send now. Raises `Internal` if there is
-        a gap.
+        """Add output from the engine, and return the pieces that can be sent now. Raises `Internal`
+        if positions are not contiguous.
         """
         if self.finished:
             raise Internal(f"{self._edge.name}: output after its end", edge=self._edge.name)
@@ -135,11 +136,11 @@ class OutputEdge:
         return self._release(now)
 
     def release_due(self, now: float) -> list[Piece]:
-        """Return the pieces whose interval has passed."""
+        """Return the pieces for which the interval has passed."""
         return self._release(now) if self.due_at is not None else []
 
     def grant(self, destination: Destination, positions: int) -> list[Piece]:
-        """Apply credit and return the pieces to send now."""
+        """Apply credit, and return the pieces that can be sent now."""
         if self._credit is None or self.drained:
             return []
         self._credit.grant(destination, positions)
@@ -153,7 +154,7 @@ class OutputEdge:
         return next_boundary(granted, self._policy) if self._edge.grouped else granted
 
     def _release(self, now: float) -> list[Piece]:
-        """Return the pieces that are due and have credit. The last piece of the edge contains the
+        """Return the pieces that are due and covered by credit. The last piece of the edge has the
         finish reason.
         """
         if self.limit is not None:
@@ -189,7 +190,7 @@ class OutputEdge:
         self._pending.append((position, tensors))
 
     def _check_rows(self, tensors: Tensors, counted: Tensor | None) -> None:
-        """Raise `Internal` if tensors cannot be split between positions."""
+        """Raise `Internal` if the tensors can't be split at positions."""
         rows = -1 if counted is None else len(counted)
         for name, tensor in tensors.items():
             if not tensor.ndim or len(tensor) != rows:
@@ -200,7 +201,7 @@ class OutputEdge:
                 )
 
     def _cut(self) -> list[Piece]:
-        """Return the pieces that are due and have credit, without a finish reason."""
+        """Return the pieces that are due and covered by credit, without a finish reason."""
         if not self._pending or (self._delivery is Delivery.WHOLE and not self.finished):
             return []
         if self._delivery is Delivery.WHOLE:
@@ -221,7 +222,7 @@ class OutputEdge:
         return self._credit is None or self._credit.covers(self._sent, size)
 
     def _take_all(self) -> list[Piece]:
-        """Return everything that is pending as one piece."""
+        """Return all pending output as one piece."""
         if not self._has_credit(self._total - self._sent):
             return []
         position, tensors = self._pending[0]
@@ -231,8 +232,8 @@ class OutputEdge:
         return [piece]
 
     def _parts(self, piece: Piece) -> list[Piece]:
-        """Split a piece into parts of about `PIECE_BYTES` bytes. For each name, the parts
-        concatenate to the original tensor.
+        """Split a piece into parts of about `PIECE_BYTES` bytes. Concatenating the parts of a
+        tensor yields the original tensor.
         """
         if sum([tensor.nbytes for tensor in piece.tensors.values()]) <= PIECE_BYTES:
             return [piece]
@@ -242,7 +243,7 @@ class OutputEdge:
         counts = self._edge.counted_by in piece.tensors and not piece.prime
         if counts and len(by_rows) > 1:
             return [piece]
-        # Rows that are not counted by positions all have the position of their piece.
+        # Rows that aren't counted in positions all have the position of their piece.
         return [
             structs.replace(piece, position=piece.position + counts * first, tensors=tensors)
             for rows, alike in by_rows.items()
@@ -265,8 +266,8 @@ class OutputEdge:
 
 
 def _slices(rows: int, tensors: Tensors) -> Iterator[tuple[int, Tensors]]:
-    """Yield slices of `rows` rows, each about `PIECE_BYTES` bytes in size, together with the index
-    of their first row.
+    """Yield slices of `rows` rows, each about `PIECE_BYTES` bytes long, along with the index of the
+    first row.
     """
     step = rows * PIECE_BYTES // max(1, sum(tensor.nbytes for tensor in tensors.values()))
     if step >= rows:

@@ -1,7 +1,6 @@
-"""Measures the output of a segment: the time that it spends waiting for credit, and audio
-underruns.
+"""Measures a segment's output. It records audio underruns and the time spent waiting for credit.
 
-The measurements have no influence on the segment.
+The measurements don't affect the segment.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ from antiphon.runtime.session.tally import Tally
 
 
 class PlayOut:
-    """A model of a client that plays the positions of an edge at `rate_hz`, starting with the first
-    chunk.
+    """Models a client that starts playing an edge at `rate_hz` positions per second when the first
+    chunk arrives.
 
     Playback pauses when the buffer is empty. It also pauses while the edge is waiting for credit,
-    because that means that the client is not reading.
+    because the client isn't reading during that time.
     """
 
     def __init__(self, rate_hz: float) -> None:
         self._rate_hz = rate_hz
-        # The time at which playback of everything that was sent will end, or None before the first
-        # piece.
+        # The time at which everything that was sent so far will have been played. None before the
+        # first piece.
         self._until: float | None = None
         self._held_since: float | None = None
 
     def play(self, positions: int, now: float) -> float:
-        """Add `positions` positions that are sent now. Returns the number of seconds for which the
-        buffer was empty before them.
+        """Add `positions` positions that are being sent now. Returns how long the buffer had been
+        empty before that, in seconds.
         """
         if self._held_since is not None:
             self.resume(now)
@@ -40,7 +39,7 @@ class PlayOut:
         return max(0.0, now - until)
 
     def hold(self, now: float) -> None:
-        """Pause playback because the edge is waiting for credit."""
+        """Pause playback, because the edge is waiting for credit."""
         self._held_since = now
 
     def resume(self, now: float) -> None:
@@ -51,7 +50,7 @@ class PlayOut:
 
 
 class OutputFlow:
-    """Counters for the output edges of a segment, from its opening until `end`.
+    """Counters for a segment's output edges, from the time it is opened until `end` is called.
 
     `rates` contains the number of positions per second for each edge that the client plays.
     """
@@ -73,7 +72,7 @@ class OutputFlow:
         self._held_since: dict[str, float] = {}
 
     def note(self) -> None:
-        """Update which edges are waiting for credit."""
+        """Update the set of edges that are waiting for credit."""
         for name, outlet in self._governed:
             if outlet.held == (name in self._held_since):
                 continue
@@ -87,7 +86,7 @@ class OutputFlow:
                     self._heard[name][1].resume(now)
 
     def left(self, edge: str, pieces: Iterable[Piece], now: float) -> None:
-        """Record that pieces of an edge are sent to the client."""
+        """Record that pieces are being sent to the client on an edge."""
         if edge not in self._heard:
             return
         counted_by, play_out = self._heard[edge]
@@ -97,7 +96,7 @@ class OutputFlow:
             self._tally.underrun_s[edge] += missing
 
     def end(self) -> None:
-        """End all waits, because the segment has ended."""
+        """Stop waiting on all edges, because the segment has ended."""
         for name, since in self._held_since.items():
             self._tally.stalls.end(name, since)
         self._held_since.clear()

@@ -1,4 +1,4 @@
-"""The static configuration of a stage, and validated requests for sessions and segments."""
+"""The fixed configuration of a stage, and validated requests for sessions and segments."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from antiphon.values.sampling import Sampling, SamplingRequest
 from antiphon.values.segment import ChunkPolicy, Delivery
 
 MAX_WINDOW = 1 << 32
-"""The maximum window in positions. This is years of audio, and small enough for totals to fit into
-a message field.
+"""The maximum credit window in positions. It corresponds to years of audio, but keeps totals small
+enough for their message fields.
 """
 HOLD_TIMEOUT_S = 10.0
-"""The maximum time in seconds for which a chunk is held until its session is opened."""
+"""How long a chunk is held for a session that hasn't been opened yet, in seconds."""
 MAX_SECONDS = 366 * 86_400.0
 MAX_DESTINATIONS = 16
 MAX_ADDRESS = 256
@@ -31,8 +31,8 @@ MAX_OPTIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class StageLimits:
-    """The limits of a stage on the number of open segments and sessions, on times in seconds, and
-    on sizes in bytes.
+    """The limits of a stage. They apply to the number of open segments and sessions, to times in
+    seconds, and to sizes in bytes.
     """
 
     slots: int
@@ -44,10 +44,11 @@ class StageLimits:
 
     @classmethod
     def of(cls, config: StageConfig, gateway: GatewayConfig) -> StageLimits:
-        """Return the limits that a deployment configures.
+        """Return the limits set by a deployment.
 
-        `idle_session_timeout_s` is at least as long as the request timeout, because a stage that
-        has finished its part of a request is idle until the other stages have finished theirs.
+        `idle_session_timeout_s` is raised to the request timeout if it is shorter. A stage that has
+        finished its part of a request is idle until the other stages have finished theirs, so a
+        session must be allowed to idle for that long.
         """
         return cls(
             slots=config.slots,
@@ -68,7 +69,7 @@ class StageLimits:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """The part of the pipeline that a stage implements, with its defaults and limits."""
+    """The part of the pipeline that a stage implements, together with its defaults and limits."""
 
     role: str
     inputs: Mapping[str, Edge]
@@ -79,7 +80,7 @@ class StagePlan:
     limits: StageLimits
     options: Mapping[str, Option] = field(default_factory=dict)
     goes_on_from: tuple[str, ...] = ()
-    # The number of positions per second for each output that clients play.
+    # The number of positions per second for each output that clients play back.
     rates: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -95,9 +96,9 @@ class StagePlan:
     ) -> StagePlan:
         """Return the plan for the stage with the given role.
 
-        `delivery` overrides the pipeline's delivery for individual edges. `sample_rate_hz` is the
-        sample rate of the audio that the stage produces, or 0 if it produces none. `goes_on_from`
-        is described in `StageFacts`.
+        `delivery` overrides the pipeline's delivery for the edges it contains. `sample_rate_hz` is
+        the sample rate of the generated audio, or 0 if the stage doesn't generate audio. See
+        `StageFacts` for `goes_on_from`.
         """
         rates = {
             edge.name: edge.rate_hz or sample_rate_hz * (edge.unit == SAMPLE)
@@ -118,7 +119,7 @@ class StagePlan:
         )
 
     def check(self, request: SessionRequest) -> None:
-        """Raise `InvalidArgument` if this stage does not support one of the routes or windows."""
+        """Raise `InvalidArgument` if this stage doesn't support one of the routes or windows."""
         if unknown := sorted(set(request.routes) - set(self.outputs)):
             raise InvalidArgument(
                 f"routes: {self.role} has no output {', '.join(unknown)}", field="routes"
@@ -142,8 +143,8 @@ class StagePlan:
     def live_outputs(
         self, request: SegmentRequest, routes: Mapping[str, tuple[Destination, ...]]
     ) -> list[Edge]:
-        """Return the output edges that have a destination. Edges to the client must also have been
-        requested.
+        """Return the output edges that have a destination. An edge to the client is included only
+        if it was requested.
         """
         return [
             edge
@@ -152,7 +153,7 @@ class StagePlan:
         ]
 
     def settings(self, request: SegmentRequest, outputs: frozenset[str]) -> SegmentSettings:
-        """Return the engine's settings for a segment whose request has been validated."""
+        """Return the engine settings for a segment whose request has been validated."""
         return SegmentSettings(
             request.voice,
             self.sampling.with_request(request.sampling).keyed(self.role, request.choice),
@@ -167,12 +168,14 @@ class StagePlan:
         )
 
     def delivery_of(self, edge: str, request: SegmentRequest) -> Delivery:
-        """Return the delivery of an edge in a segment, which is either requested or the default."""
+        """Return how an edge of a segment is delivered. This is the requested delivery or the
+        default.
+        """
         return request.delivery.get(edge) or self.delivery[edge]
 
     def check_segment(self, request: SegmentRequest) -> None:
-        """Raise `InvalidArgument` if this stage does not support one of the options or the
-        history.
+        """Raise `InvalidArgument` if this stage doesn't support one of the options, or
+        the history.
         """
         self._check_options(request.options)
         history = request.history
@@ -193,7 +196,7 @@ class StagePlan:
                 )
 
     def _check_options(self, values: Mapping[str, OptionValue]) -> None:
-        """Raise `InvalidArgument` if an option is unknown or its value is invalid."""
+        """Raise `InvalidArgument` if an option is unknown or has an invalid value."""
         for name, value in values.items():
             option = self.options.get(name)
             if option is None:
@@ -209,9 +212,10 @@ class StagePlan:
 class SessionRequest:
     """A request to open a session on this stage.
 
-    If `stall_timeout_s` is 0, the default of the stage applies. `windows` are the credit windows in
-    positions, for any governed edge of the whole session. An edge without a window is not limited.
-    Raises `InvalidArgument` if a time is out of range, or if the ID is empty or too long.
+    If `stall_timeout_s` is 0, the stage's default applies. `windows` contains the credit window in
+    positions for each governed edge, and applies to the whole session. Edges without a window
+    aren't limited. Raises `InvalidArgument` if a time is out of range, or if the ID is empty or too
+    long.
     """
 
     session_id: str
@@ -231,12 +235,12 @@ class SessionRequest:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRequest:
-    """A request to open a segment. It contains only what concerns this stage.
+    """A request to open a segment. It contains only what this stage needs.
 
-    If `deadline_s` is 0, there is no deadline. After a `last` segment, the session accepts no
-    further ones. If the segment is `live`, its input arrives while it is being recorded. `history`
-    is the beginning of the output, which the client already has. `choice` is the number of the
-    answer if a request has several, which are sampled independently.
+    If `deadline_s` is 0, there is no deadline. If the segment is the `last` one, the session
+    doesn't accept any others. If it is `live`, its input arrives while it is still being recorded.
+    `history` is the beginning of the output, which the client already has. If a request asks for
+    several answers, which are sampled independently, `choice` is the number of this answer.
 
     Raises `InvalidArgument` if the deadline is out of range, the name of the voice is too long, or
     there are too many options.
@@ -268,8 +272,8 @@ class SegmentRequest:
 
 
 def _check_seconds(name: str, seconds: float) -> None:
-    """Raise `InvalidArgument` if the number of seconds would corrupt the heap of timers, as NaN
-    would.
+    """Raise `InvalidArgument` if the number of seconds would corrupt the heap of timers. NaN, for
+    example, would do so.
     """
     if not (math.isfinite(seconds) and 0.0 <= seconds <= MAX_SECONDS):
         raise InvalidArgument(

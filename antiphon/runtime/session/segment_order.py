@@ -1,4 +1,6 @@
-"""The order of the segments in a session, and chunks that arrived early for a later segment."""
+"""Keeps the segments of a session in order, and holds chunks that arrive early for a
+later segment.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from antiphon.values.chunk import Chunk
 
 
 class SegmentOrder:
-    """The numbers of the segments in one session. `next` is the number of the segment that can be
-    opened next.
+    """Numbers the segments of one session. `next` is the number of the segment that can be opened
+    next.
 
-    `ended` is true once the last segment has been opened. The total size of held chunks is limited
-    by `hold_bytes`.
+    `ended` is true once the last segment has been opened. Held chunks may have a total size of up
+    to `hold_bytes` bytes.
     """
 
     def __init__(self, hold_bytes: int) -> None:
@@ -25,25 +27,27 @@ class SegmentOrder:
         self._early_bytes = 0
 
     def check(self, number: int) -> None:
-        """Raise `FailedPrecondition` if the segment with this number must not be opened now."""
+        """Raise `FailedPrecondition` if the segment with this number can't be opened now."""
         if number != self.next:
             raise FailedPrecondition(f"segment {number} was opened, {self.next} is next")
         if self.ended:
             raise FailedPrecondition(f"segment {number} was opened after the last one")
 
     def has_early(self, number: int) -> bool:
-        """Return whether a chunk of this segment has arrived early."""
+        """Return whether any chunk of this segment has arrived early."""
         return any(chunk.segment == number for chunk in self._early)
 
     def use(self) -> deque[Chunk]:
-        """Advance to the next number. Returns the chunks that arrived early, for any segment."""
+        """Advance to the next number. Returns all chunks that arrived early, including those of
+        later segments.
+        """
         self.next += 1
         early, self._early, self._early_bytes = self._early, deque(), 0
         return early
 
     def keep(self, chunk: Chunk) -> None:
-        """Hold a chunk of a segment that is not open yet. Raises `ResourceExhausted` if the buffer
-        is full.
+        """Hold a chunk whose segment isn't open yet. Raises `ResourceExhausted` if the buffer is
+        full.
         """
         self._early_bytes += held_size(chunk)
         if self._early_bytes > self._hold_bytes:

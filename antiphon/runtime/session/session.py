@@ -1,8 +1,7 @@
-"""A session on a stage, with its open segment, the order of its chunks, and its clocks.
+"""A session on a stage, consisting of its current segment, the order of its chunks, and its clocks.
 
-The methods process facts and return instructions. If there is an error, they raise an
-`AntiphonError`, and the session table ends the session with it. This module never ends a session
-itself.
+Methods process facts and return instructions. If something is wrong, they raise an `AntiphonError`,
+and the session table ends the session with that error. A session never ends itself.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from antiphon.values.segment import FinishReason, SegmentKey
 
 
 class LiveSession:
-    """A session that has not ended.
+    """A session that hasn't ended.
 
-    `no_slot` returns an error if there is no slot for a segment. `leaving` returns an error if
-    segments after the first one must be rejected. If both return None, the segment is admitted.
+    `no_slot` returns an error if no slot is available for a segment. `leaving` returns an error if
+    segments after the first must be rejected. The segment is admitted if both return None.
     """
 
     def __init__(
@@ -71,24 +70,24 @@ class LiveSession:
         self._clocks = SessionClocks(plan, request.stall_timeout_s, now)
         self._inbox = Inbox()
         self._order = SegmentOrder(plan.limits.hold_bytes)
-        # Cancelled segments that the engine has not released yet.
+        # Cancelled segments that the engine hasn't released yet.
         self._releasing: dict[SegmentKey, Segment] = {}
         self._sequences: dict[str, int] = {}
         self._links: dict[str, str] = {}
 
     def become(self, event: Event) -> None:
-        """Apply `event` to the state. Raises `FailedPrecondition` if the transition is not
-        valid.
+        """Apply `event` to the state. Raises `FailedPrecondition` if the event isn't valid in the
+        current state.
         """
         self.state = follow(self.state, event)
 
     # -- segments -----------------------------------------------------------------------
 
     def open_segment(self, request: SegmentRequest, now: float) -> list[Instruction]:
-        """Start a segment and deliver the chunks that arrived early for it.
+        """Start a segment, and deliver any chunks that arrived early for it.
 
-        A live segment waits for its first chunk without a slot. All other segments are refused if
-        no slot is free. If the first segment of a session is refused, the session ends.
+        A live segment doesn't need a slot until its first chunk arrives. Any other segment is
+        refused if no slot is free. If the first segment of a session is refused, the session ends.
         """
         self._order.check(request.segment)
         waits = request.live and not self._order.has_early(request.segment)
@@ -114,8 +113,8 @@ class LiveSession:
         return [SegmentOpened(key), *([] if waits else self._admit(segment)), *fed]
 
     def _admit(self, segment: Segment) -> list[Instruction]:
-        """Admit the segment to the engine. No exception may occur between setting the flag and
-        returning the instruction.
+        """Admit the segment to the engine. The code between setting the flag and returning the
+        instruction must not raise an exception.
         """
         segment.in_engine, segment.waits = True, False
         return [Admit(segment.key, segment.settings), *segment.limits()]
@@ -123,9 +122,9 @@ class LiveSession:
     def _refuse(
         self, request: SegmentRequest, error: AntiphonError, now: float
     ) -> list[Instruction]:
-        """Use up the number of a segment without opening the segment.
+        """Skip the number of a segment without opening the segment.
 
-        Raises the error if the segment is the first one and not live, or if another segment is
+        Raises the error if this is the first segment and it isn't live, or if another segment is
         open.
         """
         if not (request.segment or request.live) or self.segment is not None:
@@ -137,7 +136,7 @@ class LiveSession:
         return [SegmentRefused(SegmentKey(self.session_id, request.segment), error)]
 
     def input_finished(self, number: int, now: float) -> list[Instruction]:
-        """End the client's input edges that are still open."""
+        """End those client input edges that are still open."""
         segment = self.segment
         if segment is None or segment.key.segment != number:
             return []
@@ -150,13 +149,15 @@ class LiveSession:
         return done
 
     def park(self, outcome: Outcome, now: float) -> list[Instruction]:
-        """End the open segment. Another one may follow until the idle timeout expires."""
+        """End the current segment. The session can have another one until its idle
+        timeout expires.
+        """
         self._clocks.idle_since = now
         return self.drop_segment(outcome)
 
     def cancel_segment(self, number: int, now: float) -> list[Instruction]:
-        """Cancel the open segment if it has this number. It is reported once all of its resources
-        have been released.
+        """Cancel the current segment if it has this number. It is reported as cancelled once all of
+        its resources have been released.
         """
         segment = self.segment
         if segment is None or segment.key.segment != number:
@@ -170,11 +171,11 @@ class LiveSession:
 
     @property
     def releasing(self) -> bool:
-        """Whether there is a cancelled segment that the engine has not released yet."""
+        """Whether there is a cancelled segment that the engine hasn't released yet."""
         return bool(self._releasing)
 
     def released(self, cost: Completed, busy_s: float) -> list[Instruction]:
-        """Report a cancelled segment that the engine has released."""
+        """Report that the engine has released a cancelled segment."""
         segment = self._releasing.pop(cost.key, None)
         if segment is None:
             return []
@@ -184,7 +185,7 @@ class LiveSession:
     def drop_segment(
         self, outcome: Outcome, error: AntiphonError | None = None
     ) -> list[Instruction]:
-        """End the open segment, if there is one, and free its slot and memory."""
+        """End the current segment, if any, and free its slot and its memory."""
         if self.segment is None:
             return []
         segment, self.segment = self.segment, None
@@ -202,8 +203,8 @@ class LiveSession:
     # -- input -------------------------------------------------------------------------
 
     def chunk_arrived(self, arrival: ChunkArrived, now: float) -> list[Instruction]:
-        """Deliver a chunk to its segment. A chunk of a later segment is held, and a chunk of an
-        earlier one is dropped.
+        """Deliver a chunk to its segment. If the segment isn't open yet, the chunk is held. If the
+        segment has already ended, the chunk is dropped.
         """
         chunk = arrival.chunk
         if chunk.edge not in self._plan.inputs:
@@ -223,12 +224,12 @@ class LiveSession:
         return self._sort(chunk, now)
 
     def awaits_link(self, link_id: str) -> str | None:
-        """Return an open input edge whose producer uses this link, or None if there is none."""
+        """Return an open input edge that is fed by this link, or None if there is none."""
         there = {self._plan.inputs[e].producer for e, at in self._links.items() if at == link_id}
         return self._awaited_of(there)
 
     def unlinked_input(self, producer: str) -> str | None:
-        """Return an open input edge of a producer that has not sent any chunk, or None if there is
+        """Return an open input edge of a producer that hasn't sent any chunks, or None if there is
         none.
         """
         linked = {self._plan.inputs[edge].producer for edge in self._links}
@@ -258,8 +259,8 @@ class LiveSession:
         return self._deliver(self.segment, piece, now)
 
     def _deliver(self, segment: Segment, chunk: InputChunk, now: float) -> list[Instruction]:
-        """Pass a chunk to a segment. The first chunk of a live segment takes a slot. If no slot is
-        free, the segment is refused.
+        """Pass a chunk to a segment. The first chunk of a live segment takes a slot, and the
+        segment is refused if no slot is free.
         """
         if not segment.waits:
             return [self._feed(segment, chunk, now)]
@@ -282,7 +283,7 @@ class LiveSession:
     # -- output ------------------------------------------------------------------------
 
     def emit(self, event: Emitted, now: float) -> list[Instruction]:
-        """Add output of the engine, and send everything that is now due to all destinations of its
+        """Add output from the engine. Send everything that is now due to all destinations of its
         edge.
         """
         if self.segment is None:
@@ -299,8 +300,8 @@ class LiveSession:
         return [each for due in self.segment.due(now) for each in self._send(*due, now)]
 
     def progress(self, now: float) -> list[Instruction]:
-        """Report progress on the segment, unless something was sent within the last `progress_s`
-        seconds.
+        """Report that the segment is making progress, unless something has been sent within the
+        last `progress_s` seconds.
         """
         segment = self.segment
         if segment is None or now < segment.told_at + self._plan.limits.progress_s:
@@ -309,10 +310,10 @@ class LiveSession:
         return [Progress(segment.key)]
 
     def advanced(self, event: Advanced, now: float) -> list[Instruction]:
-        """Report the engine's steps, at most once every `steps_s` seconds and when all of them are
-        done.
+        """Report the engine's step counts. This is done at most once every `steps_s` seconds, and
+        when all steps are done.
 
-        Raises `Internal` if the number of steps is not between 1 and the number that is due.
+        Raises `Internal` if the number of completed steps isn't between 1 and the total.
         """
         done, due, segment = event.done, event.due, self.segment
         if not 1 <= done <= due:
@@ -330,11 +331,11 @@ class LiveSession:
             self.segment.waiting_since = now
 
     def complete(self, event: Completed, busy_s: float, now: float) -> list[Instruction]:
-        """Record that the engine has completed the segment. The segment ends when all output has
-        been sent.
+        """Record that the engine has completed the segment. The segment itself ends once all of its
+        output has been sent.
 
-        `busy_s` is the engine time that was spent on it. Raises `Internal` if an output edge has
-        not ended.
+        `busy_s` is the engine time that was spent on it. Raises `Internal` if any output edge
+        hasn't ended.
         """
         if self.segment is None:
             return []
@@ -349,7 +350,7 @@ class LiveSession:
     def note_standing(
         self, standing: SegmentStatus, now: float, *, worked_on: bool
     ) -> list[Instruction]:
-        """Record the status of the segment in the engine, grant credit for input and report
+        """Record the segment's status in the engine, grant credit for consumed input, and report
         progress.
         """
         if self.segment is None or not self.segment.in_engine:
@@ -358,15 +359,17 @@ class LiveSession:
         return [*self._grant_inputs(), *(self.progress(now) if worked_on else ())]
 
     def edge_to(self, target: Destination) -> str | None:
-        """Return an output edge to this stage that has unsent output, or None if there is none."""
+        """Return an output edge that still has unsent output for this destination, or None if there
+        is none.
+        """
         if self.segment is None:
             return None
         undrained = self.segment.undrained_outputs()
         return next((edge for edge in undrained if target in self._routes[edge]), None)
 
     def _leave(self, now: float) -> list[Instruction]:
-        """Report the segment and park the session if the engine has completed the segment and all
-        output has been sent.
+        """If the engine has completed the segment and all of its output has been sent, report the
+        segment and park the session.
         """
         segment = self.segment
         if segment is None or segment.completed is None or not segment.drained:
@@ -404,8 +407,8 @@ class LiveSession:
     # -- credit ------------------------------------------------------------------------
 
     def credited(self, credit: Credited, now: float) -> list[Instruction]:
-        """Apply the credit of a destination for an output. Credit for another segment is outdated
-        and is ignored.
+        """Apply the credit of one destination of an output. Credit for any other segment is
+        outdated, so it is ignored.
         """
         edge = credit.edge
         if edge not in self._plan.outputs:
@@ -422,9 +425,7 @@ class LiveSession:
         return [*done, *self._grant_inputs(), *self._leave(now)]
 
     def _grant_inputs(self) -> list[Instruction]:
-        """Grant credit on the awaited edge, unless the segment's own output is waiting for
-        credit.
-        """
+        """Grant credit on the awaited edge, unless the segment is itself waiting for credit."""
         segment = self.segment
         if segment is None or segment.held or not segment.caught_up:
             return []
@@ -438,13 +439,13 @@ class LiveSession:
     # -- clocks ------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """Return the next time at which to call `send_due` and `lateness`, or None if there is no
-        deadline.
+        """Return the next time at which `send_due` and `lateness` should be called, or None if
+        there is no deadline.
         """
         return self._clocks.next_deadline(self.segment)
 
     def lateness(self, now: float) -> AntiphonError | None:
-        """Return an error if a deadline has expired, input has stalled or the session has been idle
-        too long, or None otherwise.
+        """Return an error if the deadline has expired, input has stalled, or the session has been
+        idle for too long. Otherwise, return None.
         """
         return self._clocks.lateness(self.segment, now)

@@ -1,13 +1,13 @@
-"""The states of a session on a stage. TRANSITIONS lists the valid transitions. Any other transition
-is a bug.
+"""The states of a session on a stage. Only the transitions in TRANSITIONS are valid, so any other
+transition is a bug.
 
-* REGISTERED: There has been no segment yet, and no accelerator memory is in use.
-* OPEN: A segment is open, whether or not it is waiting for input.
-* PARKED: The last segment has finished or was cancelled, and another one may follow.
-* FINISHED, CANCELLED, FAILED: The session has ended, and all of its resources have been freed.
+- REGISTERED: There hasn't been a segment yet, and no accelerator memory is in use.
+- OPEN: A segment is open. It may or may not be waiting for input.
+- PARKED: The last segment has finished or was cancelled, and another one may follow.
+- FINISHED, CANCELLED, FAILED: The session has ended, and all of its resources have been freed.
 
-If a session ends while a segment is open, it is parked first, so that a segment is only ever freed
-in one place.
+If a session ends while it has an open segment, the session is parked first. This way, segments are
+freed in only one place.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 
 
 def follow(state: State, event: Event) -> State:
-    """Return the state after an event. Raises `FailedPrecondition` if the transition is not
-    listed.
+    """Return the state after an event. Raises `FailedPrecondition` if there is no such
+    transition.
     """
     try:
         return TRANSITIONS[state, event]

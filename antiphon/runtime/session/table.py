@@ -51,7 +51,7 @@ from antiphon.values.chunk import MAX_NAME
 
 
 class SessionTable:
-    """All sessions of one stage."""
+    """All sessions on one stage."""
 
     def __init__(self, plan: StagePlan, report: TellFault | None = None) -> None:
         self._plan = plan
@@ -85,18 +85,20 @@ class SessionTable:
         }
 
     def handle(self, fact: Fact, now: float) -> list[Instruction]:
-        """Return the instructions that follow from a fact.
+        """Return the instructions that result from a fact.
 
         Only `SessionRequested` raises errors. It raises `FailedPrecondition` if the ID has been
         used before, `InvalidArgument` if a route starts at an unknown edge, `ResourceExhausted` if
-        there are already `max_sessions` sessions, and the error of a chunk that arrived early. All
-        other errors end the session that they affect.
+        there are already `max_sessions` sessions, and, if chunks arrived early, any error that was
+        found in them. All other errors end the session in which they occur.
         """
         self._tally.stalls.now = now
         return self._handlers[type(fact)](fact, now)
 
     def next_deadline(self) -> float | None:
-        """Return the next time at which to pass `TimePassed`, or None if there is no deadline."""
+        """Return the next time at which `TimePassed` should be passed, or None if there are no
+        deadlines.
+        """
         first, expiry = self._sessions.deadlines.next(), self._holding.next_expiry()
         return expiry if first is None or (expiry is not None and expiry < first) else first
 
@@ -125,7 +127,7 @@ class SessionTable:
         return done
 
     def _open_segment(self, fact: facts.SegmentRequested, now: float) -> list[Instruction]:
-        """Open a segment in a free slot. A live segment is opened without a slot."""
+        """Open a segment in a free slot. A live segment doesn't need a slot at this point."""
 
         def act(session: LiveSession) -> list[Instruction]:
             try:
@@ -163,11 +165,11 @@ class SessionTable:
         return self._sessions.end(session, Event.STREAM_LOST, None) if session else []
 
     def _refused(self, fact: facts.ChunksRefused, now: float) -> list[Instruction]:
-        """End a session whose chunks are rejected by a downstream stage, unless the session has
-        already ended there.
+        """End a session because a downstream stage rejects its chunks. If the session has already
+        ended on that stage, nothing is done.
 
-        If it has ended, the downstream stage reports the reason to the client itself. A report from
-        this stage might arrive first, and would blame the wrong stage.
+        In that case, the downstream stage reports the reason to the client itself. If this stage
+        sent a report as well, it might arrive first and blame the wrong stage.
         """
         if isinstance(fact.error, Cancelled):
             return []
@@ -185,8 +187,8 @@ class SessionTable:
         return []
 
     def _miss_producer(self, fact: facts.ProducerGone, now: float) -> list[Instruction]:
-        """Fail a session that has not received anything from a lost producer, because there is no
-        link that could break.
+        """Fail a session that hasn't received anything from a producer that was lost. Without a
+        chunk, there is no link whose loss could be noticed.
         """
         session, producer = self._sessions.with_segment(fact.key), fact.producer
         edge = session.unlinked_input(producer) if session is not None else None
@@ -226,7 +228,9 @@ class SessionTable:
         return []
 
     def _refuse_chunk(self, fact: facts.ChunkMalformed, now: float) -> list[Instruction]:
-        """Fail the chunk's session, either now or when it opens."""
+        """Fail the chunk's session. If the session isn't open yet, it fails as soon as it is
+        opened.
+        """
         session_id = fact.session_id
         if (session := self._sessions.by_id.get(session_id)) is not None:
             return self._sessions.end(session, Event.FAULT, fact.error)
@@ -235,7 +239,7 @@ class SessionTable:
         return []
 
     def _lose_link(self, fact: facts.LinkLost, now: float) -> list[Instruction]:
-        """Fail all sessions that still need input from the link."""
+        """Fail all sessions that still need input from this link."""
         done: list[Instruction] = []
         for session in self._sessions:
             edge = session.awaits_link(fact.link_id)
@@ -259,12 +263,12 @@ class SessionTable:
     def _suspended(
         self, address: str, edge_of: Callable[[LiveSession], str | None]
     ) -> list[Instruction]:
-        """Notify all sessions that need the link for an edge."""
+        """Notify all sessions that use the link for one of their edges."""
         needs = ((each.session_id, edge_of(each)) for each in self._sessions)
         return [Suspended(name, edge, address) for name, edge in needs if edge is not None]
 
     def _lose_target(self, fact: facts.DestinationLost, now: float) -> list[Instruction]:
-        """Fail all sessions that send to the process, or that have chunks which it has not
+        """Fail all sessions that send to the process, or that have sent chunks which it hasn't
         acknowledged.
         """
         done: list[Instruction] = []
@@ -332,7 +336,7 @@ class SessionTable:
 
     def _pass_time(self, fact: facts.TimePassed, now: float) -> list[Instruction]:
         """Send paced output that is due. Fail sessions whose deadline has expired, whose input has
-        stalled, or that were not opened in time.
+        stalled, or that weren't opened in time.
         """
         done: list[Instruction] = []
         for session_id in self._sessions.deadlines.due(now + CLOCK_S):
@@ -360,14 +364,14 @@ class SessionTable:
 
     @property
     def held_segments(self) -> int:
-        """The number of segments whose output is waiting for credit. They do not take part in
-        engine steps.
+        """The number of segments whose output is waiting for credit. These segments don't take part
+        in engine steps.
         """
         return sum(segment.held for segment in self._sessions.segments())
 
     @property
     def tally(self) -> Tally:
-        """The counters since the start of the stage. Do not modify them."""
+        """The counters since the stage started. They must not be modified."""
         return self._tally
 
     @property
@@ -377,12 +381,10 @@ class SessionTable:
 
     @property
     def held_bytes(self) -> int:
-        """The total size of the chunks that are held for sessions that are not open yet, in
-        bytes.
-        """
+        """The total size in bytes of all chunks that are held for sessions that aren't open yet."""
         return self._holding.held_bytes
 
     def state(self, session_id: str) -> State | None:
-        """Return the state of a session, or None if it is not live."""
+        """Return a session's state, or None if the session isn't live."""
         session = self._sessions.by_id.get(session_id)
         return session.state if session else None

@@ -14,7 +14,7 @@ STEP_SEGMENTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
 class Outcome(enum.Enum):
-    """How a segment ended. A refused segment was never open."""
+    """How a segment ended. A segment that was refused was never open."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -33,14 +33,14 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Add a value to `total` and count it in its bucket."""
+        """Add a value to `total`, and count it in the matching bucket."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
 
 class Stalls:
-    """The number and the duration of waits for credit by output edge, including waits that are in
-    progress.
+    """The number and duration of waits for credit on each output edge. Waits that are still in
+    progress are included.
 
     `now` is the time of the latest fact.
     """
@@ -49,25 +49,25 @@ class Stalls:
         self.now = 0.0
         self.counts: Counter[str] = Counter()
         self._ended_s: defaultdict[str, float] = defaultdict(float)
-        # The waits that are in progress, as their number and the sum of their start times.
+        # The waits in progress. Each entry contains their number and the sum of their start times.
         self._waiting: defaultdict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
 
     def begin(self, edge: str) -> float:
-        """Start a wait. Returns its start time, which must be passed to `end`."""
+        """Start a wait. Returns the start time, which has to be passed to `end`."""
         self.counts[edge] += 1
         count, since = self._waiting[edge]
         self._waiting[edge] = count + 1, since + self.now
         return self.now
 
     def end(self, edge: str, began: float) -> float:
-        """End the wait that started at `began`. Returns the current time."""
+        """End the wait that started at `began`, and return the current time."""
         count, since = self._waiting[edge]
         self._waiting[edge] = (count - 1, since - began) if count > 1 else (0, 0.0)
         self._ended_s[edge] += self.now - began
         return self.now
 
     def seconds(self, edge: str, now: float) -> float:
-        """Return the total duration of the waits on an edge until `now`."""
+        """Return the total duration of all waits on an edge up to now."""
         count, since = self._waiting[edge]
         return self._ended_s[edge] + max(0.0, count * now - since)
 
@@ -76,12 +76,12 @@ class Stalls:
 class Tally:
     """The counters of one stage.
 
-    `segments` counts segments by outcome and error code, which is empty if there was no error.
-    `positions` counts the positions that the engine has produced, and `chunks` counts the chunks
-    that they were split into, both by edge. `sessions_refused` counts the sessions that were
+    `segments` counts segments by outcome and error code. The error code is empty if there was no
+    error. For each edge, `positions` counts the positions produced by the engine, and `chunks`
+    counts the chunks into which they were split. `sessions_refused` counts the sessions that were
     rejected because of `max_sessions`. For each edge to the client, `underruns` counts the chunks
-    that arrived after playback had run out, and `underrun_s` counts the seconds of silence.
-    `PlayOut` describes how they are measured.
+    that arrived after playback had run out, and `underrun_s` is the duration of the resulting
+    silence in seconds. See `PlayOut` for how they are measured.
     """
 
     segments: Counter[tuple[Outcome, str]] = field(default_factory=Counter)
@@ -96,7 +96,7 @@ class Tally:
 
     def ended(self, outcome: Outcome, error: AntiphonError | None = None) -> None:
         """Count a segment that has ended. If the error is a cancellation, the segment counts as
-        cancelled instead of failed.
+        cancelled rather than failed.
         """
         if error is not None and error.code is ErrorCode.CANCELLED:
             outcome, error = Outcome.CANCELLED, None
@@ -104,12 +104,12 @@ class Tally:
 
     @property
     def refused(self) -> int:
-        """The number of sessions and segments that were rejected because this stage was full."""
+        """The number of sessions and segments that were rejected because the stage was full."""
         full = (Outcome.REFUSED, ErrorCode.RESOURCE_EXHAUSTED.value)
         return self.segments[full] + self.sessions_refused
 
     def stepped(self, seconds: float, segments: int) -> None:
-        """Record a round of the engine. It had a step if `segments` is not 0."""
+        """Record an engine round. `segments` is 0 if the round didn't include a step."""
         if segments:
             self.step_seconds.add(seconds)
             self.step_segments.add(segments)
