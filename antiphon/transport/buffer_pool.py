@@ -1,8 +1,8 @@
-"""Receive buffers that are reused once their last view has been deleted.
+"""Receive buffers that are reused once the last view of them has been deleted.
 
-Page faults in a new, large buffer cost about 0.5 ms per MiB, which is more than copying the data
-into it. The buffer that was freed last is reused first. The amount of memory that the pool keeps is
-limited.
+Page faults in a large new buffer cost about 0.5 ms per MiB, which is more than it costs to copy the
+data into it. The most recently freed buffer is reused first. The pool keeps only a limited amount
+of memory.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _GRAIN = 1 << 20
 
 
 class BufferPool:
-    """A pool of buffers that are aligned for blobs. It is thread-safe."""
+    """A thread-safe pool of buffers that are aligned for blobs."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
         self._free: deque[npt.NDArray[Any]] = deque()
 
     def take(self, size: int) -> memoryview:
-        """Return a writable buffer of `size` bytes. It returns to the pool when its last view is
-        deleted.
+        """Return a writable buffer of `size` bytes. It goes back to the pool when the last view of
+        it is deleted.
         """
         room = self._suitable(size)
         start = -room.ctypes.data % ALIGNMENT
@@ -39,8 +39,8 @@ class BufferPool:
         return owner.data
 
     def _suitable(self, size: int) -> npt.NDArray[Any]:
-        """Return a free buffer that is between one and two times as large as required, or a new
-        one.
+        """Return a free buffer of one to two times the required size, or a new buffer if there is
+        none.
         """
         wanted = -(-(size + ALIGNMENT) // _GRAIN) * _GRAIN
         for _ in range(len(self._free)):

@@ -1,18 +1,19 @@
-"""Asynchronous copies between the device and payloads in host memory.
+"""Asynchronous copies between a device and payloads in host memory.
 
-Output is copied to pinned memory on a separate stream, while the engine thread continues
-immediately. The arrays must not be read until the function returned by `ToHost.seal` has completed.
-That function is called by the thread that sends the arrays, so the engine does not wait. Input is
-copied through pinned memory as well. The engine's stream waits for these copies, but no thread
-does.
+Output is copied to pinned memory on a separate stream, so the engine thread can continue
+immediately. The arrays must not be read before the function returned by `ToHost.seal` has
+completed. It is called by the thread that sends the arrays, so the engine doesn't have to wait for
+it. Input is copied through pinned memory as well. Here, the engine's stream waits for the copies,
+but no thread does.
 
-A batch is copied in one go, and each session receives a slice of the same array. The staging slot
-becomes free when the last slice is deleted, which happens once the last chunk that contains one has
-been sent. If no slot is free, torch copies synchronously, and the engine waits. A slow reader thus
-slows down the engine, without any risk of deadlock.
+A batch is copied all at once, and each session receives a slice of the same array. The staging slot
+is released when the last slice is deleted, which happens once every chunk that contains one has
+been sent. If no slot is free, torch copies synchronously and the engine waits. This means that a
+slow reader slows the engine down, but can't cause a deadlock.
 
-On a device without streams, the same code completes each copy before it returns. If a direction is
-disabled, which is the default on CPUs, nothing is copied unnecessarily.
+On a device without streams, the same code runs, but each copy is complete when the call returns. A
+direction can also be disabled, which is the default on CPUs. In that case, nothing is copied
+unnecessarily.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from antiphon.errors import InvalidArgument
 from antiphon.transport.slot_allocator import SlotAllocator
 from antiphon.values.chunk import Tensor as Array
 
-# torch provides no type annotations for this module.
+# torch doesn't provide type annotations for this module.
 _cuda: Any = torch.cuda
 
 UNIT_BYTES = 64 << 10
 
 Wait = Callable[[], None]
-"""A function that blocks until the copies are complete, without holding the GIL."""
+"""A function that blocks until the copies are complete. It doesn't hold the GIL while it waits."""
 
 
 class Mark(Protocol):
-    """A point in the work of a stream, like a `torch.cuda.Event`."""
+    """A point in the work of a stream, similar to a `torch.cuda.Event`."""
 
     def query(self) -> bool:
         """Return whether the stream has reached this point."""
@@ -53,20 +54,20 @@ class Mark(Protocol):
 
 
 class Copies(Protocol):
-    """Ordered copies between host and device that run concurrently with the engine's work."""
+    """Copies between host and device. They are carried out in order, concurrently with the engine's
+    work.
+    """
 
     def begin(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Start a copy that runs after all device work that has been submitted so far."""
+        """Start a copy that runs after all device work submitted so far."""
         ...
 
     def mark(self) -> Mark:
-        """Return a mark that is reached when all copies that have been started so far are
-        complete.
-        """
+        """Return a mark that is reached once all copies started so far are complete."""
         ...
 
     def precede(self, mark: Mark) -> None:
-        """Make all device work that is submitted from now on wait for the mark."""
+        """Make all device work submitted from now on wait for the mark."""
         ...
 
 
@@ -81,7 +82,7 @@ class _Done:
 
 
 class NoStream:
-    """A device on which copies are complete when the call returns."""
+    """A device on which copies are already complete when the call returns."""
 
     def begin(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy the data synchronously."""
@@ -92,7 +93,7 @@ class NoStream:
         return _Done()
 
     def precede(self, mark: Mark) -> None:
-        """Do nothing, because all copies are complete."""
+        """Do nothing, because there is nothing to wait for."""
 
 
 class CudaStream:
@@ -103,14 +104,12 @@ class CudaStream:
         self._stream: torch.cuda.Stream = _cuda.Stream(device)
 
     def begin(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Start a copy. The device memory of the tensors is not reused before the copy is
-        complete.
-        """
+        """Start a copy. The tensors' device memory isn't reused until the copy is complete."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
         for each in (target, source):
-            # "cuda" and "cuda:0" are the same device but do not compare equal.
+            # "cuda" and "cuda:0" refer to the same device, but they don't compare equal.
             if each.device.type == self._device.type:
                 each.record_stream(self._stream)
 
@@ -132,15 +131,16 @@ def copies_on(device: torch.device) -> Copies:
 
 
 class Staging:
-    """Host memory for copies that are in progress. It is pinned if there is a GPU.
+    """Host memory for copies in progress. It is pinned if there is a GPU.
 
-    Slots are taken on a single thread and may be returned on any thread.
+    Slots must be taken on a single thread, but can be returned on any thread.
     """
 
     def __init__(self, capacity: int, *, pinned: bool) -> None:
         self._slots = SlotAllocator(capacity, UNIT_BYTES)
         self._memory = torch.empty(capacity, dtype=torch.uint8, pin_memory=pinned)
-        # A view may be garbage collected during `take`, so returned slots are queued.
+        # A view may be garbage collected while `take` is running, so returned slots are put in a
+        # queue.
         self._returned: deque[int] = deque()
 
     @property
@@ -152,7 +152,7 @@ class Staging:
     def take(self, size: int) -> tuple[torch.Tensor, memoryview] | None:
         """Return a slot of `size` bytes as a tensor and a view, or None if no slot is free.
 
-        The slot becomes free again when the view and everything that refers to it have been
+        The slot is returned automatically when the view and everything that refers to it have been
         deleted.
         """
         self._collect()
@@ -170,10 +170,10 @@ class Staging:
 
 
 class ToHost:
-    """Copies the outputs of an engine to the host. It is used on the engine's thread.
+    """Copies an engine's output to the host. Used on the engine thread.
 
-    Without `staging`, copies are synchronous. `waited` counts the copies that the engine had to
-    wait for.
+    Without `staging`, all copies are synchronous. `waited` counts the copies for which the engine
+    had to wait.
     """
 
     def __init__(self, copies: Copies, staging: Staging | None) -> None:
@@ -184,7 +184,7 @@ class ToHost:
 
     @classmethod
     def of(cls, config: StageConfig) -> ToHost:
-        """Return the copies that the configuration of a stage selects. On a CPU, they are
+        """Return an instance that follows the stage's configuration. On a CPU, copies are
         synchronous.
         """
         device = torch.device(config.device)
@@ -192,14 +192,14 @@ class ToHost:
 
     @classmethod
     def direct(cls) -> ToHost:
-        """Return copies that are synchronous."""
+        """Return an instance whose copies are all synchronous."""
         return cls(NoStream(), None)
 
     def copy(self, tensor: torch.Tensor) -> Array:
-        """Return an array with the dtype and the shape of the tensor, which is filled later. Slices
-        of it are views.
+        """Return an array with the tensor's dtype and shape, which will be filled later. Slices of
+        the array are views.
 
-        Its values are valid once the function returned by the next call to `seal` has completed.
+        Its values are valid once the function returned by the next call of `seal` has completed.
         """
         size = tensor.numel() * tensor.element_size()
         if self._staging is None or not size:
@@ -213,8 +213,8 @@ class ToHost:
         return np.frombuffer(view, _numpy_dtype(tensor.dtype)).reshape(tensor.shape)
 
     def mark(self) -> Mark | None:
-        """Return a mark after all copies since the previous call, or None if all of them were
-        synchronous.
+        """Return a mark that is reached after all copies since the previous call. Returns None if
+        all of them were synchronous.
         """
         if not self._begun:
             return None
@@ -222,17 +222,17 @@ class ToHost:
         return self._copies.mark()
 
     def seal(self) -> Wait | None:
-        """Return a function that waits for all copies since the previous call, or None if they are
-        complete.
+        """Return a function that waits for all copies since the previous call. Returns None if they
+        are already complete.
         """
         mark = self.mark()
         return None if mark is None or mark.query() else mark.synchronize
 
 
 class ToDevice:
-    """Copies the inputs of an engine to the device. It is used on the engine's thread.
+    """Copies an engine's input to the device. Used on the engine thread.
 
-    Without `staging`, copies are synchronous.
+    Without `staging`, all copies are synchronous.
     """
 
     def __init__(self, device: torch.device, copies: Copies, staging: Staging | None) -> None:
@@ -244,7 +244,7 @@ class ToDevice:
 
     @classmethod
     def of(cls, config: StageConfig) -> ToDevice:
-        """Return the copies that the configuration of a stage selects. On a CPU, they are
+        """Return an instance that follows the stage's configuration. On a CPU, copies are
         synchronous.
         """
         device = torch.device(config.device)
@@ -252,14 +252,14 @@ class ToDevice:
 
     @classmethod
     def direct(cls, device: torch.device) -> ToDevice:
-        """Return copies that are synchronous."""
+        """Return an instance whose copies are all synchronous."""
         return cls(device, NoStream(), None)
 
     def copy(self, array: Array) -> torch.Tensor:
-        """Return the values of the array on the device. They are available to all device work that
-        is submitted from now on.
+        """Return the array's values on the device. All device work that is submitted from now on
+        can use them.
 
-        If copies are asynchronous, the array may be released immediately.
+        If copies are asynchronous, the array can be released immediately.
         """
         source = host_tensor(array)
         if self._staging is None or not array.nbytes:
@@ -285,11 +285,11 @@ def on_device(
     device: torch.device,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Return a small number of values as a tensor on the device, for work that is submitted from
-    now on. On a CPU, an array is not copied.
+    """Return a small number of values as a tensor on the device. Work that is submitted from now on
+    can use it. On a CPU, an array is not copied.
 
-    For a GPU, the values are copied through pinned memory. With pageable memory, the caller would
-    have to wait for all earlier device work.
+    For a GPU, the values are copied through pinned memory, because with pageable memory the caller
+    would have to wait for all earlier device work.
     """
     host = torch.as_tensor(values, dtype=dtype)
     if device.type == "cuda":
@@ -298,8 +298,8 @@ def on_device(
 
 
 def together_on_device(arrays: Sequence[Array], device: torch.device) -> list[torch.Tensor]:
-    """Copy several arrays of 64-bit numbers to the device in a single transfer, as described in
-    `on_device`.
+    """Copy several arrays of 64-bit numbers to the device in one transfer. Otherwise, this works
+    like `on_device`.
     """
     if device.type == "cpu":
         return [torch.from_numpy(each) for each in arrays]
@@ -313,8 +313,8 @@ def together_on_device(arrays: Sequence[Array], device: torch.device) -> list[to
 
 
 def host_array(tensor: torch.Tensor) -> Array:
-    """Return the values of the tensor on the host in its original dtype, including bfloat16, which
-    numpy does not support.
+    """Return the tensor's values on the host in their original dtype. This includes bfloat16, which
+    numpy doesn't support by itself.
     """
     host = tensor.detach().cpu().contiguous()
     if host.dtype == torch.bfloat16:
@@ -323,7 +323,7 @@ def host_array(tensor: torch.Tensor) -> Array:
 
 
 def host_tensor(array: Array) -> torch.Tensor:
-    """Return the array as a tensor, even if its dtype is bfloat16, which torch does not accept from
+    """Return the array as a tensor. This includes bfloat16 arrays, which torch doesn't accept from
     numpy.
     """
     if array.dtype == ml_dtypes.bfloat16:
@@ -338,7 +338,7 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 def _staging(config: StageConfig, *, on: bool) -> Staging | None:
     """Return the pinned memory for one direction, or None if that direction is disabled. Raises
-    `InvalidArgument` if the setting is invalid.
+    `InvalidArgument` if the setting is not valid.
     """
     if config.copies.staging_bytes & (config.copies.staging_bytes - 1):
         raise InvalidArgument(

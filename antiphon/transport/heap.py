@@ -1,20 +1,20 @@
-"""Memory settings for the whole process.
+"""Memory settings that apply to the whole process.
 
-Freed memory is kept in the process. By default, glibc maps every block above a threshold
-separately, and unmaps it when it is freed. A payload of several MiB would then cause page faults
-several times on its way through gRPC. At about 0.5 ms per MiB, they would cost more than all copies
-combined.
+Freed memory stays in the process. By default, glibc maps every block above a certain size
+separately, and unmaps the block when it is freed. A payload of several MiB would then cause page
+faults several times on its way through gRPC. At about 0.5 ms per MiB, these would cost more than
+all of the copying.
 
-All threads share a single arena. By default, each thread has an arena of its own, so memory that
-one thread has freed cannot be used by another. A stage is warmed up on the thread that loads it.
-Without a shared arena, the engine thread would cause the same page faults again, and the process
-would hold the memory twice. In addition, the arena of a thread consists of 64 MiB pieces, which are
-unmapped regardless of the thresholds. In one measurement, a decoder caused 25,000 page faults for
-every load of 16 sessions.
+All threads share a single arena. By default, each thread has its own arena, so memory freed by one
+thread can't be reused by another. A stage is warmed up on the thread that loads it. With separate
+arenas, the engine thread would cause all the page faults again, and the process would use twice as
+much memory. In addition, a thread's arena consists of 64 MiB pieces, which are unmapped regardless
+of the thresholds. In one measurement, a decoder caused 25,000 page faults for every load of 16
+sessions.
 
-Objects that exist after startup are exempt from garbage collection. A full collection pauses the
-whole process. For the modules of a gateway, this takes 30 to 40 ms, and for those of a stage 160
-ms, which is longer than a frame of speech.
+Objects that exist after startup are excluded from garbage collection, because a full collection
+pauses the whole process. It takes 30 to 40 ms for the modules of a gateway. For those of a stage,
+it takes 160 ms, which is longer than a frame of speech.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from __future__ import annotations
 import ctypes
 import gc
 
-# These constants are defined in malloc.h.
+# These constants come from malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
-# The maximum size of a block that is allocated from the heap, and the amount of memory that may
-# remain free at its top.
+# The maximum size of a block that is allocated from the heap, and the amount of memory at the top
+# of the heap that may stay unused.
 LARGEST_BYTES = 64 << 20
 KEPT_BYTES = 256 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Keep freed memory in the process. Returns False if glibc's malloc is not in use.
+    """Keep freed memory in the process. Returns False if the process doesn't use glibc's malloc.
 
-    This affects the whole process and cannot be undone. Call it before threads are started.
+    This affects the whole process and can't be undone. It must be called before any threads are
+    started.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -50,7 +51,7 @@ def keep_freed_memory() -> bool:
 
 
 def leave_out_startup() -> None:
-    """Exempt all current objects from garbage collection. Call this when everything has been
+    """Exclude all existing objects from garbage collection. Call this once everything has been
     loaded.
 
     Reference cycles among these objects are never freed.

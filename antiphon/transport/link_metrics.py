@@ -1,9 +1,9 @@
-"""Prometheus metrics of a stage's links to its consumers.
+"""Prometheus metrics for a stage's links to its consumers.
 
-Only the sending stage exports link metrics, so that a sum over all stages counts each link once.
-Each peer has its own series, which is labelled with the peer's name. If there are more than
-`MAX_PEERS` peers, the rest share the name `OTHERS`. When a lost link is replaced, its counters
-restart at zero.
+Link metrics are exported only by the sending stage, so a sum over all stages counts each link once.
+Each peer has its own series, which is labeled with the peer's name. If there are more than
+`MAX_PEERS` peers, the remaining ones share the name `OTHERS`. When a lost link is replaced, its
+counters restart from zero.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MAX_PEERS = 64
 OTHERS = "other"
 
 _LINK = ("stage", "peer_role", "peer")
-# The name, the help text and the optional last label of each series. The key is the name of the
-# count up to its dot. The part after the dot is the value of the label.
+# The name, help text and optional last label of each series. The key is the part of a counter's
+# name before its dot. The part after the dot is the value of the label.
 _COUNTED = {
     "messages": ("messages", "Messages sent on the link's stream"),
     "message_bytes": ("message_bytes", "Bytes of these messages"),
@@ -42,9 +42,10 @@ Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
 
 
 class LinkMetrics:
-    """The metrics of all links of `stage`. `links` returns the states of the links at each scrape.
+    """The metrics of all links of `stage`. `links` returns the current state of the links, and is
+    called on each scrape.
 
-    If links share the name `OTHERS`, the counts of such a link are kept after it is lost.
+    If a link shares the name `OTHERS`, its counters are kept after the link is lost.
     """
 
     def __init__(self, stage: str, links: Callable[[], Iterable[LinkState]]) -> None:
@@ -80,8 +81,8 @@ class LinkMetrics:
             yield _filled(family, sums[name])
 
     def _labelled(self) -> list[tuple[Labels, LinkState]]:
-        """Return the links with their labels. A peer keeps its own name, or `OTHERS`, as long as it
-        is linked.
+        """Return the links with their labels. As long as a peer is linked, it keeps its label,
+        which is either its own name or `OTHERS`.
         """
         links = list(self._links())
         for number in self._others.keys() - {id(link) for link in links}:
@@ -106,13 +107,13 @@ class LinkMetrics:
 
 
 def _name(link: LinkState) -> str:
-    """Return the name of the peer, or its address until the name is known."""
+    """Return the name of the peer. Until the name is known, its address is returned."""
     return link.peer_name or link.peer_address
 
 
 @cache
 def _split(counted: str) -> tuple[str, Labels]:
-    """Split the name of a count at its dot."""
+    """Split the name of a counter at the dot."""
     name, dot, rest = counted.partition(".")
     return name, (rest,) if dot else ()
 

@@ -21,12 +21,12 @@ from antiphon.errors import Unavailable
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-# The number of attempts to find a port that is free in both families.
+# How many times to look for a port that is free in both address families.
 _DRAWS = 16
 
 
 def listen_hosts(host: str) -> tuple[str, ...]:
-    """Return the addresses that a configured host stands for, with IPv4 first."""
+    """Return the addresses that a configured host refers to. IPv4 addresses come first."""
     if host == LOCALHOST:
         found = tuple(each for each in ("127.0.0.1", "::1") if _can_bind(each))
         return found or (LOCALHOST,)
@@ -36,10 +36,10 @@ def listen_hosts(host: str) -> tuple[str, ...]:
 
 
 def reached_here(address: str) -> str:
-    """Return the "host:port" at which processes on this host can reach `address`.
+    """Return the "host:port" under which processes on this host can reach `address`.
 
-    The result contains no host name, because a name may resolve to a family that this host does not
-    support.
+    The result contains an IP address rather than a host name, because a name may resolve to an
+    address family that this host doesn't support.
     """
     host, _, port = address.rpartition(":")
     if host.strip("[]") not in (LOCALHOST, *ALL_ADDRESSES):
@@ -48,9 +48,10 @@ def reached_here(address: str) -> str:
 
 
 def listen_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return listening TCP sockets that use the same port, one for each address of `listen_hosts`.
+    """Return listening TCP sockets for all addresses of `listen_hosts`, which all use the same
+    port.
 
-    If the port is 0, any free port is used. Raises `OSError` if an address is in use.
+    If the port is 0, any free port is used. Raises `OSError` if an address is already in use.
     """
     for draw in range(_DRAWS):
         with ExitStack() as opened:
@@ -95,19 +96,20 @@ def listen_at(
     field: str,
     credentials: Callable[[], grpc.ServerCredentials] | None = None,
 ) -> str:
-    """Make a server listen on the "host:port" of the setting `field`. Returns its first address.
+    """Make a server listen on the "host:port" of the setting `field`, and return the server's first
+    address.
 
-    If the port is 0, any free port is used. Setting `credentials` enables TLS. It is called once
-    for each address, because gRPC fetches the first certificate of reloadable credentials only
-    once. Raises `InvalidArgument` if the address is invalid, and `Unavailable` if the server cannot
-    bind to it.
+    If the port is 0, any free port is used. If `credentials` is set, TLS is used. It is called once
+    per address, because gRPC fetches the initial certificate of reloadable credentials only once.
+    Raises `InvalidArgument` if the address is invalid, and `Unavailable` if the server can't bind
+    to it.
     """
     host, port = host_and_port(address, field=field)
     hosts = listen_hosts(host)
     draws = 1 if port or len(hosts) == 1 else _DRAWS
     for draw in range(draws):
         try:
-            # gRPC could choose a port that is in use in the other family.
+            # If gRPC chose the port, it might already be in use in the other address family.
             at = port if draws == 1 else _free_port(host)
             for each in hosts:
                 at = (
@@ -129,7 +131,7 @@ def listen_at(
 
 def _free_port(host: str) -> int:
     """Return a port that is free on all addresses of `listen_hosts`. Raises `OSError` if there is
-    none.
+    no such port.
     """
     sockets = listen_sockets(host, 0)
     port: int = sockets[0].getsockname()[1]
@@ -140,8 +142,8 @@ def _free_port(host: str) -> int:
 
 async def wait_closed(server: grpc.aio.Server) -> None:
     """Wait until a server has stopped or failed."""
-    # Shield the wait. If gRPC's own wait were cancelled, the server would not notice that it has
-    # been stopped.
+    # Shield the wait. If gRPC's own wait were cancelled, the server would never notice that it was
+    # stopped.
     ending = asyncio.ensure_future(server.wait_for_termination())
     try:
         await asyncio.shield(ending)

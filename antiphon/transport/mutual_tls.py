@@ -1,9 +1,9 @@
 """Mutual TLS between the services of a deployment.
 
-Every service has a certificate from the deployment's CA, which contains the name of its role, such
-as `gateway.antiphon`. A client verifies that the name in the server's certificate is that of the
-intended stage, and a server verifies that the caller's name is authorized. Files are reloaded when
-they change. Each handshake of a server and each new channel uses the current content.
+Every service has a certificate that was issued by the deployment's CA and contains the name of the
+service's role, such as `gateway.antiphon`. Clients verify that the name in the server's certificate
+belongs to the intended stage, and servers verify that the caller is authorized. Files are reloaded
+when they change, so each server handshake and each new channel uses their current content.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antiphon.errors import InvalidArgument, Unauthenticated
 from antiphon.transport.renewed_files import RenewedFiles, renewed_credentials
 
 GATEWAY = "gateway"
-"""The role of the gateway among the services."""
+"""The role name of the gateway."""
 NAMES_KEY = "x509_subject_alternative_name"
 FIELD = "mutual_tls"
 
@@ -42,7 +42,9 @@ class _ServiceIdentity:
 
 
 class ServiceTls:
-    """The TLS identity of a role. Raises `InvalidArgument` if the files do not match."""
+    """The TLS identity of a role. Raises `InvalidArgument` if the certificate and the key don't
+    match.
+    """
 
     def __init__(self, config: MutualTlsConfig, role: str) -> None:
         self._config = config
@@ -53,14 +55,14 @@ class ServiceTls:
         self._files = RenewedFiles(paths, lambda: _read_identity(*paths))
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Return server credentials that require a client certificate issued by the CA."""
+        """Return server credentials that require clients to have a certificate issued by the CA."""
         return renewed_credentials(
             self._files, lambda holds: holds.configuration(), callers_show_one=True
         )
 
     def channel(self, address: str, role: str, options: ChannelOptions) -> grpc.aio.Channel:
-        """Open a channel to the service of a role. The connection fails if the server has a
-        different name.
+        """Open a channel to the service of a role. If the server's certificate contains a different
+        name, the connection fails.
         """
         holds = self._files.now()
         credentials = grpc.ssl_channel_credentials(holds.authority, holds.key, holds.certificate)
@@ -68,13 +70,14 @@ class ServiceTls:
         return grpc.aio.secure_channel(address, credentials, named)
 
     def name_of(self, role: str) -> str:
-        """Return the name in the certificate of a role's service."""
+        """Return the name that a role's service has in its certificate."""
         return self._config.name.format(role=role)
 
     def check(self, context: Any, roles: Collection[str]) -> None:
-        """Raise `Unauthenticated` if the certificate of the caller does not name one of the roles.
+        """Raise `Unauthenticated` if the caller's certificate doesn't contain the name of an
+        authorized role.
 
-        If the gateway is authorized, operators are authorized as well.
+        Wherever the gateway is authorized, operators are authorized as well.
         """
         names = {each.decode() for each in context.auth_context().get(NAMES_KEY, ())}
         allowed = {self.name_of(role) for role in roles}
@@ -88,8 +91,8 @@ class ServiceTls:
 
 
 def service_tls(config: MutualTlsConfig | None, role: str) -> ServiceTls | None:
-    """Return the identity of a role, or None if the deployment does not use TLS. Raises the same
-    errors as `ServiceTls`.
+    """Return a role's identity, or None if the deployment doesn't use TLS. Raises the same errors
+    as `ServiceTls`.
     """
     return None if config is None else ServiceTls(config, role)
 
@@ -97,7 +100,7 @@ def service_tls(config: MutualTlsConfig | None, role: str) -> ServiceTls | None:
 def open_channel(
     tls: ServiceTls | None, address: str, role: str, options: ChannelOptions
 ) -> grpc.aio.Channel:
-    """Open a channel to the service of a role. The channel uses mutual TLS if it is configured."""
+    """Open a channel to the service of a role, using mutual TLS if it is configured."""
     if tls is None:
         return grpc.aio.insecure_channel(address, options)
     return tls.channel(address, role, options)

@@ -1,4 +1,4 @@
-"""Reloads files that change, such as certificates."""
+"""Reloads files that can change while the process is running, such as certificates."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class RenewedFiles(Generic[Held]):
-    """Holds the result of `read`, which is called again when a file changes. This class is
-    thread-safe.
+    """Holds the result of `read`, which is called again whenever one of the files changes. This
+    class is thread-safe.
 
-    If the files cannot be read or do not match, for example because only one of them has been
-    written so far, the previous result is kept, and the next call tries again. The constructor
-    raises the error of `read`, which is `InvalidArgument`.
+    If the files can't be read or don't match each other, the previous result is kept, and the next
+    call tries again. This happens, for example, while only one of them has been replaced. In the
+    constructor, the error of `read` is raised. It is `InvalidArgument`.
     """
 
     def __init__(self, paths: Iterable[str], read: Callable[[], Held]) -> None:
@@ -36,7 +36,7 @@ class RenewedFiles(Generic[Held]):
         self.holds = read()
 
     def now(self) -> Held:
-        """Return the current result. It is reloaded if a file has changed."""
+        """Return the current result, after reloading it if a file has changed."""
         with self._reading:
             if (stamps := self._stamps_now()) != self._stamps:
                 try:
@@ -51,8 +51,8 @@ class RenewedFiles(Generic[Held]):
             return self.holds
 
     def renewals(self) -> Callable[[], Held | None]:
-        """Return a function that returns the result if it has changed since the previous call, or
-        None otherwise.
+        """Return a function that returns the result if it has changed since the last call, and None
+        otherwise.
         """
         last = self.holds
 
@@ -73,10 +73,10 @@ def renewed_credentials(
     *,
     callers_show_one: bool,
 ) -> grpc.ServerCredentials:
-    """Return credentials for one address of a server. Each handshake uses the current content of
-    the files.
+    """Return credentials for one of a server's addresses. Each handshake uses the current content
+    of the files.
 
-    If `callers_show_one` is true, callers without a certificate issued by the CA are rejected.
+    If `callers_show_one` is true, callers must present a certificate issued by the CA.
     """
     renewed = files.renewals()
 
@@ -86,14 +86,14 @@ def renewed_credentials(
 
     return grpc.dynamic_ssl_server_credentials(
         configuration_of(files.holds),
-        # The type stub does not include None, which means that nothing has changed.
+        # The type stub is missing None, which means that nothing has changed.
         cast("Callable[[], grpc.ServerCertificateConfiguration]", configuration),
         require_client_authentication=callers_show_one,
     )
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
-    """Return a stamp that changes when the file changes, or None if there is no file.
+    """Return a value that changes when the file changes, or None if the file doesn't exist.
 
     Symbolic links are followed, because mounted secrets are symbolic links.
     """

@@ -1,4 +1,4 @@
-"""Settings and counters of links, as plain values."""
+"""The settings and counters of links, as plain values."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from antiphon.deployment.stage_config import (
 from antiphon.errors import InvalidArgument
 
 ANSWER_WITHIN_S = 10.0
-"""The default timeout in seconds. It is longer than a payload transfer may take, and shorter than a
-session's stall timeout.
+"""The default answer timeout in seconds. It is longer than a payload transfer may take, but shorter
+than a session's stall timeout.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """The settings for all links of a process.
+    """Settings that apply to all links of a process.
 
     `device` is the torch device, which determines whether NCCL or Gloo is used. `slab_bytes` is the
-    amount of shared memory for payloads in flight on one link. `resume_window_s` is the time within
-    which a broken link can be resumed. Set it to 0 to disable resuming. `session_bytes` and
-    `link_bytes` limit the amount of queued data, as described in `SendLog`. With `mutual_tls`, no
-    data leaves the host unencrypted. A connection counts as broken if the consumer has something to
-    confirm but sends nothing for `answer_within_s` seconds.
+    amount of shared memory for payloads in flight on one link. A broken link can be resumed within
+    `resume_window_s` seconds, unless this is 0. `session_bytes` and `link_bytes` limit the amount
+    of queued data, as described in `SendLog`. With `mutual_tls`, no data leaves the host
+    unencrypted. A connection is considered broken if the consumer has something to confirm but
+    doesn't send anything for `answer_within_s` seconds.
     """
 
     transport: TransportName
@@ -62,7 +62,7 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class LinkIdentity:
-    """The identity of this process in a hello.
+    """How this process identifies itself in a hello.
 
     `address` is the address on which it listens, if any. `name` is a human-readable name.
     """
@@ -75,10 +75,10 @@ class LinkIdentity:
 
 
 class Peer(NamedTuple):
-    """A downstream process, given by its address and, if known, its boot ID.
+    """A downstream process, identified by its address and, if known, its boot ID.
 
-    The boot ID is needed because an address can be reused by a process that does not have the state
-    of its predecessor.
+    The boot ID is needed because an address can be reused by another process, which doesn't have
+    the state of its predecessor.
     """
 
     address: str
@@ -87,13 +87,13 @@ class Peer(NamedTuple):
 
 @dataclass(slots=True)
 class LinkState:
-    """The state of a link at one end, as in the proto message `LinkState`.
+    """The state of one end of a link, with the same fields as the proto message `LinkState`.
 
-    A producer learns the role and the name of its peer when the peer accepts the link. `counts`
-    contains the number of chunks and bytes by transport ("chunks.grpc", "bytes.grpc") and the
-    number of fallbacks by reason ("fallback.slab_full"). It also contains "messages" and
-    "message_bytes", which the producer has written, "reconnected", "resent", and "damaged", which
-    is the number of corrupt messages that were received.
+    A producer learns its peer's role and name when the peer accepts the link. `counts` contains the
+    number of chunks and bytes for each transport ("chunks.grpc", "bytes.grpc"), and the number of
+    fallbacks for each reason ("fallback.slab_full"). It also contains "messages" and
+    "message_bytes", which count what the producer has written, as well as "reconnected", "resent",
+    and "damaged". The last of these counts the corrupt messages that were received.
     """
 
     outgoing: bool
@@ -106,15 +106,15 @@ class LinkState:
     counts: Counter[str] = field(default_factory=Counter)
 
     def count_message(self, size_bytes: int) -> None:
-        """Count a gRPC message that was written."""
+        """Count a gRPC message that has been written."""
         self.counts["messages"] += 1
         self.counts["message_bytes"] += size_bytes
 
     def count_payload(self, transport: str, size_bytes: int) -> None:
-        """Count a chunk that was sent or received over a transport."""
+        """Count a chunk that has been sent or received through a transport."""
         self.counts[f"chunks.{transport}"] += 1
         self.counts[f"bytes.{transport}"] += size_bytes
 
     def count_fallback(self, reason: str) -> None:
-        """Count a chunk for which gRPC was used as a fallback."""
+        """Count a chunk that was sent over gRPC as a fallback."""
         self.counts[f"fallback.{reason}"] += 1

@@ -1,18 +1,16 @@
 """A buddy allocator for offsets. This module performs no I/O.
 
-Block sizes are powers of two. A block can be split, and is merged with its buddy when both are
-free. A slab can thus serve requests of 20 KB as well as 40 MB, and becomes a single block again
-once all slots have been returned. The block that was freed last is reused first, because its pages
-are populated and its lines are in the cache.
+The size of each block is a power of two. A block can be split into two buddies, which are merged
+again when both are free. This way, a slab can handle requests of 20 KB as well as 40 MB, and is a
+single block again when all slots have been returned. The most recently freed block is reused first,
+because its pages are already populated and it is likely to be in the cache.
 """
 
 from __future__ import annotations
 
 
 class SlotAllocator:
-    """Allocates offsets within `capacity` bytes. The capacity is `smallest` times a power
-    of two.
-    """
+    """Allocates offsets within `capacity` bytes, which must be `smallest` times a power of two."""
 
     def __init__(self, capacity: int, smallest: int) -> None:
         ratio = capacity // smallest
@@ -20,13 +18,16 @@ class SlotAllocator:
             raise ValueError(f"{capacity} is not a power of two times {smallest}")
         self._smallest = smallest
         self._top = ratio.bit_length() - 1
-        # The free offsets by order. A dict preserves the sequence in which they were freed.
+        # The free offsets for each order. A dict is used because it preserves the order in which
+        # they were freed.
         self._free: list[dict[int, None]] = [{} for _ in range(self._top + 1)]
         self._free[self._top][0] = None
         self._taken: dict[int, int] = {}
 
     def take(self, size: int) -> int | None:
-        """Return the offset of a block of at least `size` bytes, or None if no block is free."""
+        """Return the offset of a block with at least `size` bytes, or None if no such block is
+        free.
+        """
         wanted = max(0, (-(-size // self._smallest) - 1).bit_length())
         order = next((o for o in range(wanted, self._top + 1) if self._free[o]), None)
         if order is None:
@@ -39,7 +40,7 @@ class SlotAllocator:
         return offset
 
     def free(self, offset: int) -> None:
-        """Free a block. Raises `KeyError` if the block is not in use."""
+        """Free a block. Raises `KeyError` if the block isn't in use."""
         order = self._taken.pop(offset)
         while order < self._top:
             buddy = offset ^ (self._smallest << order)
@@ -52,5 +53,5 @@ class SlotAllocator:
 
     @property
     def taken(self) -> int:
-        """The number of blocks that are in use."""
+        """The number of blocks in use."""
         return len(self._taken)

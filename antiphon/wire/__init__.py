@@ -1,1 +1,1 @@
-"""Wire formats: tensor blobs, proto conversion and gRPC status."""
+"""Wire formats, including tensor blobs, proto conversion and gRPC status."""

@@ -1,14 +1,14 @@
-"""The tensor blob, an encoding of named tensors that all transports use.
+"""The tensor blob, an encoding for named tensors that is used by all transports.
 
 A blob consists of magic bytes (4 bytes), the length of the header (uint32, little endian), a
 msgpack header, and the tensors. Each tensor is preceded by padding, so that it starts at a multiple
-of 64 bytes from the start of the blob. Views of the tensors are therefore aligned if the blob is.
-Small blobs are sent inline and are not aligned, so their tensors only start at multiples of 16
+of 64 bytes from the start of the blob. If the blob is aligned, views of its tensors are aligned as
+well. Small blobs are sent inline and aren't aligned, so their tensors only start at multiples of 16
 bytes.
 
-The header contains a list of (name, dtype, shape, offset) and a small map of strings. The data is
-little endian and C contiguous. Decoding copies no data. It checks every length, offset and dtype
-against the available bytes, and raises `DataLoss` if there is any inconsistency.
+The header contains a list of (name, dtype, shape, offset), and a small map of strings. The data is
+little endian and C contiguous. Decoding doesn't copy any data. It compares every length, offset and
+dtype with the available bytes, and raises `DataLoss` if they don't match.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_HEADER_BYTES = 1 << 20
 MAX_METADATA_ENTRIES = 64
 MAX_METADATA_BYTES = 4096
 
-# Small layouts are cached because most chunks of an edge have the same shapes.
+# Small layouts are cached, because most of an edge's chunks have the same shapes.
 KEPT = 1024
 KEPT_TENSORS = 8
 KEPT_HEADER_BYTES = 512
@@ -56,7 +56,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A tensor in the header. `offset` is relative to the start of the blob."""
+    """A tensor's entry in the header. `offset` is relative to the start of the blob."""
 
     name: str
     dtype: str
@@ -81,7 +81,7 @@ _Signature = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A blob without its tensors. It consists of the head and the padding before each tensor."""
+    """A blob without its tensors, which leaves the head and the padding before each tensor."""
 
     head: bytes
     paddings: tuple[bytes, ...]
@@ -90,7 +90,7 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A tensor that a validated header describes. It ends at byte `end` of the blob."""
+    """A tensor from a validated header. It ends at byte `end` of the blob."""
 
     name: str
     dtype: np.dtype
@@ -100,10 +100,10 @@ class _Place:
 
 
 class Encoding:
-    """A blob whose layout has been computed but whose bytes have not been written yet.
+    """A blob with a computed layout, whose bytes haven't been written yet.
 
-    Raises `ValueError` if the format does not support a dtype or a size. This is an error of the
-    caller, not of the connection.
+    Raises `ValueError` if the format doesn't support a dtype or a size. This is a mistake of the
+    caller, not a problem with the connection.
     """
 
     def __init__(self, tensors: Tensors, metadata: Mapping[str, str] | None = None) -> None:
@@ -121,9 +121,7 @@ class Encoding:
         self.size_bytes = self._layout.size_bytes
 
     def write_into(self, buffer: memoryview) -> None:
-        """Write the blob to the start of a writable buffer. The padding bytes are left
-        unchanged.
-        """
+        """Write the blob to the start of a writable buffer. Padding bytes are left as they are."""
         target = np.frombuffer(buffer, np.uint8)
         head = self._layout.head
         target[: len(head)] = np.frombuffer(head, np.uint8)
@@ -142,8 +140,8 @@ class Encoding:
         return b"".join(pieces)
 
     def frames(self, frame_bytes: int) -> Iterator[list[memoryview]]:
-        """Yield the blob in pieces of `frame_bytes` bytes without copying it. The last piece may be
-        shorter.
+        """Yield the blob in pieces of `frame_bytes` bytes, without copying it. The last piece may
+        be shorter.
         """
         frame: list[memoryview] = []
         room = frame_bytes
@@ -165,14 +163,14 @@ class Encoding:
 
 
 def encode(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> bytes:
-    """Return the blob for these tensors, or b"" if there are none. Raises `ValueError` if the
-    format does not support a tensor.
+    """Return the blob for these tensors, or b"" if there are no tensors. Raises `ValueError` if the
+    format doesn't support one of them.
     """
     return Encoding(tensors, metadata).to_bytes() if tensors or metadata else b""
 
 
 def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
-    """Return read-only views of the tensors in a blob, without copying them. Raises `DataLoss` if
+    """Return read-only views of a blob's tensors, without copying any data. Raises `DataLoss` if
     the blob is malformed.
     """
     size = len(blob)
@@ -182,8 +180,8 @@ def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
     header = _header_bytes(view)
     places = (_kept_places if len(header) <= KEPT_HEADER_BYTES else _places)(header)
     tensors: dict[str, Tensor] = {}
-    # A tensor keeps the whole blob alive, but only counts with its own size. The number of bytes
-    # that belong to no tensor is therefore limited.
+    # A tensor keeps the whole blob alive, but only its own size is counted. For this reason, the
+    # number of bytes that don't belong to any tensor is limited.
     unclaimed = size - _PREFIX.size - len(header) - ALIGNMENT
     for place in places:
         if place.end > size:
@@ -197,9 +195,7 @@ def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
 
 
 def read_metadata(blob: bytes | bytearray | memoryview) -> dict[str, str]:
-    """Return the metadata of a blob, which may be empty. Raises `DataLoss` if the blob is
-    malformed.
-    """
+    """Return a blob's metadata, which may be empty. Raises `DataLoss` if the blob is malformed."""
     if not len(blob):
         return {}
     return _read_header(_header_bytes(memoryview(blob).cast("B").toreadonly())).metadata
@@ -217,8 +213,8 @@ def _metadata_is_too_large(metadata: Mapping[str, str]) -> bool:
 
 
 def _most_bytes(tensors: int, payload_bytes: int, metadata: Mapping[str, str]) -> int:
-    """Return an upper limit for the size of the blob, and therefore for every offset in the
-    header.
+    """Return an upper bound for the size of the blob, which is also an upper bound for the offsets
+    in the header.
     """
     around = ALIGNMENT + 2 * MAX_NAME_BYTES
     most_metadata = 2 * MAX_METADATA_BYTES if metadata else 0
@@ -226,11 +222,11 @@ def _most_bytes(tensors: int, payload_bytes: int, metadata: Mapping[str, str]) -
 
 
 def _layout(signature: _Signature, metadata: dict[str, str]) -> _Layout:
-    """Compute the layout. Raises `ValueError` if the format does not support a tensor."""
+    """Compute the layout. Raises `ValueError` if the format doesn't support a tensor."""
     _check(signature)
     sizes = [dtype.itemsize * math.prod(shape) for _, dtype, shape in signature]
     most_bytes = _most_bytes(len(signature), sum(sizes), metadata)
-    # The size of the header is determined by encoding it with the largest possible offsets first.
+    # First encode the header with the largest possible offsets to find out how large it is.
     header = _Header(_entries(signature, [most_bytes] * len(signature)), metadata)
     end = _PREFIX.size + len(_encoder.encode(header))
     alignment = SMALL_ALIGNMENT if sum(sizes) < SMALL_BYTES else ALIGNMENT
@@ -251,7 +247,7 @@ def _kept_layout(signature: _Signature) -> _Layout:
 
 
 def _check(signature: _Signature) -> None:
-    """Raise `ValueError` if the format does not support one of the tensors."""
+    """Raise `ValueError` if the format doesn't support one of the tensors."""
     if len(signature) > MAX_TENSORS:
         raise ValueError(f"at most {MAX_TENSORS} tensors in a blob, got {len(signature)}")
     for name, dtype, shape in signature:
@@ -267,14 +263,14 @@ def _entries(signature: _Signature, offsets: Sequence[int]) -> tuple[_Entry, ...
 
 
 def _bytes_of(array: Tensor) -> npt.NDArray[np.uint8]:
-    """Return the bytes of a contiguous tensor without copying them. This also works for bfloat16,
-    which has no buffer interface.
+    """Return the bytes of a contiguous tensor without copying them. This works even for bfloat16,
+    which doesn't support the buffer interface.
     """
     return array.reshape(-1).view(np.uint8)
 
 
 def _header_bytes(view: memoryview) -> bytes:
-    """Return the header of a blob without decoding it."""
+    """Return a blob's header without decoding it."""
     if len(view) < _PREFIX.size:
         raise DataLoss(f"blob: {len(view)} bytes are too few for a header")
     magic, header_bytes = _PREFIX.unpack_from(view)
@@ -286,7 +282,7 @@ def _header_bytes(view: memoryview) -> bytes:
 
 
 def _read_header(header_bytes: bytes) -> _Header:
-    """Return the header of a blob after validating it."""
+    """Return a blob's header after validating it."""
     try:
         header = _decoder.decode(header_bytes)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -299,8 +295,8 @@ def _read_header(header_bytes: bytes) -> _Header:
 
 
 def _places(header_bytes: bytes) -> tuple[_Place, ...]:
-    """Return the tensors that a header describes. They are validated as far as is possible without
-    the data.
+    """Return the tensors that a header describes. They are validated as far as possible without
+    looking at the data.
     """
     places = {}
     for entry in _read_header(header_bytes).entries:
@@ -321,7 +317,7 @@ def _place(entry: _Entry) -> _Place:
         raise DataLoss(f"blob: a tensor's name has more than {MAX_NAME_BYTES} bytes")
     if len(entry.shape) > MAX_DIMENSIONS or any(size < 0 for size in entry.shape):
         raise DataLoss(f"blob: tensor {entry.name!r} has the shape {entry.shape}")
-    # An empty tensor has no bytes that would limit its other dimensions.
+    # If a tensor has no bytes, its other dimensions have to be limited explicitly.
     if math.prod(size or 1 for size in entry.shape) > MAX_EMPTY_SIZE and 0 in entry.shape:
         raise DataLoss(f"blob: tensor {entry.name!r} is empty and has the shape {entry.shape}")
     if entry.offset < 0 or entry.offset % SMALL_ALIGNMENT:

@@ -1,11 +1,11 @@
 """The checksum at the end of every message between services.
 
 TCP's checksum misses about one in ten thousand corrupted segments, and the memory of proxies and
-network cards is not protected at all. A flipped byte in a codec frame would be audible. TLS would
+network cards isn't protected at all. A flipped byte in a codec frame would be audible. TLS would
 detect it, but TLS is optional. On a link, the checksum follows the message. Everywhere else, it is
-the last field of the message. Generated code skips this field because its number is unknown, so any
-client can read the services' messages. A client that only uses generated code sends no checksum,
-and stages accept its session requests nevertheless.
+the last field of the message. Its field number is unknown to generated code, which therefore
+ignores it, so any client can read the services' messages. A client that uses only generated code
+doesn't send a checksum, but stages accept its session requests anyway.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from google.protobuf.message import Message
 from antiphon.errors import DataLoss, Unavailable
 
 CHECKSUM_BYTES = 4
-# The tag of the largest possible field number, encoded as a varint.
+# The tag with the highest possible field number, encoded as a varint.
 _TAG = b"\xfd\xff\xff\xff\x0f"
 _MESSAGE = TypeVar("_MESSAGE")
 _PROTO = TypeVar("_PROTO", bound=Message)
 
 
 class CorruptMessage:
-    """Represents a received message that was corrupted.
+    """Stands for a received message that was corrupted.
 
-    For a message that cannot be parsed, gRPC itself would yield None or fail with an unknown
-    status.
+    If a message couldn't be parsed, gRPC itself would yield None or fail with an unknown status.
     """
 
 
 def checksum_of(*pieces: bytes | memoryview) -> bytes:
-    """Return the checksum of a message that consists of several pieces. It is zlib's CRC-32 in
-    little-endian order.
+    """Return the checksum of a message that consists of several pieces. The checksum is zlib's
+    CRC-32 in little-endian order.
     """
     checksum = 0
     for piece in pieces:
@@ -45,8 +44,8 @@ def checksum_of(*pieces: bytes | memoryview) -> bytes:
 
 
 def checked(raw: bytes) -> int:
-    """Return the length of a message without its checksum. Raises `DataLoss` if the checksum does
-    not match.
+    """Return the length of a message without its checksum. Raises `DataLoss` if the checksum
+    doesn't match.
     """
     end = len(raw) - CHECKSUM_BYTES
     if end < 0 or checksum_of(memoryview(raw)[:end]) != raw[end:]:
@@ -55,24 +54,24 @@ def checked(raw: bytes) -> int:
 
 
 def to_bytes(message: Message) -> bytes:
-    """Serialize a message and append its checksum. Links use this format."""
+    """Serialize a message and append its checksum. This is the format that links use."""
     data = message.SerializeToString()
     return data + checksum_of(data)
 
 
 def to_field(message: Message) -> bytes:
-    """Serialize a message with its checksum as the last field. Generated code skips this field."""
+    """Serialize a message with a checksum as its last field. Generated code ignores this field."""
     data = message.SerializeToString() + _TAG
     return data + checksum_of(data)
 
 
 def reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMessage]:
-    """Return a deserializer for messages that `to_bytes` serialized."""
+    """Return a deserializer for messages that were serialized by `to_bytes`."""
     return _reader(kind, b"")
 
 
 def field_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMessage]:
-    """Return a deserializer for messages that `to_field` serialized."""
+    """Return a deserializer for messages that were serialized by `to_field`."""
     return _reader(kind, _TAG)
 
 
@@ -88,15 +87,15 @@ def _reader(kind: type[_PROTO], ending: bytes) -> Callable[[bytes], _PROTO | Cor
 
 
 def tolerant_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMessage]:
-    """Return a deserializer for messages that `to_field` serialized. Messages without a checksum
-    are accepted as well.
+    """Return a deserializer for messages that were serialized by `to_field`, or that have no
+    checksum.
     """
     strict = field_reader(kind)
 
     def read(raw: bytes) -> _PROTO | CorruptMessage:
         tag = raw[-len(_TAG) - CHECKSUM_BYTES : -CHECKSUM_BYTES]
-        # The tag itself may be corrupted, so a tag with a single wrong byte still counts as a
-        # checksum.
+        # The tag itself may have been corrupted, so a tag with a single wrong byte is still treated
+        # as a checksum.
         if sum(map(eq, _TAG, tag)) < len(_TAG) - 1:
             return kind.FromString(raw)
         return strict(raw)
@@ -105,9 +104,7 @@ def tolerant_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMes
 
 
 def intact(message: _MESSAGE | CorruptMessage) -> _MESSAGE:
-    """Return the message. Raises `Unavailable`, which is retryable, if the message was
-    corrupted.
-    """
+    """Return the message. If it was corrupted, raises `Unavailable`, which is retryable."""
     if isinstance(message, CorruptMessage):
         raise Unavailable("a message came damaged")
     return message

@@ -1,7 +1,7 @@
-"""Conversion between chunks and proto messages.
+"""Converts chunks to and from proto messages.
 
-When a chunk is read, properties that proto types cannot guarantee are validated, such as its flags
-and the size of its payload. A malformed chunk raises `DataLoss`.
+When a message is converted to a chunk, everything that proto types can't guarantee is validated,
+such as flags and the payload size. If a chunk is malformed, `DataLoss` is raised.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from antiphon.wire.convert import finish_reason_from_proto, finish_reason_to_pro
 
 
 def chunk_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
-    """Convert a chunk to a message that contains its tensors inline."""
+    """Convert a chunk to a message with inline tensors."""
     proto = chunk_pb2.Chunk()
     put_chunk(chunk, proto)
     return proto
 
 
 def put_chunk(chunk: Chunk, proto: chunk_pb2.Chunk) -> None:
-    """Write a chunk with its tensors inline into an empty message."""
+    """Write a chunk with inline tensors to an empty message."""
     _put_address(chunk, proto)
     if chunk.tensors:
         data = blob.encode(chunk.tensors)
@@ -31,7 +31,7 @@ def put_chunk(chunk: Chunk, proto: chunk_pb2.Chunk) -> None:
 
 
 def address_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
-    """Convert a chunk to a message without its tensors. A transport adds their location."""
+    """Convert a chunk to a message without its tensors. A transport then adds their location."""
     proto = chunk_pb2.Chunk()
     _put_address(chunk, proto)
     return proto
@@ -54,10 +54,10 @@ def _put_address(chunk: Chunk, proto: chunk_pb2.Chunk) -> None:
 
 
 def chunk_from_proto(proto: chunk_pb2.Chunk, payload: bytes | memoryview | None = None) -> Chunk:
-    """Convert a message to a chunk whose tensors are read-only views. Raises `DataLoss` if it is
-    malformed.
+    """Convert a message to a chunk whose tensors are read-only views. Raises `DataLoss` if the
+    message is malformed.
 
-    `payload` is the blob that was received over a transport. If it is None, the tensors are inline.
+    `payload` is the blob received through a transport, or None if the tensors are inline.
     """
     if max(len(proto.session_id), len(proto.edge)) > MAX_NAME:
         raise DataLoss(f"chunk: session_id and edge may have {MAX_NAME} characters each")
@@ -82,7 +82,7 @@ def chunk_from_proto(proto: chunk_pb2.Chunk, payload: bytes | memoryview | None 
 
 
 def inline_bytes(proto: chunk_pb2.Chunk) -> bytes:
-    """Return the bytes of the payload, or b"" if there is none. Raises `DataLoss` if they are not
+    """Return the bytes of the payload, or b"" if there is none. Raises `DataLoss` if they aren't
     inline.
     """
     if not proto.HasField("payload"):

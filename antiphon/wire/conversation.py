@@ -1,9 +1,9 @@
-"""Conversion between conversations and the messages of `converse.proto`. The client and the gateway
-use it.
+"""Converts conversations to and from the messages in `converse.proto`. It is used by both the
+client and the gateway.
 
-A value and its message have the same field names, so a new type of event only needs a row in
-`EVENTS`. An unknown event is converted to None. If a message lacks a field, the value's default
-applies.
+The fields of a value have the same names as those of its message, so a new type of event only needs
+a row in `EVENTS`. Unknown events are converted to None. If a message lacks a field, the value's
+default is used.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ EVENTS: Mapping[str, type[Any]] = {
     "response_item_ended": talk.ResponseItemDone,
     "response_ended": talk.ResponseDone,
 }
-"""Maps fields of `ConverseResponse` to events."""
+"""Maps the fields of `ConverseResponse` to event classes."""
 PARTS: Mapping[str, type[Any]] = {
     "text": str,
     "recorded": talk.RecordedPart,
@@ -61,7 +61,7 @@ PARTS: Mapping[str, type[Any]] = {
     "call": FunctionCall,
     "result": talk.CallResultPart,
 }
-"""Maps fields of `ItemContent` to parts of an item."""
+"""Maps the fields of `ItemContent` to the parts of an item."""
 _KINDS: Mapping[str, type[Any]] = {
     "ConversationItem": talk.Item,
     "ConversationResponse": talk.ConversationReply,
@@ -73,8 +73,8 @@ _RENAMED = {"parts": "contents"}
 
 
 def event_to_proto(event: object) -> converse_pb2.ConverseResponse:
-    """Convert an event to a message. The event may be an instance of a subclass of a class in
-    `EVENTS`.
+    """Convert an event to a message. The event may also be an instance of a subclass of one of the
+    classes in `EVENTS`.
     """
     message = converse_pb2.ConverseResponse()
     kind: Any = type(event)
@@ -86,7 +86,7 @@ def event_to_proto(event: object) -> converse_pb2.ConverseResponse:
 def event_from_proto(
     message: converse_pb2.ConverseResponse,
 ) -> talk.TalkEvent | talk.ConversationSaved | None:
-    """Convert a message to an event. Returns None if this version does not know the event.
+    """Convert a message to an event. Returns None if this version doesn't know the event.
 
     Raises `DataLoss` if the message is malformed.
     """
@@ -148,8 +148,8 @@ def settings_from_proto(message: converse_pb2.ConversationSettings) -> talk.Held
 
 
 def option_from_proto(option: options_pb2.OptionInput) -> str | float | bytes:
-    """Return a text, a number or an audio file. If the value is from a later version, the result is
-    an empty text.
+    """Return a text, a number or an audio file. If the kind of value was introduced in a later
+    version, the result is an empty text.
     """
     match option.WhichOneof("value"):
         case "number":
@@ -171,7 +171,7 @@ def _row(table: Mapping[str, type[Any]], value: object) -> str:
 
 
 class _Shared(NamedTuple):
-    """A field that exists both in a value and in its message."""
+    """A field that a value and its message have in common."""
 
     value_name: str
     name: str
@@ -181,7 +181,7 @@ class _Shared(NamedTuple):
 
 @functools.cache
 def _shared(kind: Any, descriptor: Descriptor) -> tuple[_Shared, ...]:
-    """Return the fields that exist both in a value and in its message."""
+    """Return the fields that a value and its message have in common."""
     shared = []
     for field in fields(kind):
         name = _RENAMED.get(field.name, field.name)
@@ -262,7 +262,7 @@ def _read_one(value: Any, described: FieldDescriptor) -> Any:
         case "ConversationSettings":
             return settings_from_proto(value)
         case "ItemContent":
-            # A part that was introduced in a later version is read as empty text.
+            # If the kind of part was introduced in a later version, it is read as empty text.
             field = value.WhichOneof("content") or "text"
             return value.text if field == "text" else _read(getattr(value, field), PARTS[field])
         case name:
@@ -277,8 +277,8 @@ def _prefix(enum: EnumDescriptor) -> str:
 
 
 def _word(enum: EnumDescriptor, number: int) -> str:
-    """Return the name of an enum constant in lower case and without its prefix, or an empty string
-    if it is unknown.
+    """Return the name of an enum constant in lower case, without its prefix. If the constant is
+    unknown, returns an empty string.
     """
     known = enum.values_by_number.get(number) if number else None
     return known.name.removeprefix(_prefix(enum)).lower() if known is not None else ""

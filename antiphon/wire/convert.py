@@ -1,8 +1,8 @@
-"""Conversion of settings and errors to and from proto messages.
+"""Converts settings and errors to and from proto messages.
 
-Chunks are converted in chunks.py, which needs numpy. When a message is read, properties that proto
-types cannot guarantee are validated, such as ranges. An invalid value raises `InvalidArgument` with
-its field.
+Chunks are converted in chunks.py, which requires numpy. When a message is read, everything that
+proto types can't guarantee is validated, such as the range of a number. If a value is invalid,
+`InvalidArgument` is raised with the name of its field.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from antiphon.values.segment import ChunkPolicy, Delivery, FinishReason
 
 MAX_FRAMES_PER_CHUNK = 1 << 16
 MAX_RAMP = 64
-# Errors are sent in the trailing metadata, which gRPC limits to 8 KiB. The metadata contains the
-# text twice: in a status line, in which one byte may become three, and in a base64-encoded message.
+# Errors are sent as trailing metadata, which gRPC limits to 8 KiB. The text appears there twice. In
+# the status line, one byte can become three. The other copy is in a base64-encoded message.
 MAX_ERROR_TEXT_BYTES = 1024
 MAX_ERROR_NAME_BYTES = 256
 
@@ -54,7 +54,7 @@ def finish_reason_to_proto(reason: FinishReason | None) -> chunk_pb2.FinishReaso
 
 
 def finish_reason_from_proto(proto: chunk_pb2.FinishReason.ValueType) -> FinishReason | None:
-    """Return the reason, or None if the proto value is unspecified or unknown."""
+    """Return the reason, or None if the proto value is unspecified or not known."""
     return _FINISH_FROM_PROTO.get(proto)
 
 
@@ -65,7 +65,7 @@ def delivery_to_proto(delivery: Delivery) -> session_pb2.Delivery.ValueType:
 
 def delivery_from_proto(proto: session_pb2.Delivery.ValueType) -> Delivery | None:
     """Return the delivery, or None if the proto value is unspecified. Raises `InvalidArgument` if
-    it is unknown.
+    the value is not known.
     """
     if proto == session_pb2.DELIVERY_UNSPECIFIED:
         return None
@@ -75,8 +75,8 @@ def delivery_from_proto(proto: session_pb2.Delivery.ValueType) -> Delivery | Non
 
 
 def error_to_proto(error: AntiphonError) -> session_pb2.SessionError:
-    """Convert an error to a message. Long texts are shortened so that they fit into the
-    metadata.
+    """Convert an error to a message. Long texts are shortened, because the metadata has a size
+    limit.
     """
     return session_pb2.SessionError(
         code=_CODE_TO_PROTO[error.code],
@@ -89,7 +89,9 @@ def error_to_proto(error: AntiphonError) -> session_pb2.SessionError:
 
 
 def error_from_proto(proto: session_pb2.SessionError) -> AntiphonError:
-    """Convert a message to an exception. An unknown code becomes `Internal`."""
+    """Convert a message to an exception. If the error code is not known, the result is
+    `Internal`.
+    """
     code = _CODE_FROM_PROTO.get(proto.code)
     kind = Internal if code is None else ERROR_BY_CODE[code]
     return kind(
@@ -97,13 +99,13 @@ def error_from_proto(proto: session_pb2.SessionError) -> AntiphonError:
         field=proto.field,
         stage=proto.stage,
         edge=proto.edge,
-        # The value becomes an HTTP header, so invalid numbers are dropped.
+        # This value ends up in an HTTP header, so invalid numbers are dropped.
         retry_after_s=proto.retry_after_s if 0.0 <= proto.retry_after_s < math.inf else 0.0,
     )
 
 
 def sampling_to_proto(request: SamplingRequest) -> session_pb2.Sampling:
-    """Convert a request to a message. Settings that are None are omitted."""
+    """Convert a request to a message. Settings whose value is None are left out."""
     proto = session_pb2.Sampling(stop=request.stop)
     for name in _SETTINGS:
         value = getattr(request, name)
@@ -113,8 +115,8 @@ def sampling_to_proto(request: SamplingRequest) -> session_pb2.Sampling:
 
 
 def sampling_from_proto(proto: session_pb2.Sampling, *, field: str = "sampling") -> SamplingRequest:
-    """Convert a message to a request. Raises `InvalidArgument` if a value is invalid. The error's
-    `field` starts with `field`.
+    """Convert a message to a request. If a value is invalid, `InvalidArgument` is raised with a
+    field name that starts with `field`.
     """
 
     given = {each.name: value for each, value in proto.ListFields() if each.name != "stop"}
@@ -131,13 +133,13 @@ def policy_to_proto(policy: ChunkPolicy) -> session_pb2.ChunkPolicy:
 
 def policy_from_proto(proto: session_pb2.ChunkPolicy) -> ChunkPolicy:
     """Convert a message to a chunk policy. Raises `InvalidArgument` if a size is out of range."""
-    # One size more than allowed is read, so that the check below notices if there are too many.
+    # Read one more size than allowed, so that the check below notices if there are too many.
     ramp = tuple(proto.ramp[: MAX_RAMP + 1])
     return checked_policy(ChunkPolicy(first=proto.first, ramp=ramp, steady=proto.steady))
 
 
 def checked_policy(policy: ChunkPolicy) -> ChunkPolicy:
-    """Return the policy. Raises `InvalidArgument` if it does not fit into a message."""
+    """Return the policy. Raises `InvalidArgument` if it can't be represented in a message."""
     sizes = (policy.first, *policy.ramp, policy.steady)
     if len(policy.ramp) > MAX_RAMP or not all(map(_is_chunk_size, sizes)):
         raise InvalidArgument(
@@ -154,7 +156,7 @@ def _is_chunk_size(size: object) -> bool:
 
 
 def _cut(text: str, most_bytes: int) -> str:
-    """Return the text. If it is longer than `most_bytes` bytes of UTF-8, its middle is left out."""
+    """Return the text. If it takes more than `most_bytes` bytes in UTF-8, the middle is removed."""
     most = most_bytes
     while len((cut := shortened(text, most)).encode(errors="replace")) > most_bytes:
         most = most * 3 // 4

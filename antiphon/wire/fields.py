@@ -1,7 +1,7 @@
-"""Counts the fields of a serialized message before the message is parsed.
+"""Counts the fields of a serialized message without parsing it.
 
-A field of two bytes takes up more than a hundred bytes after parsing, and the GIL is held during
-parsing. For this reason, the fields of messages from untrusted clients are counted first.
+A field of two bytes takes up more than a hundred bytes once it has been parsed, and parsing holds
+the GIL. For this reason, the fields of messages from untrusted clients are counted first.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
 def check_fields(data: bytes, descriptor: Descriptor, most: int) -> None:
-    """Raise `InvalidArgument` if the message has more than `most` fields, including the fields of
-    nested messages.
+    """Raise `InvalidArgument` if the message has more than `most` fields. Fields of nested messages
+    count as well.
 
-    Each packed number counts as one field. The error is also raised if the bytes are not a valid
+    Each packed number counts as one field. The error is also raised if the bytes aren't a valid
     message.
     """
     count = 0
@@ -55,7 +55,7 @@ def check_fields(data: bytes, descriptor: Descriptor, most: int) -> None:
 
 
 def _varint(data: bytes, place: int, end: int) -> tuple[int, int]:
-    """Return the varint at `place` and the index of the byte after it."""
+    """Return the varint that starts at `place`, and the index of the byte after it."""
     number = 0
     for index in range(min(_MAX_VARINT_BYTES, end - place)):
         byte = data[place + index]

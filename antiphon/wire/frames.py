@@ -1,9 +1,9 @@
-"""Serialization of link requests, with a fast path for payload frames.
+"""Serializes the requests of links, with a fast path for payload frames.
 
-A frame is encoded just as protobuf encodes `LinkRequest.frame`, but its bytes are only copied once
-when writing, and not at all when reading. Protobuf would copy them three more times when writing
-and two more times when reading. All other requests are serialized by protobuf. Each message is
-followed by a checksum (`checksum.py`).
+A frame is encoded in the same way in which protobuf encodes `LinkRequest.frame`. However, its bytes
+are copied only once when it is written, and not at all when it is read. With protobuf, there would
+be three more copies when writing and two when reading. All other requests are serialized by
+protobuf. Every message is followed by a checksum (`checksum.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antiphon.wire import checksum
 from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.stubs import STAGE_SERVICE
 
-# Tags, which consist of a field number and a wire type.
+# Each tag consists of a field number and a wire type.
 _FRAME, _DATA = (
     stage_pb2.LinkRequest.FRAME_FIELD_NUMBER << 3 | 2,
     chunk_pb2.PayloadFrame.DATA_FIELD_NUMBER << 3 | 2,
@@ -29,8 +29,8 @@ _FRAME, _DATA = (
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A part of a payload that has `total_bytes` bytes. `pieces` contain the bytes of the frame, in
-    order.
+    """Part of a payload that has a total size of `total_bytes` bytes. `pieces` contains the bytes
+    of the frame, in order.
     """
 
     transfer: int
@@ -65,7 +65,7 @@ def message_to_bytes(message: LinkMessage) -> bytes:
 
 
 def message_from_bytes(raw: bytes) -> CameOnLink:
-    """Parse a request. If it is a frame, its piece is a view of `raw`."""
+    """Parse a request. If it is a frame, its only piece is a view of `raw`."""
     try:
         end = checksum.checked(raw)
     except DataLoss:
@@ -80,8 +80,8 @@ def message_from_bytes(raw: bytes) -> CameOnLink:
 
 
 def as_frame(message: LinkMessage) -> Frame | None:
-    """Return the message as a frame, or None if it is not one. This works for the results of both
-    parsers.
+    """Return the message as a frame, or None if it isn't one. It may have been parsed by either
+    parser.
     """
     if isinstance(message, Frame):
         return message
@@ -91,7 +91,7 @@ def as_frame(message: LinkMessage) -> Frame | None:
 
 
 def link_call(channel: grpc.aio.Channel, written: Callable[[int], None]) -> LinkCall:
-    """Open a `Link` stream. `written` is called with the size of every message that is written."""
+    """Open a `Link` stream. `written` is called with the size of each message that is written."""
 
     def serialize(message: LinkMessage) -> bytes:
         data = message_to_bytes(message)
@@ -109,11 +109,12 @@ def link_call(channel: grpc.aio.Channel, written: Callable[[int], None]) -> Link
 def add_stage_service(
     servicer: stage_pb2_grpc.StageServiceServicer, server: grpc.aio.Server
 ) -> None:
-    """Register the service with checksums. For `Link`, this avoids the copies that protobuf makes.
+    """Register the service with checksums. For `Link`, this avoids the copies that protobuf would
+    make.
 
-    gRPC looks for methods that are registered by name first, and then for generic handlers. If
-    there are several, the last registration by name and the first generic handler apply. Older
-    versions of gRPC have only generic handlers.
+    gRPC first looks for methods that were registered by name, and then for generic handlers. If
+    there are several, the last registration by name and the first generic handler are used. Older
+    versions of gRPC support only generic handlers.
     """
     handlers: dict[str, Any] = {
         "Link": grpc.stream_stream_rpc_method_handler(
@@ -150,9 +151,7 @@ def add_stage_service(
 
 
 def _read_frame(data: memoryview, at: int) -> Frame:
-    """Parse a frame whose fields are in the usual order. Frames with a different order are parsed
-    by protobuf.
-    """
+    """Parse a frame whose fields are in the usual order. Any other order is handled by protobuf."""
     numbers = at
     while at < len(data) and data[at] != _DATA:
         _, at = _read_varint(data, at + 1)
@@ -180,8 +179,8 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return the varint at `at` and the index of the byte after it. Raises `DataLoss` if it is
-    malformed.
+    """Return the varint that starts at `at`, and the index of the byte after it. Raises `DataLoss`
+    if the varint is malformed.
     """
     value = shift = 0
     while at < len(data) and shift < 64:

@@ -1,4 +1,4 @@
-"""Conversion of a `History` to and from its message. Sizes are validated when a message is read."""
+"""Converts a `History` to and from its message. The sizes in a message are validated."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Value = TypeVar("Value", bound=np.generic)
 
 
 def history_to_proto(history: History, kinds: tuple[str, ...]) -> session_pb2.History:
-    """Convert the given parts of a history to a message. The names of the parts are `ids`, `frames`
-    and `latents`.
+    """Convert the given parts of a history to a message. Valid parts are `ids`, `frames` and
+    `latents`.
     """
     message = session_pb2.History()
     if "ids" in kinds:
@@ -37,7 +37,7 @@ def history_to_proto(history: History, kinds: tuple[str, ...]) -> session_pb2.Hi
 def history_from_proto(message: session_pb2.History) -> History:
     """Convert a message to a history whose arrays are views of the message's bytes.
 
-    Raises `InvalidArgument` with the field if a size is invalid.
+    If a size is invalid, `InvalidArgument` is raised with the name of the field.
     """
     size = len(message.ids) + len(message.frames) + len(message.latents)
     if size > MAX_HISTORY_BYTES:
@@ -60,7 +60,7 @@ def history_from_proto(message: session_pb2.History) -> History:
 def _rows(
     name: str, data: bytes, dtype: np.dtype[Value], width: int, what: str
 ) -> npt.NDArray[Value]:
-    """Return an array of shape [n, width]. If there is no data, n is 0.
+    """Return an array with the shape [n, width]. If there is no data, n is 0.
 
     Raises `InvalidArgument` if the last row is incomplete.
     """

@@ -1,8 +1,8 @@
-"""Conversion of log probabilities to and from tensors of a text edge.
+"""Converts log probabilities to and from tensors of a text edge.
 
 All tensors grow along axis 0, so the tensors of consecutive chunks can be concatenated. Each row
-represents a token and the k most likely alternatives. `logprob_ids` (int32, shape [n, 1 + k])
-contains their IDs, `logprobs` (float32, shape [n, 1 + k]) contains their log probabilities, and
+contains a token, followed by its k most likely alternatives. `logprob_ids` (int32, shape [n, 1 +
+k]) contains their IDs, `logprobs` (float32, shape [n, 1 + k]) contains their log probabilities, and
 `logprob_sizes` (int32, shape [n, 1 + k]) contains the sizes of their texts. The texts themselves
 are in `logprob_bytes` (uint8, one-dimensional).
 """
@@ -24,7 +24,7 @@ IDS, LOGPROBS, SIZES, BYTES = "logprob_ids", "logprobs", "logprob_sizes", "logpr
 def logprobs_to_tensors(tokens: Sequence[TokenLogprob]) -> dict[str, Tensor]:
     """Convert tokens to tensors. All tokens must have the same number of `top` entries.
 
-    The result is empty if there are no tokens.
+    If there are no tokens, the result is empty.
     """
     if not tokens:
         return {}
@@ -39,7 +39,7 @@ def logprobs_to_tensors(tokens: Sequence[TokenLogprob]) -> dict[str, Tensor]:
 
 
 def logprobs_from_tensors(tensors: Tensors) -> tuple[TokenLogprob, ...]:
-    """Return the tokens in a chunk, which may be none. Raises `DataLoss` if the tensors are
+    """Return the tokens in a chunk. The result may be empty. Raises `DataLoss` if the tensors are
     inconsistent.
     """
     if IDS not in tensors:

@@ -1,6 +1,6 @@
-"""Conversion of options and their values to and from proto messages.
+"""Converts options and their values to and from proto messages.
 
-Unlike convert.py, this module needs numpy.
+Unlike convert.py, this module requires numpy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def option_to_proto(option: Option) -> stage_pb2.OptionDescription:
 
 
 def option_from_proto(proto: stage_pb2.OptionDescription) -> Option | None:
-    """Return the option, or None if this version does not know its kind."""
+    """Return the option, or None if this version doesn't support its kind."""
     kind = _KIND_FROM_PROTO.get(proto.kind)
     if kind is None:
         return None
@@ -57,7 +57,7 @@ def option_from_proto(proto: stage_pb2.OptionDescription) -> Option | None:
 
 
 def option_value_to_proto(value: OptionValue) -> session_pb2.OptionValue:
-    """Convert a value to the message that is sent to a stage."""
+    """Convert a value to a message for a stage."""
     if isinstance(value, str):
         return session_pb2.OptionValue(text=value)
     if isinstance(value, np.ndarray):

@@ -1,7 +1,7 @@
-"""Conversion of errors to and from a gRPC status. The typed error is sent in the trailing metadata.
+"""Converts errors to and from gRPC statuses. The typed error is sent as trailing metadata.
 
-A generic gRPC client receives a matching status code and the message. An antiphon client receives
-an exception of the same type with all of its fields.
+A generic gRPC client receives a suitable status code and the error message. An antiphon client
+receives an exception of the same type, with all of its fields.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from antiphon.wire.convert import error_from_proto, error_to_proto
 ERROR_METADATA_KEY = "antiphon-error-bin"
 
 _STATUS = {
-    # If several errors map to the same status, the last one is used for a status that carries no
-    # typed error.
+    # Several errors can map to the same status. If a status doesn't contain a typed error, the last
+    # of these is used.
     ErrorCode.UNUSABLE_OUTPUT: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
     ErrorCode.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
@@ -42,22 +42,22 @@ _STATUS = {
     ErrorCode.DATA_LOSS: grpc.StatusCode.DATA_LOSS,
     ErrorCode.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
 }
-# gRPC's error messages for a message or metadata that exceeds a limit at either end. gRPC uses
-# RESOURCE_EXHAUSTED for them, but another attempt would exceed the limit as well.
+# gRPC's error messages for a message or metadata that exceeds a size limit at either end. gRPC
+# reports them as RESOURCE_EXHAUSTED, but trying again wouldn't help.
 _TOO_LARGE = re.compile(r"larger than max|metadata size exceeds|(soft|hard) limit", re.IGNORECASE)
-# gRPC's error messages for a call that was ended on this side.
+# gRPC's error messages for a call that was ended on our side.
 _OWN_END = re.compile(r"locally cancelled|channel closed", re.IGNORECASE)
 _CODE = {status: code for code, status in _STATUS.items()}
 
 
 _WRITING_FAILED = "Internal error from Core"
-"""The status that grpc.aio reports if it could not write a message because the call or its
-connection no longer exists.
+"""The status that grpc.aio reports if it couldn't write a message because the call or its
+connection is gone.
 """
 
 
 def is_typed(failure: grpc.RpcError) -> bool:
-    """Return whether a failed call carries an antiphon error."""
+    """Return whether a failed call contains an antiphon error."""
     return isinstance(failure, grpc.Call | grpc.aio.AioRpcError) and any(
         key == ERROR_METADATA_KEY for key, _ in failure.trailing_metadata() or ()
     )
@@ -66,8 +66,8 @@ def is_typed(failure: grpc.RpcError) -> bool:
 def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
     """Return the typed error of a failed call.
 
-    `stage` is used if the error does not name a stage. The caller raises the result with `from
-    failure`.
+    If the error doesn't name a stage, `stage` is used. The caller should raise the result with
+    `from failure`.
     """
     if not isinstance(failure, grpc.Call | grpc.aio.AioRpcError):
         return Internal(str(failure), stage=stage)
@@ -79,7 +79,7 @@ def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
     code, said = _CODE.get(failure.code()), said_by(failure)
     kind = Internal if code is None else ERROR_BY_CODE[code]
     if kind is Cancelled and not _OWN_END.search(said):
-        # A server that is shutting down ends new calls in this way, without any further
+        # This is how a server that is shutting down ends new calls. It doesn't send any other
         # information.
         kind, said = Unavailable, "the server has ended the call"
     if kind is Internal and said == _WRITING_FAILED:
@@ -90,14 +90,14 @@ def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
 
 
 def said_by(failure: grpc.Call | grpc.aio.AioRpcError) -> str:
-    """Return the details of a failed call, or the name of its status if there are no details."""
+    """Return the details of a failed call. If there are none, the name of its status is
+    returned.
+    """
     return failure.details() or failure.code().name.lower()
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: AntiphonError) -> NoReturn:
-    """End the call with the status of the error. The typed error is sent in the trailing
-    metadata.
-    """
+    """End the call with the status for this error. The typed error is sent as trailing metadata."""
     proto = error_to_proto(error)
     metadata = ((ERROR_METADATA_KEY, proto.SerializeToString()),)
     await context.abort(_STATUS[error.code], proto.message, metadata)

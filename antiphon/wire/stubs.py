@@ -1,4 +1,6 @@
-"""Typed stubs for asyncio channels. The generated classes support both types of channel."""
+"""Typed stubs for asyncio channels. The generated classes support both asyncio and synchronous
+channels.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ STAGE_SERVICE = stage_pb2.DESCRIPTOR.services_by_name["StageService"].full_name
 
 
 def stage_stub(channel: grpc.aio.Channel) -> StageServiceAsyncStub:
-    """Return a stub of `StageService` that uses checksums. A corrupted response is returned as a
-    `CorruptMessage`.
+    """Return a stub of `StageService` that uses checksums. If a response is corrupted, a
+    `CorruptMessage` is returned in its place.
     """
     stub: Any = stage_pb2_grpc.StageServiceStub(channel)
     for name, connect, kind in (

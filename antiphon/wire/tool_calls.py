@@ -1,10 +1,11 @@
-"""Function calls as tensors of the edge `tool_calls`. They are sent in pieces as they are
-generated.
+"""Function calls as tensors on the edge `tool_calls`. They are sent piece by piece while they are
+being generated.
 
-`utf8` contains the names and arguments of all pieces, concatenated. `sizes` (int32) has the shape
-[pieces, 3]. A row contains the length of the name in bytes, the length of the arguments in bytes,
-and 1 if the piece ends a call, or 0 otherwise. The tensors of consecutive chunks can therefore be
-concatenated. The IDs of calls are not sent on this edge, because the model does not use them.
+`utf8` contains the names and arguments of all pieces, one after another. `sizes` (int32) has the
+shape [pieces, 3]. Each row contains the length of the name in bytes, the length of the arguments in
+bytes, and a flag that is 1 if the piece ends a call and 0 otherwise. This means that the tensors of
+consecutive chunks can be concatenated. The IDs of calls aren't sent on this edge, because the model
+doesn't use them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from antiphon.values.chunk import Tensor, Tensors
 
 
 class CallPiece(msgspec.Struct, frozen=True):
-    """A piece of a call. A piece with a `name` starts a new call, and all other pieces continue the
-    latest one.
+    """A piece of a call. If it has a `name`, it starts a new call. Otherwise, it continues the
+    current one.
 
-    The `arguments` of all pieces of a call together form the text of a JSON object. A call is only
-    valid after a piece whose `ends` is true. A reply that contains an invalid call fails.
+    Joining the `arguments` of all pieces of a call gives the text of a JSON object. The call is
+    valid only after a piece whose `ends` is true. If a reply contains an invalid call, the reply
+    fails.
     """
 
     name: str
@@ -32,7 +34,7 @@ class CallPiece(msgspec.Struct, frozen=True):
 
 
 def call_pieces_to_tensors(pieces: Sequence[CallPiece]) -> dict[str, Tensor]:
-    """Convert pieces to tensors. The result is empty if there are no pieces."""
+    """Convert pieces to tensors. If there are no pieces, the result is empty."""
     if not pieces:
         return {}
     texts = [(each.name.encode(), each.arguments.encode()) for each in pieces]

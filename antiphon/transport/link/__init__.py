@@ -1,3 +1,3 @@
-"""Links between stage processes. There is a package for the producer's end and one for the
-consumer's end, with parallel modules.
+"""Links between stage processes. The producer's end and the consumer's end are separate packages
+with corresponding modules.
 """

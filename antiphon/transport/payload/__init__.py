@@ -1,1 +1,3 @@
-"""Payload transports. Each of them is one file and one row in `registry.py`."""
+"""Payload transports. Each transport consists of one file in this package and one row in
+`registry.py`.
+"""

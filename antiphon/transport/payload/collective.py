@@ -1,19 +1,19 @@
-"""A payload transport that uses a process group of two ranks, which is created for one connection
-of a link.
+"""A payload transport based on a process group with two ranks, which is created for a single
+connection of a link.
 
-NCCL connects CUDA devices. On a CPU, the same code uses Gloo. There is no global process group. The
-producer runs a TCP store as the rendezvous, and its offer contains the store's address. The
-consumer joins the group, receives a nonce through it, and returns the nonce as proof. By the time
-both sides agree on the transport, it has therefore already carried data. Each payload is a single
-send. Its number and size are announced in a message beforehand, so shapes and sizes can vary. The
-link stays usable during the send, and the chunk follows once the send is complete.
+On CUDA devices, the group uses NCCL. On a CPU, the same code uses Gloo. There is no global process
+group. The producer runs a TCP store as the rendezvous, and offers its address. The consumer joins
+the group, receives a nonce through it, and returns the nonce as proof. By the time the two sides
+agree on this transport, it has therefore already transferred data. Payloads are sent one by one.
+Their number and size are announced in a message beforehand, so shapes and sizes can vary. The link
+stays usable in the meantime, and the chunk is sent once the transfer is complete.
 
-No engine produces or accepts payloads on a device, so payloads would cross the bus two more times.
-For this reason, `auto` never offers this transport.
+No engine produces or accepts payloads on a device, so every payload would cross the bus two more
+times. For this reason, `auto` never offers this transport.
 
-A failure breaks the group (see `process_group`). Both sides then drop it, and the producer offers a
-new group later. Each side runs its blocking calls in order on a single thread. torch takes several
-seconds to import, so it is imported on this thread as well.
+If a transfer fails, the group is broken (see `process_group`). Both sides then drop it, and the
+producer offers a new group later. On each side, blocking calls run in order on a single thread.
+torch is imported on that thread as well, because the import takes several seconds.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAME = NCCL
-"""The name in settings. On a CPU, Gloo is used instead of NCCL."""
+"""The name of this transport in settings, even though a CPU uses Gloo instead of NCCL."""
 
-# How long an offer is valid. The consumer may have to import torch first.
+# How long an offer is valid, in seconds. The consumer may need this time to import torch.
 OFFERED = timedelta(seconds=60)
-# The timeout for requests to the rendezvous.
+# The timeout for requests to the rendezvous, in seconds.
 _ANSWER = timedelta(seconds=5)
-# The additional time in seconds for the consumer's receive after the producer's send.
+# How many seconds longer than the producer's send the consumer's receive may take.
 SETTLE_S = 2.0
 # The timeout in seconds for joining the group.
 PROVED_WITHIN_S = 20.0
@@ -82,7 +82,7 @@ _TRANSFER = struct.Struct("<Q")
 
 
 class CollectiveFallback(enum.StrEnum):
-    """The reasons why a payload was not sent through the group."""
+    """The possible reasons for not sending a payload through the group."""
 
     COLLECTIVE_FAILED = "collective_failed"
     COLLECTIVE_BUSY = "collective_busy"
@@ -95,11 +95,11 @@ def _tensor(buffer: memoryview) -> torch.Tensor:
 
 
 class CollectiveSender(PayloadSender):
-    """The producer's side. It serves the rendezvous and sends the nonce to the rank that joins.
+    """The producer's side. It runs the rendezvous, and sends the nonce to the rank that joins.
 
-    `peer_host` is the host name or the address of the consumer. The offer contains the local
-    address on the route to it. `write` sends a message on the link. Raises `OSError` or
-    `RuntimeError` if the rendezvous cannot be created.
+    `peer_host` is the consumer's host name or address. The offer contains the local address that is
+    used to reach it. `write` sends a message on the link. Raises `OSError` or `RuntimeError` if the
+    rendezvous can't be created.
     """
 
     lost = CollectiveFallback.COLLECTIVE_FAILED
@@ -111,7 +111,7 @@ class CollectiveSender(PayloadSender):
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._host = _address_towards(peer_host)
         self._store = _served(self._host, 0, is_master=True)
-        # A separate store is used, so that waiting for the consumer does not keep the rendezvous
+        # Use a separate store here. Otherwise, waiting for the consumer would keep the rendezvous
         # open.
         store = _served(self._host, self._store.port, is_master=False)
         self._group = Group(store, PRODUCER, device, self._host, OFFERED)
@@ -129,16 +129,18 @@ class CollectiveSender(PayloadSender):
         return stage_pb2.TransportOffer(transport=self.name, descriptor=rendezvous)
 
     def proved(self, proof: bytes) -> bool:
-        """Return whether the consumer received the nonce, which is only sent through the group."""
+        """Return whether the consumer has received the nonce, which is sent only through
+        the group.
+        """
         return hmac.compare_digest(proof, self._nonce)
 
     def pushes(self, encoding: Encoding) -> bool:
-        """Return True, because every payload is a separate send."""
+        """Always return True, because every payload is sent separately."""
         return True
 
     def place(self, encoding: Encoding) -> Placement:
-        """Return a transfer that `push` announces and sends. Raises `NotPlaced` if the group is
-        broken.
+        """Return a transfer that is announced and sent by `push`. Raises `NotPlaced` if the group
+        is broken.
         """
         if self.broken:
             raise NotPlaced(CollectiveFallback.COLLECTIVE_FAILED)
@@ -167,7 +169,7 @@ class CollectiveSender(PayloadSender):
         self._lane.close()
 
     def _note(self, proving: Future[None]) -> None:
-        """Log why the group was not joined. This runs on the lane."""
+        """Log the reason why the consumer didn't join the group. This runs on the lane."""
         if proving.cancelled() or (error := proving.exception()) is None:
             return
         self.broken = True
@@ -190,7 +192,7 @@ class CollectiveReceiver(PayloadReceiver):
         self._receiving: asyncio.Future[memoryview] | None = None
 
     def prove(self) -> bytes:
-        """Join the group and return the nonce that was received. This call blocks. Raises
+        """Join the group, and return the nonce that was received through it. This blocks. Raises
         `RuntimeError` if it fails.
         """
         try:
@@ -199,7 +201,7 @@ class CollectiveReceiver(PayloadReceiver):
             raise RuntimeError("joining the process group took too long") from None
 
     def begin(self, payload: chunk_pb2.Payload) -> None:
-        """Start to receive a transfer that was announced. Raises `DataLoss` if its description is
+        """Start receiving an announced transfer. Raises `DataLoss` if its description is
         invalid.
         """
         if payload.size_bytes > MAX_PAYLOAD_BYTES:
@@ -207,11 +209,11 @@ class CollectiveReceiver(PayloadReceiver):
         (self._transfer,) = descriptor_of(payload, _TRANSFER)
         receiving = self._lane.submit(self._receive, payload.size_bytes)
         self._receiving = asyncio.wrap_future(receiving)
-        # The producer may detect a failure first, in which case it never sends the chunk.
+        # If the producer notices a failure first, it never sends the chunk.
         self._receiving.add_done_callback(_note)
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
-        """Return the blob that was received. Raises `PayloadLost` if the transfer failed."""
+        """Return the received blob. Raises `PayloadLost` if the transfer failed."""
         (transfer,) = descriptor_of(payload, _TRANSFER)
         receiving, self._receiving = self._receiving, None
         if receiving is None or transfer != self._transfer:
@@ -250,9 +252,9 @@ def _note(receiving: asyncio.Future[memoryview]) -> None:
 def join_rendezvous(
     offer: stage_pb2.TransportOffer, device: str
 ) -> tuple[CollectiveReceiver, bytes]:
-    """Return the receiver and the proof. This call blocks.
+    """Return the receiver and its proof. This blocks.
 
-    Raises `OSError`, `RuntimeError` or `ValueError` if the rendezvous cannot be joined.
+    Raises `OSError`, `RuntimeError` or `ValueError` if the group can't be joined.
     """
     if (library := library_for(device)) != offer.transport:
         raise ValueError(f"this process's device {device} is for {library}")
@@ -267,16 +269,16 @@ def join_rendezvous(
 
 
 def _served(host: str, port: int, *, is_master: bool) -> Any:
-    """Return a rendezvous store, which is either its server or a client. Raises `RuntimeError` if
-    it cannot be created.
+    """Return a rendezvous store, either as its server or as a client. Raises `RuntimeError` if it
+    can't be created.
     """
     store = c10d().TCPStore
     return store(host, port, None, is_master=is_master, timeout=_ANSWER, wait_for_workers=False)
 
 
 def _address_towards(host: str) -> str:
-    """Return the address of this host on the route to `host`. Nothing is sent. Raises `OSError` if
-    there is no route.
+    """Return the local address that is used to reach `host`. This doesn't send anything. Raises
+    `OSError` if there is no route.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:

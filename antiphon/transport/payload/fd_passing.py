@@ -1,13 +1,13 @@
-"""Passes a file descriptor to a process on this host that presents a secret.
+"""Passes a file descriptor to another process on this host, provided that it presents a secret.
 
 This uses SCM_RIGHTS over a Unix socket in the abstract namespace. Such a socket has no name in the
-file system, so a killed process leaves nothing behind. The two processes may be in different pid
-and mount namespaces. A process in another network namespace, such as one on another host or in
-another pod, cannot connect at all.
+file system, so a process that is killed doesn't leave anything behind. The two processes may have
+different pid and mount namespaces. A process in a different network namespace, for example on
+another host or in another pod, can't connect at all.
 
-Several alternatives were rejected. /proc/<pid>/fd requires a shared pid namespace. A path in
-/dev/shm remains if a process is killed between creation and attachment. The resource tracker of
-`multiprocessing.shared_memory` unlinks segments that are still in use.
+Several alternatives were considered and rejected. /proc/<pid>/fd requires a shared pid namespace. A
+path in /dev/shm is left behind if a process is killed between creating and attaching it. The
+resource tracker of `multiprocessing.shared_memory` unlinks segments that are still in use.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class FdGiver:
-    """Passes `fd` to all processes that send `secret`. It runs on the current event loop until it
+    """Passes `fd` to every process that sends `secret`. It runs on the current event loop until it
     is closed.
 
-    Raises `OSError` if Unix sockets are not available.
+    Raises `OSError` if Unix sockets aren't available.
     """
 
     def __init__(self, fd: int) -> None:
@@ -52,8 +52,8 @@ class FdGiver:
         self._loop.add_reader(self._listener, self._admit)
 
     def close(self) -> None:
-        """Stop passing the descriptor, which remains open in this process. This may be called
-        several times.
+        """Stop passing the descriptor. It stays open in this process. This can be called more than
+        once.
         """
         while self._sockets:
             self._dismiss(self._sockets.pop())
@@ -87,8 +87,8 @@ class FdGiver:
 
 
 def receive_fd(name: str, secret: bytes) -> int:
-    """Receive the descriptor from the `FdGiver` with the given name. This call blocks. Raises
-    `OSError` if it fails.
+    """Receive the descriptor from the `FdGiver` with this name. This blocks. Raises `OSError` if it
+    fails.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guest:
         guest.settimeout(RECEIVE_TIMEOUT_S)

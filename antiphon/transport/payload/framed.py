@@ -1,9 +1,10 @@
-"""A payload transport that uses gRPC messages. Payloads of up to 1 MiB are inline, and larger ones
-are sent as frames of 1 MiB.
+"""A payload transport that uses gRPC messages. Payloads of up to 1 MiB are sent inline, and larger
+ones as frames of 1 MiB.
 
-The frames precede the message that refers to them, and the receiver collects them in a single
-buffer. A single message of many MiB would be copied several times, and no other message could
-overtake it. The frames of a payload are sent in order, but other messages may be sent in between.
+Frames are sent before the message that refers to them, and the receiver collects them in a single
+buffer. If a large payload were sent as a single message, it would be copied several times, and no
+other message could overtake it. The frames of a payload are sent in order, but other messages may
+be sent in between.
 """
 
 from __future__ import annotations
@@ -48,15 +49,17 @@ class FramedSender(PayloadSender):
         return stage_pb2.TransportOffer(transport=NAME)
 
     def proved(self, proof: bytes) -> bool:
-        """Return True, because the link itself is the proof."""
+        """Always return True. The link itself is proof enough."""
         return True
 
     def pushes(self, encoding: Encoding) -> bool:
-        """Return whether the payload needs more than one frame."""
+        """Return whether the payload is too large for a single frame."""
         return encoding.size_bytes > FRAME_BYTES
 
     def place(self, encoding: Encoding) -> Placement:
-        """Return a payload that is inline, or a transfer whose frames `push` writes."""
+        """Return a payload that is sent inline, or a transfer whose frames are written by
+        `push`.
+        """
         size = encoding.size_bytes
         if not self.pushes(encoding):
             return Placement(chunk_pb2.Payload(size_bytes=size, inline=encoding.to_bytes()))
@@ -82,7 +85,7 @@ class FramedReceiver(PayloadReceiver):
         self._transfer = self._filled = 0
 
     def take(self, frame: Frame) -> None:
-        """Append a frame. Raises `DataLoss` if it is not the next frame of its transfer."""
+        """Append a frame. Raises `DataLoss` if it isn't the next frame of the transfer."""
         if not frame.offset_bytes:
             if frame.total_bytes > MAX_PAYLOAD_BYTES:
                 raise DataLoss(f"link: a payload of {frame.total_bytes} bytes")
@@ -97,7 +100,7 @@ class FramedReceiver(PayloadReceiver):
             self._filled += len(piece)
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
-        """Return the blob that was received. Raises `DataLoss` if it is incomplete."""
+        """Return the received blob. Raises `DataLoss` if it is incomplete."""
         buffer, self._buffer = self._buffer, None
         size = payload.size_bytes
         whole = buffer is not None and len(buffer) == size == self._filled

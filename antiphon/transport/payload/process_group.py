@@ -1,20 +1,20 @@
-"""A process group of two ranks that sends bytes from one to the other. It uses NCCL, or Gloo on a
-CPU.
+"""A process group of two ranks, in which one rank sends bytes to the other. It uses NCCL, or Gloo
+on a CPU.
 
-There is no global process group. A TCP store serves as the rendezvous. Neither library can cancel a
-transfer, so a failure breaks the group, which the other side detects. All functions in this module
-block, except for `Lane.submit` and the `close` methods.
+There is no global process group. A TCP store serves as the rendezvous. Neither library is able to
+cancel a transfer, so any failure breaks the group, which the other side notices. All functions in
+this module block, except for `Lane.submit` and the `close` methods.
 
-Gloo joins on an additional thread. If Gloo times out while it is waiting for the other rank, it
-frees memory that its listener still uses, and crashes with a segmentation fault if the rank
-connects after that. For this reason, Gloo's own timeout is long, and the caller stops waiting
-earlier. A group that is joined later is dropped.
+Gloo joins on an additional thread. If Gloo's wait for the other rank times out, it frees memory
+that its listener still uses. If the rank connects after that, the process crashes with a
+segmentation fault. For this reason, Gloo's own timeout is long, and the caller stops waiting before
+it expires. If the group is joined after that, it is dropped.
 
-NCCL must run without its watchdog, because the watchdog ends the process of a rank whose peer has
-died. torch starts no watchdog in blocking-wait mode. Instead, the waiting thread aborts the
+NCCL has to run without its watchdog, which would end the process of a rank whose peer has died.
+torch doesn't start a watchdog in blocking-wait mode. In this mode, the waiting thread aborts the
 operation and raises an error. Transfers, and copies to and from the device, use a separate stream,
-so no engine waits for them. Joining cannot be interrupted, so it only starts once the other rank is
-known to join. If that rank dies at this point, the thread keeps waiting and is abandoned.
+so no engine has to wait for them. Joining can't be interrupted, so it starts only once the other
+rank is known to join. If that rank dies at this point, the thread keeps waiting and is abandoned.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 NCCL, GLOO = "nccl", "gloo"
 PRODUCER, CONSUMER = 0, 1
 TIMEOUT = timedelta(seconds=5)
-# Gloo's timeout for joining. It is longer than the maximum delay of a rank that still intends to
-# join.
+# Gloo's timeout for joining, in seconds. It is longer than any delay of a rank that still intends
+# to join.
 JOIN_S = 600.0
-# Environment variables that torch reads when a group is created.
+# Environment variables that torch reads when it creates a group.
 _NO_WATCHDOG = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
 _environment = Lock()
 
@@ -45,7 +45,7 @@ Made = TypeVar("Made")
 
 
 def library_for(device: str) -> str:
-    """Return the library that transfers tensors between processes on this type of device."""
+    """Return the library for transfers between processes on this type of device."""
     import torch
 
     on_cuda = torch.device(device).type == "cuda"
@@ -53,7 +53,7 @@ def library_for(device: str) -> str:
 
 
 def c10d() -> Any:
-    """Return `torch.distributed`. Its stubs do not export the names that are used here."""
+    """Return `torch.distributed`. Its type stubs don't export the names that are used here."""
     import torch
 
     return torch.distributed
@@ -62,8 +62,8 @@ def c10d() -> Any:
 class Lane:
     """Runs blocking calls in order on a daemon thread.
 
-    A library call may never return. A daemon thread does not prevent the process from exiting if
-    that happens.
+    A library call may never return. If that happens, a daemon thread doesn't keep the process from
+    exiting.
     """
 
     def __init__(self, name: str) -> None:
@@ -72,8 +72,8 @@ class Lane:
         self._closed = False
 
     def submit(self, call: Callable[..., Made], *arguments: Any) -> Future[Made]:
-        """Return a future for the result of the call. It raises `RuntimeError` if the lane is
-        closed before the call runs.
+        """Return a future for the result of the call. If the lane is closed before the call runs,
+        the future raises `RuntimeError`.
         """
         outcome: Future[Made] = Future()
 
@@ -85,7 +85,7 @@ class Lane:
                     raise RuntimeError("the process group has been left")
                 outcome.set_result(call(*arguments))
             except BaseException as error:
-                # Drop the traceback, because it would keep the store's sockets open for as long as
+                # Drop the traceback. Otherwise, the store's sockets would stay open for as long as
                 # the error exists.
                 outcome.set_exception(error.with_traceback(None))
 
@@ -98,7 +98,7 @@ class Lane:
         return outcome
 
     def close(self) -> None:
-        """Run no further calls. A call that is in progress continues."""
+        """Don't run any more calls. If a call is in progress, it continues."""
         self._closed = True
         self._calls.put(None)
 
@@ -108,8 +108,8 @@ class Lane:
 
 
 class _Joined(Protocol):
-    """A group of a library that both ranks have joined. Transfers raise `RuntimeError` if they
-    fail.
+    """A group that both ranks have joined, using one of the libraries. If a transfer fails, it
+    raises `RuntimeError`.
     """
 
     def send(self, blob: torch.Tensor) -> None:
@@ -121,13 +121,13 @@ class _Joined(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the group. All transfers in progress fail."""
+        """Leave the group. Any transfers in progress fail."""
         ...
 
 
 class Group:
-    """One rank of a group. It joins on first use, after the other rank has arrived within
-    `come_within`.
+    """One rank of a group. It joins when it is first used, after the other rank has arrived within
+    `come_within` seconds.
 
     `host` is the address on which Gloo listens.
     """
@@ -154,22 +154,22 @@ class Group:
         self._group().receive(buffer)
 
     def close(self) -> None:
-        """Leave the group. Transfers of the other rank fail."""
+        """Leave the group, which makes the other rank's transfers fail."""
         if self._joined is not None:
             self._joined.close()
-        # The store is dropped, which closes its sockets, because this object may be part of a
-        # reference cycle.
+        # Drop the store, which closes its sockets. This object may be part of a reference cycle, so
+        # the sockets might otherwise stay open.
         self._joined, self._store, self._closed = None, None, True
 
     def let_go(self, store: Any) -> None:
-        """End this rank's wait for the other rank, by announcing the latter in the same store.
-        Close the group first.
+        """Stop this rank from waiting for the other one, by announcing the other rank in the same
+        store. The group must be closed first.
         """
         store.set(_here(1 - self._rank), b"")
 
     def _group(self) -> _Joined:
-        """Return the group after joining it. A failed attempt to join is final, because the store
-        keeps addresses that are no longer valid.
+        """Join the group if necessary, and return it. If joining fails, it can't be tried again,
+        because the store still contains addresses that are no longer valid.
         """
         joined, store = self._joined, self._store
         if self._closed or store is None:
@@ -187,8 +187,8 @@ class Group:
         return joined
 
     def _join(self, store: Any) -> _Joined:
-        # If the other rank has not started yet, wait for it here. A timeout at this point leaves
-        # nothing behind.
+        # Wait here until the other rank has started. If this times out, nothing needs to be cleaned
+        # up.
         store.set(_here(self._rank), b"")
         store.wait([_here(1 - self._rank)], self._come_within or TIMEOUT)
         if self._closed:
@@ -199,13 +199,13 @@ class Group:
 
 
 def _here(rank: int) -> str:
-    """Return the key in the store with which a rank announces that it joins."""
+    """Return the store key with which a rank announces that it is joining."""
     return f"here/{rank}"
 
 
 class _Gloo:
-    """A Gloo group between the memory of two hosts. Dropping the last reference to it leaves the
-    group.
+    """A Gloo group between the memory of two hosts. A process leaves the group when the last
+    reference to it is dropped.
     """
 
     def __init__(self, store: Any, rank: int, host: str) -> None:
@@ -227,8 +227,8 @@ class _Gloo:
         self._group = None
 
     def _made(self) -> Any:
-        """Return the group. Its connections are closed with the last reference to it, so do not
-        store it.
+        """Return the group. Don't store it, because its connections are closed only when the last
+        reference to it is dropped.
         """
         if (group := self._group) is None:
             raise RuntimeError("the process group has been left")
@@ -243,12 +243,12 @@ def _join_gloo(joining: Future[Any], store: Any, rank: int, host: str) -> None:
         options._devices = [kind.create_device(hostname=host)]
         joining.set_result(kind(store, rank, 2, options))
     except Exception as error:
-        # Drop the traceback, because it would keep the device and its listener alive.
+        # Drop the traceback. Otherwise, it would keep the device and its listener alive.
         joining.set_exception(RuntimeError(str(error)))
 
 
 class _Nccl:
-    """An NCCL group between two devices that transfers bytes in host memory."""
+    """An NCCL group between two devices, which transfers bytes from and to host memory."""
 
     def __init__(self, store: Any, rank: int, device: str) -> None:
         import torch
@@ -275,13 +275,13 @@ class _Nccl:
             buffer.copy_(there)
 
     def close(self) -> None:
-        """Abort the group on another thread, because an abort may take arbitrarily long."""
+        """Abort the group on another thread, because this may take arbitrarily long."""
         Thread(target=self._group.abort, name="collective abort", daemon=True).start()
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
-        """Use the stream of this group. The current stream is a property of the thread, and by
-        default it is the one that the engine uses.
+        """Use this group's stream. The current stream is a property of the thread, and defaults to
+        the one that the engine uses.
         """
         import torch
 
@@ -291,7 +291,7 @@ class _Nccl:
 
 @contextmanager
 def _without_watchdog() -> Iterator[None]:
-    """Create NCCL groups without a watchdog, but only within this context."""
+    """Within this context, create NCCL groups without a watchdog."""
     with _environment:
         before = {name: os.environ.get(name) for name in _NO_WATCHDOG}
         os.environ.update(_NO_WATCHDOG)

@@ -1,8 +1,8 @@
-"""The table of payload transports, and the negotiation of the transport for a link.
+"""A table of all payload transports, and the negotiation of a link's transport.
 
-The producer offers all transports that it can create, best first. The consumer attaches to the
-first offer that works. As proof, it returns data that it has read through the transport. If a
-transport is skipped, both sides record the reason.
+The producer offers all transports that it can create, starting with the best one. The consumer
+attaches to the first offer that works. As proof, it returns data that it has read through the
+transport. If a transport is skipped, both sides record the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from antiphon.v1 import stage_pb2
 TRANSPORTS: dict[str, Transport] = {
     row.name: row for row in (shared_memory.TRANSPORT, collective.TRANSPORT, framed.TRANSPORT)
 }
-"""The transports by name, best first."""
+"""All transports by name, starting with the best one."""
 
 FALLBACK = framed.TRANSPORT
 """The link itself, which can carry any payload on any connection."""
@@ -41,7 +41,7 @@ MakeSenders = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The transport that the consumer has chosen."""
+    """The transport that the consumer has selected."""
 
     receiver: PayloadReceiver
     proof: bytes
@@ -52,14 +52,14 @@ Attach = Callable[[Iterable[stage_pb2.TransportOffer], LinkSettings], Awaitable[
 
 
 def candidates(settings: LinkSettings) -> tuple[str, ...]:
-    """Return the transports to offer, best first."""
+    """Return the transports to offer, starting with the best one."""
     if settings.transport != "auto":
         return (settings.transport,)
     return tuple(name for name, row in TRANSPORTS.items() if row.by_default(settings))
 
 
 def check_possible(settings: LinkSettings) -> None:
-    """Raise `InvalidArgument` if this process can never use the configured transport."""
+    """Raise `InvalidArgument` if this process could never use the configured transport."""
     if settings.transport != "auto":
         TRANSPORTS[settings.transport].check(settings)
 
@@ -74,8 +74,8 @@ async def make_senders(
 ) -> tuple[list[PayloadSender], list[str]]:
     """Create the transports to offer on a link to `address`.
 
-    Returns the transports, and the reasons why others could not be created. Raises
-    `FailedPrecondition` if none can be created.
+    Returns the transports, and the reasons why others couldn't be created. Raises
+    `FailedPrecondition` if none could be created.
     """
     senders: list[PayloadSender] = []
     failed: list[str] = []
@@ -86,8 +86,8 @@ async def make_senders(
             except _FAILURES as error:
                 failed.append(f"{name}: {error}")
     except BaseException:
-        # If the handshake is cancelled, only this frame has references to the senders created so
-        # far.
+        # If the handshake is cancelled, only this frame refers to the senders that have been
+        # created.
         for sender in senders:
             sender.close()
         raise
@@ -99,10 +99,10 @@ async def make_senders(
 async def attach_best(
     offers: Iterable[stage_pb2.TransportOffer], settings: LinkSettings
 ) -> Attached:
-    """Attach to the first offer for which a proof can be obtained.
+    """Attach to the first offer that works, and return it with its proof.
 
-    If the list is empty, the link itself is used. Raises `FailedPrecondition` with all reasons if
-    no offer works.
+    If the list of offers is empty, the link itself is used. If no offer works, `FailedPrecondition`
+    is raised with all the reasons.
     """
     refused: list[str] = []
     for offer in tuple(offers) or (stage_pb2.TransportOffer(transport=FALLBACK.name),):

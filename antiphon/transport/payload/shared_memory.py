@@ -1,9 +1,9 @@
-"""A payload transport that uses a shared-memory slab. The link carries only descriptors, and the
-bytes are copied once.
+"""A payload transport that uses a shared-memory slab. The data is copied only once, and just its
+location is sent over the link.
 
-The offer contains the socket and the secret with which the consumer obtains the slab. The proof is
-the nonce in the slab. If the slab is full or a slot is lost, that chunk is sent over gRPC, and the
-next chunk tries the slab again. This transport never counts as broken.
+The offer contains a socket and a secret, which the consumer needs to obtain the slab. The proof is
+a nonce that is stored in the slab. If the slab is full or a slot is lost, the chunk is sent over
+gRPC, and the next chunk tries the slab again. This transport is never considered broken.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from antiphon.wire.blob import Encoding
 
 NAME = "shared_memory"
 
-# The size of the slab and the secret. The name of the socket follows.
+# The size of the slab and the secret. They are followed by the name of the socket.
 _OFFER = struct.Struct("<Q16s")
 _NO_FILES = "this system has no anonymous files"
 
@@ -57,25 +57,25 @@ class SlabSender(PayloadSender):
         self._giver = FdGiver(slab.fd)
 
     def offer(self) -> stage_pb2.TransportOffer:
-        """Return an offer with the socket and the secret for the slab."""
+        """Return an offer that contains the socket and the secret for the slab."""
         head = _OFFER.pack(self.slab.size_bytes, self._giver.secret)
         return stage_pb2.TransportOffer(transport=NAME, descriptor=head + self._giver.name.encode())
 
     def proved(self, proof: bytes) -> bool:
-        """Return whether the consumer has read the slab. After that, no other process can
-        attach.
+        """Return whether the consumer has read the slab. If so, no other process can attach any
+        more.
         """
         self._giver.close()
         return hmac.compare_digest(proof, self.slab.nonce)
 
     def place(self, encoding: Encoding) -> Placement:
-        """Encode into a slot. Raises `NotPlaced` if no slot is available."""
+        """Encode into a slot. Raises `NotPlaced` if there is no free slot."""
         slot = _SLOT.pack(*self.slab.place(encoding))
         return Placement(placed(NAME, encoding.size_bytes, slot))
 
     def release(self, payload: chunk_pb2.Payload) -> None:
-        """Free a slot that the consumer has never viewed. The consumer frees all other slots
-        itself.
+        """Free a slot that the consumer has never looked at. All other slots are freed by the
+        consumer.
         """
         _, generation = descriptor_of(payload, _SLOT)
         self.slab.release(generation)
@@ -87,7 +87,7 @@ class SlabSender(PayloadSender):
 
 
 class SlabReceiver(PayloadReceiver):
-    """The consumer's side. The mapping exists until its last view is deleted."""
+    """The consumer's side. The memory stays mapped until the last view of it is deleted."""
 
     name = NAME
 
@@ -104,18 +104,18 @@ class SlabReceiver(PayloadReceiver):
         return self._slab.view(offset, generation, payload.size_bytes)
 
     def close(self) -> None:
-        """Drop the slab immediately.
+        """Drop the slab right away.
 
-        Each mapping holds a file descriptor, and it may take some time until a broken connection is
+        Each mapping uses a file descriptor, and it can take a while until a broken connection is
         garbage collected.
         """
         self._slab = None
 
 
 async def attach_slab(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> Attachment:
-    """Attach to the slab that is offered and return it with its proof.
+    """Attach to the offered slab, and return it with its proof.
 
-    Raises `OSError` or `ValueError` with the reason if this process cannot access the slab.
+    If this process can't access the slab, `OSError` or `ValueError` is raised with the reason.
     """
     if len(offer.descriptor) <= _OFFER.size:
         raise ValueError("its offer is malformed")

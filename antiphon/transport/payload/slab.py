@@ -44,9 +44,9 @@ NONCE_BYTES = 32
 _SLOT = struct.Struct("<QQ")
 _SLOT_BYTES = ALIGNMENT
 _MARK_BYTES = 8
-# The mark of a unit at which no slot in use begins. Generations never reach this value.
+# The mark of a unit at which no used slot begins. Generations never reach this value.
 _NO_SLOT = (1 << 64) - 1
-# Defined in linux/mman.h, but not in Python 3.11.
+# This is defined in linux/mman.h, but not in Python 3.11.
 _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 
@@ -54,8 +54,8 @@ Reserve = Callable[[int, int, int], None]
 
 
 def has_anonymous_files() -> bool:
-    """Return whether this system has sealed anonymous files, which a slab requires. Linux has
-    them, and macOS does not.
+    """Return whether this system supports sealed anonymous files, which a slab requires. Linux
+    does, and macOS doesn't.
     """
     return (
         hasattr(os, "memfd_create")
@@ -65,7 +65,7 @@ def has_anonymous_files() -> bool:
 
 
 class SlabFallback(enum.StrEnum):
-    """The reasons why a payload is not in the slab."""
+    """The possible reasons for not placing a payload in the slab."""
 
     SLAB_FULL = "slab_full"
     TOO_LARGE = "too_large"
@@ -74,7 +74,7 @@ class SlabFallback(enum.StrEnum):
 
 
 class _Touched:
-    """Records which units of a mapping have been populated."""
+    """Keeps track of which units of a mapping have been populated."""
 
     def __init__(self, memory: mmap.mmap, advice: int) -> None:
         self._memory = memory
@@ -82,23 +82,26 @@ class _Touched:
         self._units = bytearray(len(memory) // UNIT_BYTES)
 
     def is_new(self, offset: int, size: int) -> bool:
-        """Return whether any unit in the range has not been populated yet."""
+        """Return whether the range contains any units that haven't been populated yet."""
         return self._units.find(0, *_units(offset, size)) >= 0
 
     def touch(self, offset: int, size: int) -> None:
-        """Populate all pages in the range at once, instead of causing one page fault for each."""
+        """Populate all pages in the range at once. Otherwise, each of them would cause a page
+        fault.
+        """
         first, end = _units(offset, size)
         try:
             self._memory.madvise(self._advice, first * UNIT_BYTES, (end - first) * UNIT_BYTES)
         except OSError as error:
-            # Before Linux 5.14, the error is EINVAL, and each page causes its own fault.
+            # Before Linux 5.14, this fails with EINVAL, and each page causes a page fault of its
+            # own.
             if error.errno != errno.EINVAL:
                 raise
         self._units[first:end] = b"\1" * (end - first)
 
 
 class Slab:
-    """The producer's side. Raises `OSError` if anonymous files are not available."""
+    """The producer's side. Raises `OSError` if anonymous files aren't available."""
 
     def __init__(self, capacity: int, *, reserve: Reserve | None = None) -> None:
         self.size_bytes = capacity
@@ -117,15 +120,15 @@ class Slab:
             os.close(self.fd)
             raise
         self._touched = _Touched(self._memory, _MADV_POPULATE_WRITE)
-        # The first block contains the nonce and the marks, and is never used as a slot.
+        # The first block contains the nonce and the marks, so it is never used as a slot.
         self._slots.take(_head_bytes(capacity))
         self._memory[:NONCE_BYTES] = self.nonce
         self._marks = _marks(self._memory, capacity)
         self._awaited = np.full(len(self._marks), _NO_SLOT, np.uint64)
 
     def place(self, encoding: Encoding) -> tuple[int, int]:
-        """Encode into a free slot. Returns its offset and generation. Raises `NotPlaced` if no slot
-        is free.
+        """Encode into a free slot, and return the slot's offset and generation. Raises `NotPlaced`
+        if no slot is free.
         """
         size = _SLOT_BYTES + encoding.size_bytes
         if size > self.size_bytes // 2:
@@ -148,7 +151,7 @@ class Slab:
         return offset, self._generation
 
     def release(self, generation: int) -> None:
-        """Free a slot that the consumer has never viewed. Unknown generations are ignored."""
+        """Free a slot that the consumer has never looked at. Unknown generations are ignored."""
         offset = self._offsets.pop(generation, None)
         if offset is not None:
             self._awaited[offset // UNIT_BYTES] = _NO_SLOT
@@ -156,14 +159,16 @@ class Slab:
 
     @property
     def used(self) -> int:
-        """The number of slots that the consumer has not returned."""
+        """The number of slots that the consumer hasn't returned yet."""
         self._collect()
         return len(self._offsets)
 
     def close(self) -> None:
-        """Close and unmap the memory. It continues to exist as long as the consumer maps it."""
+        """Close the file and unmap the memory. The memory itself exists for as long as the consumer
+        maps it.
+        """
         os.close(self.fd)
-        # Drop this view, because a mapping cannot be closed while it has views.
+        # Drop this view, because a mapping with views can't be closed.
         self._marks = np.empty(0, np.uint64)
         self._memory.close()
 
@@ -183,8 +188,8 @@ class Slab:
 class AttachedSlab:
     """The consumer's side of a slab. It takes ownership of the file descriptor.
 
-    A slot is marked as free when its last view is deleted, on whichever thread this happens. Raises
-    `OSError`, or `ValueError` if the file is not a slab of the given size.
+    When the last view of a slot is deleted, on any thread, the slot is marked as free. Raises
+    `OSError`, or `ValueError` if the file isn't a slab of the given size.
     """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
@@ -205,8 +210,8 @@ class AttachedSlab:
         return self._memory[:NONCE_BYTES]
 
     def view(self, offset: int, generation: int, size: int) -> memoryview:
-        """Return a read-only view of the blob in a slot. Raises `PayloadLost` if the blob is not
-        there.
+        """Return a read-only view of the blob in a slot. Raises `PayloadLost` if the slot no longer
+        contains the blob.
         """
         end = offset + _SLOT_BYTES + size
         if offset % UNIT_BYTES or size > MAX_PAYLOAD_BYTES or end > len(self._memory):
@@ -216,8 +221,8 @@ class AttachedSlab:
         if _SLOT.unpack_from(self._memory, offset) != (generation, size):
             raise PayloadLost(SlabFallback.SLOT_LOST, f"generation {generation} is gone")
         owner = np.frombuffer(self._memory, np.uint8, size, offset + _SLOT_BYTES)
-        # Every view of the blob refers to this array, so the array is deleted along with the last
-        # view.
+        # Every view of the blob refers to this array, so the array is deleted together with the
+        # last view.
         mark = weakref.finalize(owner, _mark, self._marks, offset // UNIT_BYTES, generation)
         mark.atexit = False
         return owner.data
@@ -229,15 +234,15 @@ def _seals() -> int:
 
 
 def _mark(marks: npt.NDArray[np.uint64], unit: int, generation: int) -> None:
-    """Mark a slot as free. This is a single aligned store, so a reader sees either the old word or
-    the new one.
+    """Mark a slot as free. This is a single aligned store, so a reader sees either the old or the
+    new value.
     """
     marks[unit] = generation
 
 
 def _marks(memory: mmap.mmap, capacity: int) -> npt.NDArray[np.uint64]:
-    """Return the marks. There is one word for each unit, which is zero until a slot that begins at
-    this unit is freed.
+    """Return the marks. There is one word per unit, which is zero until a slot that begins at this
+    unit is freed.
     """
     return np.frombuffer(memory, np.uint64, capacity // UNIT_BYTES, ALIGNMENT)
 
@@ -249,5 +254,5 @@ def _head_bytes(capacity: int) -> int:
 
 
 def _units(offset: int, size: int) -> tuple[int, int]:
-    """Return the first unit that a range touches, and the unit after the last one."""
+    """Return the first unit in a range, and the unit after the last one."""
     return offset // UNIT_BYTES, -(-(offset + size) // UNIT_BYTES)

@@ -1,4 +1,4 @@
-"""Runs blocking work on a thread. If the caller is cancelled, the result is discarded."""
+"""Runs blocking work on a thread. If the caller is cancelled, the result is thrown away."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ Made = TypeVar("Made")
 
 
 async def made_on_thread(make: Callable[[], Made], drop: Callable[[Made], None]) -> Made:
-    """Call `make` on a thread and return its result. Raises the errors that `make` raises.
+    """Call `make` on a thread, and return its result. Any errors that it raises are raised here as
+    well.
 
-    A thread cannot be interrupted. If this call is cancelled, the result is passed to `drop` on the
-    event loop as soon as it is available.
+    A thread can't be interrupted. If this call is cancelled, the result is passed to `drop` on the
+    event loop as soon as the thread is done.
     """
     loop = asyncio.get_running_loop()
     making = loop.run_in_executor(None, make)

@@ -1,14 +1,14 @@
 """The interface of a payload transport. One side places a blob, and the other side fetches it.
 
-A `PayloadSender` and a `PayloadReceiver` live as long as one connection of a link. The sender
-converts an encoding to a proto `Payload`, which specifies the location of the blob. The message
-that contains the `Payload` is always sent over gRPC, in order. The receiver converts the `Payload`
-back to the bytes of the blob. Large payloads are transferred ahead of the message, so that chunks
-of other sessions can overtake them. Either side may fail for any chunk. The chunk is then sent over
-gRPC, which can carry any payload, and the reason is counted.
+A `PayloadSender` and a `PayloadReceiver` live as long as a single connection of a link. The sender
+converts an encoding to a proto `Payload`, which contains the location of the blob. The message with
+the `Payload` is always sent over gRPC, in order. The receiver uses the `Payload` to get the bytes
+of the blob. Large payloads are transferred before the message, so that chunks of other sessions can
+overtake them. Either side may fail for any chunk. In that case, the chunk is sent over gRPC, which
+can carry any payload, and the reason is counted.
 
-To add a transport, add a file to this package that ends with its `Transport`, and a row to
-`registry.TRANSPORTS`. Links depend neither on the name of a transport nor on the content of its
+To add a transport, add a file to this package that defines its `Transport`, and a row to
+`registry.TRANSPORTS`. Links don't depend on the name of a transport or on the content of its
 descriptors.
 """
 
@@ -25,9 +25,9 @@ from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
 from antiphon.wire.frames import LinkMessage
 
-# Payloads of up to this size are always sent inline, because a descriptor would cost as much.
+# Payloads of up to this size are always sent inline, because a descriptor wouldn't be any cheaper.
 INLINE_BYTES = 16 << 10
-# The maximum size of a blob on a link. If a message claims a larger size, the receiver does not
+# The maximum size of a blob on a link. If a message claims a larger size, the receiver doesn't
 # allocate memory for it.
 MAX_PAYLOAD_BYTES = 1 << 30
 
@@ -35,7 +35,7 @@ WriteMessage = Callable[[LinkMessage], Awaitable[None]]
 
 
 class NotPlaced(ResourceExhausted):
-    """A transport cannot accept this payload now. The fallback is counted under `reason`."""
+    """A transport can't accept this payload right now. The fallback is counted under `reason`."""
 
     def __init__(self, reason: str, message: str = "") -> None:
         super().__init__(message or reason)
@@ -43,7 +43,7 @@ class NotPlaced(ResourceExhausted):
 
 
 class PayloadLost(DataLoss):
-    """A payload that was announced cannot be fetched. The fallback is counted under `reason`."""
+    """A payload that was announced can't be fetched. The fallback is counted under `reason`."""
 
     def __init__(self, reason: str, message: str = "") -> None:
         super().__init__(message or reason)
@@ -52,11 +52,12 @@ class PayloadLost(DataLoss):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The location of a blob.
+    """Where a blob has been placed.
 
-    If there is a `push`, it transfers the blob's bytes, and `payload` is only valid after that.
-    `push` raises `PayloadLost` if the transfer fails, or if the consumer reads nothing for
-    `answer_within_s` seconds, which is a setting of the link. A sender runs one push at a time.
+    If there is a `push`, it transfers the bytes of the blob, and `payload` is valid only after
+    that. `push` raises `PayloadLost` if the transfer fails, or if the consumer doesn't read
+    anything for `answer_within_s` seconds, which is a setting of the link. A sender runs only one
+    push at a time.
     """
 
     payload: chunk_pb2.Payload
@@ -64,10 +65,10 @@ class Placement:
 
 
 class PayloadSender(Protocol):
-    """The producer's side. Methods that have a body here are optional.
+    """The producer's side. Methods that have a body in this class are optional.
 
-    `lost` is the reason under which fallbacks are counted if a payload did not arrive. `busy` is
-    the reason if a payload did not wait for a push.
+    `lost` is the reason for a fallback if a payload didn't arrive. `busy` is the reason if a
+    payload couldn't wait for a push.
     """
 
     name: str
@@ -75,7 +76,7 @@ class PayloadSender(Protocol):
     busy: str = ""
 
     def offer(self) -> stage_pb2.TransportOffer:
-        """Return an offer that contains what the consumer needs to attach."""
+        """Return an offer with everything that the consumer needs in order to attach."""
         ...
 
     def proved(self, proof: bytes) -> bool:
@@ -83,65 +84,65 @@ class PayloadSender(Protocol):
         ...
 
     def pushes(self, encoding: Encoding) -> bool:
-        """Return whether the placement of this encoding has a `push`."""
+        """Return whether placing this encoding involves a `push`."""
         return False
 
     def place(self, encoding: Encoding) -> Placement:
-        """Put the blob where the consumer can find it. Raises `NotPlaced` if this is not possible
-        now.
+        """Place the blob where the consumer can find it. Raises `NotPlaced` if this isn't currently
+        possible.
         """
         ...
 
     def release(self, payload: chunk_pb2.Payload) -> None:
-        """Free a payload that was placed without a push and that the consumer has never fetched."""
+        """Free a payload that was placed without a push and that the consumer never fetched."""
         return
 
     @property
     def broken(self) -> bool:
-        """Whether the transport cannot be used until it is offered again."""
+        """Whether the transport has to be offered again before it can be used."""
         return False
 
     def close(self) -> None:
-        """Free all resources. Views that the consumer holds remain valid."""
+        """Free all resources. Any views that the consumer holds stay valid."""
         return
 
 
 class PayloadReceiver(Protocol):
-    """The consumer's side. Methods that have a body here are optional."""
+    """The consumer's side. Methods that have a body in this class are optional."""
 
     name: str
 
     def begin(self, payload: chunk_pb2.Payload) -> None:
-        """Start to receive a push. Raises `DataLoss` if no push was agreed on."""
+        """Start receiving a push. Raises `DataLoss` if this transport doesn't use pushes."""
         raise DataLoss("link: a transfer began that was not agreed on")
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
-        """Return the blob. Raises `PayloadLost` if it cannot be fetched. It may then be requested
-        again.
+        """Return the blob. Raises `PayloadLost` if it can't be fetched, in which case it may be
+        requested again.
 
-        If this call is cancelled, the transport can no longer be used, and the connection ends.
+        If this call is cancelled, the transport can't be used any more, and the connection ends.
         """
         ...
 
     def close(self) -> None:
-        """Detach. Views that have been returned so far remain valid."""
+        """Detach. All views that have been returned stay valid."""
         return
 
 
 Attachment = tuple[PayloadReceiver, bytes]
-"""A receiver, and the proof that it has access to the sender."""
+"""A receiver, and the proof that it can access the sender."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transport:
     """A row of the registry.
 
-    `name` is used in settings. Offers contain the name or one of the `aliases`. `make_sender` is
-    called with the address of the peer and a function that writes to the link. `make_sender` and
-    `attach` may raise `OSError`, `RuntimeError`, `ImportError` or `ValueError`. The error message
-    is then reported as the reason for a fallback. `reasons` lists the reasons that are counted.
-    `by_default` returns whether "auto" offers the transport. `check` raises `InvalidArgument` if
-    this process can never use it.
+    `name` is used in settings. Offers contain either the name or one of the `aliases`.
+    `make_sender` is called with the peer's address and a function that writes to the link. Both
+    `make_sender` and `attach` may raise `OSError`, `RuntimeError`, `ImportError` or `ValueError`,
+    whose message is reported as the reason for a fallback. `reasons` lists all reasons that are
+    counted. `by_default` returns whether "auto" offers this transport. `check` raises
+    `InvalidArgument` if this process could never use it.
     """
 
     name: str
@@ -154,18 +155,18 @@ class Transport:
 
     @property
     def names(self) -> frozenset[str]:
-        """All names that are accepted in offers."""
+        """All names under which the transport can be offered."""
         return self.aliases | {self.name}
 
 
 def placed(transport: str, size_bytes: int, descriptor: bytes) -> chunk_pb2.Payload:
-    """Return the payload for a blob at the location that a transport's descriptor specifies."""
+    """Return the payload for a blob whose location is given by a transport's descriptor."""
     place = chunk_pb2.PayloadPlace(transport=transport, descriptor=descriptor)
     return chunk_pb2.Payload(size_bytes=size_bytes, placed=place)
 
 
 def descriptor_of(payload: chunk_pb2.Payload, form: struct.Struct) -> tuple[Any, ...]:
-    """Unpack the descriptor of a payload. Raises `DataLoss` if its size is wrong."""
+    """Unpack a payload's descriptor. Raises `DataLoss` if the descriptor has the wrong size."""
     descriptor = payload.placed.descriptor
     if len(descriptor) != form.size:
         raise DataLoss(f"link: a descriptor of {len(descriptor)} bytes is malformed")

@@ -1,4 +1,4 @@
-"""Attaches, uses and replaces the consumer's payload transports on one connection."""
+"""Attaches, uses and replaces the consumer's payload transports for one connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.wire.frames import Frame
 
 
 class ConsumerAgreement:
-    """Receives payloads through the negotiated transport and through the link itself."""
+    """Receives payloads, both through the negotiated transport and through the link itself."""
 
     def __init__(self, settings: LinkSettings, state: LinkState, attach: Attach) -> None:
         self._settings = settings
@@ -23,14 +23,14 @@ class ConsumerAgreement:
         self._agreed: PayloadReceiver = self._fallback
 
     async def attach(self, offers: Iterable[stage_pb2.TransportOffer]) -> stage_pb2.LinkAccept:
-        """Attach to the best transport that is offered. Raises `FailedPrecondition` if none of them
-        works.
+        """Attach to the best of the offered transports. Raises `FailedPrecondition` if none of them
+        work.
         """
         return self._take(await self._attach_best(offers, self._settings))
 
     async def attach_anew(self, offers: Iterable[stage_pb2.TransportOffer]) -> stage_pb2.LinkAccept:
-        """Replace a broken transport with one of the new offers, or with the link itself if none of
-        them works.
+        """Replace a broken transport with one of the new offers. If none of them work, use the link
+        itself.
         """
         try:
             return await self.attach(offers)
@@ -38,21 +38,22 @@ class ConsumerAgreement:
             return self._take(Attached(self._fallback, b"", (error.message,)))
 
     def take(self, frame: Frame) -> None:
-        """Add a payload frame that was received on the link. Raises `DataLoss` if the frame is
-        unexpected.
+        """Add a payload frame that arrived on the link. Raises `DataLoss` if the frame was not
+        expected.
         """
         self._fallback.take(frame)
 
     def begin(self, payload: chunk_pb2.Payload) -> None:
-        """Start to receive a payload that is pushed. Raises `DataLoss` if the payload's description
-        is invalid.
+        """Start receiving a payload that is pushed. Raises `DataLoss` if its description is
+        invalid.
         """
         self._receiver(payload.placed.transport).begin(payload)
 
     async def fetch(self, payload: chunk_pb2.Payload) -> tuple[str, bytes | memoryview]:
-        """Return the name of the transport and the bytes of a payload that has been placed.
+        """Return the bytes of a payload, and the name of the transport through which it was
+        received.
 
-        Raises `PayloadLost` if the payload cannot be fetched, and `DataLoss` if its descriptor is
+        Raises `PayloadLost` if the payload can't be fetched, and `DataLoss` if its descriptor is
         inconsistent.
         """
         receiver = self._receiver(payload.placed.transport)

@@ -1,10 +1,10 @@
-"""The consumer's end of one connection of a link. It fetches payloads, delivers chunks in order,
-and sends responses.
+"""The consumer's end of a single connection of a link. It fetches payloads, delivers chunks in
+order, and sends responses.
 
-If the payload of a chunk cannot be fetched, the chunk is requested again. All messages until then
-are skipped, because the producer also sends everything after this chunk again. A malformed chunk
-counts as received and is passed to `failed`, and the link continues. A corrupt message ends the
-connection, just like a network failure. Progress is acknowledged periodically.
+If a chunk's payload can't be fetched, the chunk is requested again. Until it arrives, all messages
+are skipped, because the producer also resends everything after this chunk. If a chunk is malformed,
+it counts as received and is passed to `failed`, while the link carries on. A corrupt message ends
+the connection, just as a network failure would. Progress is acknowledged from time to time.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.chunks import chunk_from_proto, inline_bytes
 from antiphon.wire.frames import CameOnLink, as_frame
 
-# Sending an acknowledgement wakes four threads at each end, and is only urgent at the end of a
-# segment.
+# Each acknowledgement wakes four threads at both ends, and is urgent only at the end of a segment.
 PROGRESS_CHUNKS = 256
 PROGRESS_BYTES = 1 << 20
 PROGRESS_S = 0.5
@@ -47,7 +46,7 @@ Failed = Callable[[chunk_pb2.Chunk, AntiphonError], None]
 
 
 class IncomingConnection:
-    """Serves one stream of a link. `arrived` and `failed` are called with chunks in order."""
+    """Serves one stream of a link. `arrived` and `failed` receive the chunks in order."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class IncomingConnection:
         self._undelivered: list[Chunk] = []
 
     async def run(self, hello: stage_pb2.LinkHello, own: LinkIdentity, *, resumed: bool) -> None:
-        """Accept the link and serve it until the stream ends. Raises `AntiphonError` if the
+        """Accept the link, and serve it until the stream ends. Raises `AntiphonError` if the
         producer violates the protocol.
         """
         accept = await self._agreement.attach(hello.offers)
@@ -99,7 +98,7 @@ class IncomingConnection:
                 log.warning("a connection of link %s ended: %r", self._link.link_id, error)
 
     def close(self) -> None:
-        """Stop serving the stream because another connection of the link has replaced it."""
+        """Stop serving this stream, because a newer connection has taken over the link."""
         for task in self._tasks:
             task.cancel()
 
@@ -118,8 +117,8 @@ class IncomingConnection:
     async def _receive(self) -> None:
         async for request in self._incoming:
             if isinstance(request, CorruptMessage):
-                # The content of the message is unknown. On the next connection, the producer sends
-                # everything again that has not been confirmed.
+                # We can't tell what the message contained. On the next connection, the producer
+                # resends everything that hasn't been confirmed.
                 log.warning("a message of link %s came damaged", self._link.link_id)
                 self._link.state.counts["damaged"] += 1
                 return
@@ -153,7 +152,7 @@ class IncomingConnection:
                 ends = ends or proto.segment_finished
         finally:
             self._deliver()
-        # Acknowledge the end of a segment immediately, because the producer keeps its session until
+        # Acknowledge the end of a segment right away, because the producer keeps its session until
         # then.
         many = self._unreported >= PROGRESS_CHUNKS or self._unreported_bytes >= PROGRESS_BYTES
         if many or (ends and self._unreported):
@@ -187,14 +186,14 @@ class IncomingConnection:
             self._deliver()
             self._failed(proto, fault)
             return
-        # Count the bytes that were actually received, and not the size that the message claims.
+        # Count the bytes that actually arrived rather than the size stated in the message.
         if size_bytes := len(blob):
             self._unreported_bytes += size_bytes
             link.state.count_payload(transport, size_bytes)
         self._undelivered.append(chunk)
 
     def _deliver(self) -> None:
-        """Deliver the chunks that were received before the next await, because they count as
+        """Deliver the received chunks before the next await, because they already count as
         received.
         """
         if self._undelivered:
@@ -226,9 +225,7 @@ class IncomingConnection:
         return stage_pb2.LinkResponse(progress=stage_pb2.LinkProgress(chunks=self._link.received))
 
     async def _answer(self) -> None:
-        """Write control messages, refusals and credits in order. This runs until it is
-        cancelled.
-        """
+        """Write control messages, refusals and credits in order until this task is cancelled."""
         written = self._link.responses.first
         while True:
             if self._link.overrun:

@@ -1,7 +1,8 @@
-"""The consumer's state of a link, which outlives individual connections, and its responses.
+"""The consumer's state of a link, including its responses. It outlives individual connections.
 
-Received chunks are counted. A chunk whose number is below the count is a duplicate, and is dropped.
-Refusals and credits must not be lost, so they are kept until the producer confirms them.
+Received chunks are counted. If a chunk's number is below the count, the chunk is a duplicate and is
+dropped. Refusals and credits must not be lost, so they are kept until the producer has confirmed
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from antiphon.v1 import stage_pb2
 
 
 def is_next(number: int, received: int) -> bool:
-    """Return whether a chunk is the next one to be received. Returns False for a duplicate.
+    """Return whether this chunk is the next one to be received. Returns False if it is a duplicate.
 
     Raises `DataLoss` if an earlier chunk is missing.
     """
@@ -29,9 +30,9 @@ def is_next(number: int, received: int) -> bool:
 class IncomingLink:
     """A link from an upstream process.
 
-    `changed` is set when there is a response to send. `producer` is the host and the address of the
-    upstream process. `overrun` is set if too many responses are unconfirmed, in which case the link
-    fails.
+    `changed` is set when there is a response to send. `producer` contains the host and the address
+    of the upstream process. `overrun` is set when too many responses are unconfirmed, which makes
+    the link fail.
     """
 
     link_id: str
@@ -45,8 +46,8 @@ class IncomingLink:
     overrun: bool = False
 
     def respond(self, response: stage_pb2.LinkResponse) -> None:
-        """Send a response, either now or after a reconnect. If too many responses have not been
-        confirmed, the connection ends.
+        """Send a response, either now or after a reconnect. If too many responses are unconfirmed,
+        the connection ends.
         """
         try:
             self.responses.append(response)

@@ -1,9 +1,9 @@
-"""The consumer's ends of all links into a process.
+"""The consumer's ends of all links into this process.
 
-When a stream breaks, its link is suspended, and the producer can resume it within the resume
-window. A link is lost exactly once. This happens when the window ends, when its producer says
-goodbye, or when a restarted producer connects from the same address, because the earlier process
-must then have died.
+If a stream breaks, its link is suspended, and the producer can resume it within the resume window.
+A link is lost exactly once. This happens when the resume window is over, or when the producer says
+goodbye. It also happens when a restarted producer connects from the same address, because this
+means that the previous process has died.
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ from antiphon.wire.frames import CameOnLink
 from antiphon.wire.status import abort
 
 MAX_LINKS = 1024
-"""The maximum number of links per process, including suspended ones."""
+"""The maximum number of links in a process, including suspended links."""
 
 MAX_NAME_BYTES = 256
-"""The maximum length in bytes of each name in a hello. Names are stored with the link, and returned
-by `Describe`.
+"""The maximum length in bytes of a name in a hello. Names are stored with the link and appear in
+the response to `Describe`.
 """
 
 REPLACED_RETRY_S = 1.0
-"""The retry delay in seconds for a new session after the consumer process has been replaced."""
+"""The retry delay in seconds that is given to new sessions after the consumer process has been
+replaced.
+"""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class IncomingEvents:
-    """Callbacks for links, which are called on the event loop.
+    """Callbacks for link events, which are called on the event loop.
 
-    `arrived` is called with a chunk and the ID of its link. Chunks arrive in order. `failed` is
-    called with the link, the message and the fault if a chunk is malformed. `opened`, `suspended`
-    and `lost` are called with the link.
+    `arrived` receives each chunk, in order, with the ID of its link. `failed` receives the link,
+    the message and the fault if a chunk is malformed. `opened`, `suspended` and `lost` receive the
+    link.
     """
 
     opened: Callable[[IncomingLink], None]
@@ -75,7 +77,7 @@ class IncomingLinks:
         self._connections: dict[str, IncomingConnection] = {}
 
     async def serve(self, requests: AsyncIterable[CameOnLink], context: LinkContext) -> None:
-        """Serve a single stream until its producer ends it or it breaks."""
+        """Serve a stream until its producer ends it or it breaks."""
         incoming = aiter(requests)
         first = await anext(incoming, None)
         if isinstance(first, CorruptMessage):
@@ -113,18 +115,19 @@ class IncomingLinks:
             log.info("the producer of link %s is gone", link.link_id)
         finally:
             if self._connections.get(link.link_id) is connection:
-                # A missing or misplaced chunk may arrive correctly on the next connection.
+                # If a chunk is missing or out of place, it may still arrive correctly on the next
+                # connection.
                 final = failure is not None and not isinstance(failure, DataLoss)
                 self._disconnected(link, final=connection.said_goodbye or final)
         if failure is not None:
             await abort(context, failure)
 
     def states(self) -> list[LinkState]:
-        """Return the state of every link that has not been lost."""
+        """Return the state of all links, except for those that are lost."""
         return [link.state for link in self._links.values()]
 
     def _mistaken(self, hello: stage_pb2.LinkHello) -> Unavailable | None:
-        """Return an error if the link is addressed to an earlier boot of this process, or None
+        """Return an error if the link is meant for a previous boot of this process, or None
         otherwise.
         """
         if hello.consumer_boot_id in ("", self._identity.boot_id):
@@ -138,7 +141,7 @@ class IncomingLinks:
         )
 
     def _link(self, hello: stage_pb2.LinkHello) -> tuple[IncomingLink, bool]:
-        """Return the link that a hello belongs to, and whether it was already known.
+        """Return the link that a hello refers to, and whether that link already existed.
 
         Raises `ResourceExhausted` if there are already `MAX_LINKS` links.
         """

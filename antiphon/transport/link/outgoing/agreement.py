@@ -1,7 +1,7 @@
-"""Offers and selects the producer's payload transports on one connection.
+"""Offers and selects the producer's payload transports for one connection.
 
-A broken transport is offered again after some time. The link itself is always part of the offer, so
-that payloads in flight are not lost. Transports live as long as their connection.
+If a transport breaks, it is offered again after a while. The offer always includes the link itself,
+so that payloads in flight aren't lost. A transport lives as long as its connection.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from antiphon.transport.payload.transport import PayloadSender, WriteMessage
 from antiphon.transport.settings import LinkSettings, LinkState
 from antiphon.v1 import stage_pb2
 
-# The maximum number and length of the reasons that are stored for a consumer.
+# The maximum number of reasons that are stored for a consumer, and the maximum length of each.
 MAX_REASONS, MAX_REASON = 8, 500
-# The delay before a broken transport is offered again. It doubles each time, up to the second
-# value.
+# The delay before a broken transport is offered again, in seconds. It doubles each time, up to the
+# second value.
 FIRST_OFFER_S = 1.0
 LAST_OFFER_S = 60.0
 
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class ProducerAgreement:
-    """Selects the sender for each payload.
+    """Selects a sender for each payload.
 
-    `chosen` is the negotiated transport and `fallback` is the link itself. They may be the same.
-    `changed` is an event of the link, which is set when `offer_anew` is `due`.
+    `chosen` is the negotiated transport, and `fallback` is the link itself. They may be the same
+    object. `changed` is an event of the link, and is set when a call to `offer_anew` is `due`.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class ProducerAgreement:
         self.due = self._anew = False
 
     async def offers(self) -> list[stage_pb2.TransportOffer]:
-        """Create the transports that can be offered now. Raises `FailedPrecondition` if there are
-        none.
+        """Create the transports that can currently be offered. Raises `FailedPrecondition` if there
+        are none.
         """
         made, self._failed = await self._make_senders(
             self._settings, self._state.peer_address, self._write
@@ -64,10 +64,10 @@ class ProducerAgreement:
         return [sender.offer() for sender in made]
 
     def accepted(self, accept: stage_pb2.LinkAccept) -> None:
-        """Use the transport that the consumer has chosen and close all others. Raises
+        """Use the transport that the consumer has chosen, and close the rest. Raises
         `FailedPrecondition` if the choice is invalid.
         """
-        # If several transports have this name, the last one is used, because the others are broken.
+        # If several transports have this name, all but the last are broken.
         matching = [sender for sender in self._senders if sender.name == accept.transport]
         if not matching or not matching[-1].proved(accept.proof):
             raise FailedPrecondition(f"the peer proved no transport, it said {accept.transport!r}")
@@ -87,12 +87,12 @@ class ProducerAgreement:
             log.info("link to %s: %s", self._state.peer_address, reason)
 
     def failed(self) -> None:
-        """Schedule a new offer if the chosen transport is broken."""
+        """Schedule a new offer if the chosen transport has broken."""
         if self.chosen.broken:
             self._offer_later()
 
     async def offer_anew(self) -> None:
-        """Offer all available transports and the link itself."""
+        """Offer the link itself and all transports that are available."""
         self.due, self._anew = False, True
         try:
             offers = await self.offers()

@@ -1,8 +1,8 @@
-"""The producer's end of one connection of a link, from the hello until the stream breaks.
+"""The producer's end of a single connection of a link, from the hello until the stream breaks.
 
-All chunks that are ready are sent together. Their payloads are placed (`payloads.py`) by the
-negotiated transport (`agreement.py`). If the consumer cannot fetch a payload, its chunk and all
-later chunks are sent again.
+All chunks that are ready are sent together. Their payloads are placed (`payloads.py`) using the
+negotiated transport (`agreement.py`). If the consumer can't fetch a payload, its chunk is sent
+again, and so are all chunks after it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from antiphon.wire.frames import LinkCall, LinkMessage
 
 MAX_BATCH_BYTES = 1 << 20
 MAX_BATCH_PAYLOAD_BYTES = 4 << 20
-"""The maximum total size of payloads that are placed at once. Nothing else is sent during that
-time.
+"""The maximum total size of payloads that are placed at a time. Nothing else can be sent while they
+are being placed.
 """
 MAX_BATCH_CHUNKS = 4096
 
 
 class OutgoingConnection:
-    """Negotiates in `open`, and then sends in `write` until the stream breaks.
+    """Negotiates transports in `open`, and then sends chunks in `write` until the stream breaks.
 
-    `changed` is an event of the link, which is set whenever there may be something new to send.
+    `changed` is an event of the link that is set whenever there may be something new to send.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class OutgoingConnection:
         self._patience = WaitDeadline(settings.answer_within_s)
 
     async def open(self, hello: stage_pb2.LinkHello) -> stage_pb2.LinkAccept:
-        """Send a hello with offers and return the consumer's answer.
+        """Send a hello with offers, and return the consumer's answer.
 
-        Raises `FailedPrecondition` if no transport can be agreed on. Errors of the stream are
-        raised as well.
+        Raises `FailedPrecondition` if the two sides can't agree on a transport. Errors of the
+        stream are raised as well.
         """
         hello.offers.extend(await self._agreement.offers())
         await self._stream.write(stage_pb2.LinkRequest(hello=hello))
         answer = await self._stream.read()
         if not isinstance(answer, stage_pb2.LinkResponse) or not answer.HasField("accept"):
-            # This is not a response of the peer. A stream ends this way if the network fails or a
-            # response is corrupt.
+            # This isn't a response from the peer. It means that the network failed or that a
+            # response was corrupted.
             raise asyncio.InvalidStateError("the stream ended before the link was accepted")
         self.accepted(answer.accept)
         return answer.accept
@@ -78,11 +78,11 @@ class OutgoingConnection:
         self._agreement.accepted(accept)
 
     async def write(self, responses: Callable[[], int]) -> None:
-        """Send everything that becomes sendable until `leave` is called.
+        """Send everything as it becomes ready, until `leave` is called.
 
-        `responses` returns the number of responses that have been received. Raises `TimeoutError`
-        if the consumer has chunks to confirm but sends nothing for too long. Without this timeout,
-        a corrupted length prefix could block the consumer forever.
+        `responses` returns the number of responses received so far. Raises `TimeoutError` if the
+        consumer has chunks to confirm but sends nothing for too long. Without this timeout, a
+        corrupted length prefix could make the consumer wait forever.
         """
         try:
             async with self._patience:
@@ -108,22 +108,22 @@ class OutgoingConnection:
                 await self._changed.wait()
 
     def heard(self) -> None:
-        """Restart the timeout, because the consumer has sent a message and is therefore reading."""
+        """Restart the timeout. The consumer has sent a message, so it must be reading."""
         if self._log.unconfirmed:
             self._patience.begin()
         else:
             self._patience.end()
 
     def progressed(self, progress: stage_pb2.LinkProgress) -> list[Outgoing]:
-        """Return the chunks that the consumer has newly acknowledged."""
+        """Return the chunks that the consumer has acknowledged since the last call."""
         come = self._log.acknowledge(progress.chunks)
         self._payloads.arrived(come)
         self._changed.set()
         return come
 
     def asked_again(self, resend: stage_pb2.LinkResend) -> None:
-        """Send a chunk again over the fallback because its payload was lost, followed by all chunks
-        after it.
+        """Send a chunk again using the fallback, because its payload was lost. All chunks after it
+        are sent again as well.
         """
         if (chunk := self._log.numbered(resend.first)) is not None:
             self._payloads.lost(chunk)
@@ -132,7 +132,7 @@ class OutgoingConnection:
         self._changed.set()
 
     def leave(self) -> None:
-        """End the link cleanly once everything has been sent."""
+        """End the link cleanly after everything has been sent."""
         self._leaving = True
         self._changed.set()
 
@@ -141,11 +141,11 @@ class OutgoingConnection:
         self._agreement.close()
 
     def _next_batch(self) -> stage_pb2.LinkRequest | None:
-        """Return the next message. It has about `MAX_BATCH_BYTES` inline and
-        `MAX_BATCH_PAYLOAD_BYTES` in total.
+        """Return the next message. It contains up to about `MAX_BATCH_BYTES` of inline data, and
+        payloads of up to about `MAX_BATCH_PAYLOAD_BYTES`.
 
-        Chunks that are emitted while a message is being sent wait for the next one. A chunk whose
-        payload is still being transferred only delays its own session.
+        Chunks that are emitted while a message is being sent go into the next message. If a chunk's
+        payload is still being transferred, only its own session has to wait.
         """
         request = stage_pb2.LinkRequest()
         batch = request.batch
@@ -178,15 +178,16 @@ class OutgoingConnection:
         return request if batch.chunks else None
 
     async def _write_in_time(self, message: LinkMessage) -> None:
-        """Write a message of a transport. Raises `TimeoutError` if the consumer does not read it.
+        """Write a message on behalf of a transport. Raises `TimeoutError` if the consumer doesn't
+        read it.
 
-        This needs its own timeout, because the consumer may have nothing to confirm until the
+        A separate timeout is needed because the consumer may not have anything to confirm until the
         transport is done.
         """
         async with asyncio.timeout(self._answer_within_s):
             await self._write_message(message)
 
     async def _write_message(self, message: LinkMessage) -> None:
-        """Write a message. Batches alternate with the frames of pushes."""
+        """Write a message. Batches take turns with the frames of pushed payloads."""
         async with self._writing:
             await self._stream.write(message)

@@ -1,12 +1,12 @@
 """The producer's end of a link, which is a resumable stream to a downstream stage process.
 
-All chunks that are ready at the same time are sent as one message, even if they belong to different
-sessions, because a gRPC message costs about the same CPU time whatever its size. Chunks are
-numbered, and kept until the consumer has acknowledged them, so a link can resume after its stream
-has broken without losing or repeating anything. Its sessions are suspended in the meantime. If the
-link is not resumed within the resume window, it is lost along with everything on it. It is also
-lost if the consumer does not recognize it, which means that the consumer has restarted. The next
-chunk then opens a new link.
+Chunks that are ready at the same time are sent in a single message, even if they belong to
+different sessions, because the CPU time that gRPC needs for a message hardly depends on its size.
+Chunks are numbered, and are kept until the consumer has acknowledged them. This way, a link can
+resume after its stream has broken without losing or repeating anything. In the meantime, its
+sessions are suspended. If the link isn't resumed within the resume window, the link and everything
+on it are lost. This also happens if the consumer doesn't recognize the link, which means that the
+consumer has been restarted. The next chunk then opens a new link.
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ from antiphon.wire.status import error_from_rpc, is_typed
 
 FIRST_RETRY_S = 0.05
 LAST_RETRY_S = 0.25
-# The handshake timeout for a peer that accepts the connection but does not answer.
+# The timeout for the handshake with a peer that accepts the connection but doesn't answer.
 FIRST_HANDSHAKE_S = 10.0
 HANDSHAKE_S = 1.5
 GOODBYE_S = 1.0
 MOST_GARBLED = 8
-"""How many consecutive connections may end because of corrupt data without confirming a chunk."""
+"""The maximum number of consecutive connections that may end because of corrupt data without any
+chunk being confirmed.
+"""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """Callbacks for a link, which are called on the event loop.
+    """Callbacks for link events, which are called on the event loop.
 
-    `credited` is called with the peer, the segment, the edge and the total number of positions that
-    may be sent. `suspended` is called with the peer. `lost` is called with the peer and the
-    sessions that have unacknowledged chunks. `settled` is called with a session when all of its
-    chunks have been acknowledged.
+    `credited` receives the peer, the segment, the edge, and the total number of positions that may
+    be sent. `suspended` receives the peer. `lost` receives the peer and the sessions that have
+    unacknowledged chunks. `settled` receives a session when all of its chunks have been
+    acknowledged.
     """
 
     refused: Callable[[str, AntiphonError], None]
@@ -64,10 +66,10 @@ class LinkEvents:
 
 
 class OutgoingLink:
-    """A link to `peer`. Use `send_nowait` until the link is lost, and call `close` when you are
-    done with it.
+    """A link to `peer`. Call `send_nowait` until the link is lost, and `close` when you are done
+    with it.
 
-    No errors are raised after construction. Failures are reported through `LinkEvents`.
+    After construction, no errors are raised. Failures are reported through `LinkEvents` instead.
     """
 
     def __init__(
@@ -104,20 +106,20 @@ class OutgoingLink:
         return self._log.sessions
 
     def send_nowait(self, chunk: Chunk) -> None:
-        """Queue a chunk for sending.
+        """Queue a chunk to be sent.
 
-        Raises `ResourceExhausted` if too much is queued, and `ValueError` if a blob cannot
-        represent a tensor.
+        Raises `ResourceExhausted` if too much is queued, and `ValueError` if a tensor can't be
+        represented in a blob.
         """
         encoding = Encoding(chunk.tensors) if chunk.tensors else None
         self._log.append(Outgoing(address_to_proto(chunk), encoding))
         self._changed.set()
 
     async def close(self, *, flush: bool = True) -> None:
-        """Send all queued chunks within `GOODBYE_S` seconds, and end the link cleanly.
+        """Send all queued chunks within `GOODBYE_S` seconds, and then end the link cleanly.
 
-        If `flush` is false or this call is cancelled, queued chunks are dropped. No callback is
-        called.
+        If `flush` is false, or if this call is cancelled, queued chunks are dropped. No callbacks
+        are called.
         """
         self._closing = True
         if flush and self._connection is not None:
@@ -127,7 +129,7 @@ class OutgoingLink:
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        """Connect and send repeatedly until the link is lost."""
+        """Keep connecting and sending until the link is lost."""
         retry_s = FIRST_RETRY_S
         while True:
             cause = await self._connect()
@@ -139,7 +141,7 @@ class OutgoingLink:
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 
     async def _connect(self) -> Exception:
-        """Run a single connection until it ends. Returns the exception that ended it."""
+        """Run a single connection until it ends, and return the exception that ended it."""
         self._accepted = False
         try:
             async with self._open_channel() as channel:
@@ -160,14 +162,14 @@ class OutgoingLink:
         except ExceptionGroup as group:
             return _first(group)
         except Exception as error:
-            # `_own_word` classifies the exception. An exception must never end a link without being
-            # reported.
+            # `_own_word` classifies the exception. Whatever it is, it must be reported rather than
+            # silently ending the link.
             return error
         return asyncio.InvalidStateError("the peer closed the link")
 
     def _check(self, accept: stage_pb2.LinkAccept) -> None:
-        """Resume at the consumer's count. Raises `Unavailable` if the consumer is a different
-        process.
+        """Resume from the number of chunks that the consumer has received. Raises `Unavailable` if
+        the consumer is a different process.
         """
         if self._peer_boot and (accept.boot_id != self._peer_boot or not accept.resumed):
             raise Unavailable(f"the process at {self._address} does not know the link any more")
@@ -210,7 +212,7 @@ class OutgoingLink:
         raise asyncio.InvalidStateError("the peer closed the link")
 
     def _confirm(self, acknowledged: Collection[Outgoing]) -> None:
-        """Report all sessions whose chunks have all been acknowledged."""
+        """Report every session whose chunks have all been acknowledged."""
         if acknowledged:
             self._garbled = 0
         for session_id in {chunk.session_id for chunk in acknowledged}:
@@ -218,9 +220,11 @@ class OutgoingLink:
                 self._events.settled(session_id)
 
     def _may_heal(self, cause: Exception) -> bool:
-        """Return whether to reconnect after a connection has ended. If not, the link is lost."""
-        # The peer would repeat a typed error, but data that was corrupted in transit may arrive
-        # intact the next time.
+        """Return whether to reconnect now that a connection has ended. If the result is false, the
+        link is lost.
+        """
+        # The peer would repeat a typed error. Data that was corrupted in transit, on the other
+        # hand, may arrive intact next time.
         word = _own_word(cause)
         garbled = isinstance(word, DataLoss) and self._garbled < MOST_GARBLED
         if word is not None and not garbled:
@@ -249,8 +253,8 @@ class OutgoingLink:
         self._events.lost(self._peer, cause, tuple(self._log.sessions))
 
     def _handshake_s(self) -> float:
-        """Return the timeout for one attempt, which is short enough to leave time for another
-        one.
+        """Return the timeout for one attempt. It is short enough that another attempt can
+        follow.
         """
         if self._give_up_at is None:
             return FIRST_HANDSHAKE_S
@@ -274,13 +278,13 @@ class OutgoingLink:
 
 
 def _first(group: ExceptionGroup[Exception]) -> Exception:
-    """Return the first exception in an exception group that is not a group itself."""
+    """Return the first exception in an exception group that isn't a group itself."""
     found = group.exceptions[0]
     return _first(found) if isinstance(found, ExceptionGroup) else found
 
 
 def _own_word(cause: Exception) -> AntiphonError | None:
-    """Return the typed error with which the peer or this process ended the connection, or None if
+    """Return the typed error with which either end closed the connection, or None if
     there is none.
     """
     if isinstance(cause, AntiphonError):

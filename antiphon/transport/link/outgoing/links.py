@@ -1,4 +1,4 @@
-"""All links of a process to downstream processes."""
+"""All links from this process to downstream processes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, P
 from antiphon.values.chunk import Chunk
 
 Connect = Callable[[str, str], grpc.aio.Channel]
-"""A function that opens a channel to a process that consumes an edge. Its arguments are the address
-and the edge.
+"""A function that opens a channel to a process that consumes an edge. It receives the process's
+address and the edge.
 """
 
 
 def connect_in_clear(address: str, edge: str) -> grpc.aio.Channel:
-    """Return a channel that is not encrypted. The peer is not authenticated."""
+    """Return an unencrypted channel to a peer that isn't authenticated."""
     return grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
 
 
 class OutgoingLinks:
-    """The links to downstream processes, one for each process. The first chunk for a process opens
-    its link.
+    """Links to downstream processes, with one link per process. A link is opened by the first chunk
+    for its process.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class OutgoingLinks:
         self._links: dict[Peer, OutgoingLink] = {}
 
     def send_nowait(self, peer: Peer, chunk: Chunk) -> None:
-        """Queue a chunk on the link to a process. Raises `ResourceExhausted` if too much is
-        queued.
+        """Queue a chunk on the link to a process. Raises `ResourceExhausted` if too much
+        is queued.
         """
         link = self._links.get(peer)
         if link is None:
@@ -58,11 +58,11 @@ class OutgoingLinks:
         link.send_nowait(chunk)
 
     def has_unacknowledged(self, session_id: str) -> bool:
-        """Return whether a session has chunks that have not been acknowledged."""
+        """Return whether a session has any unacknowledged chunks."""
         return any(session_id in link.sessions for link in self._links.values())
 
     def states(self) -> list[LinkState]:
-        """Return the state of every link that has not been lost."""
+        """Return the state of all links, except for those that are lost."""
         return [link.state for link in self._links.values()]
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Places the payloads of the chunks on one connection.
+"""Places the payloads of chunks for one connection.
 
-A payload uses the negotiated transport if that accepts it, and otherwise the link itself. The link
-also carries payloads that the consumer could not fetch. Large payloads are transferred ahead of
-their chunk, so that chunks of other sessions can overtake them.
+A payload is sent through the negotiated transport if possible, and through the link itself
+otherwise. If the consumer can't fetch a payload, it is sent again through the link. Large payloads
+are transferred before their chunk, so that chunks of other sessions can overtake them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 
 class Payloads:
-    """The placements of payloads on one connection.
+    """The payload placements of one connection.
 
-    `changed` is an event of the link, which is set when a transfer is complete.
+    `changed` is an event of the link, and is set when a transfer is complete.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class Payloads:
         self._only_fallback: set[Outgoing] = set()
 
     def of(self, chunk: Outgoing, encoding: Encoding) -> chunk_pb2.Payload | None:
-        """Return the payload once it has been placed, or None if its transfer is in progress or
-        cannot start yet.
+        """Return the payload if it has been placed. Returns None if its transfer is still in
+        progress or can't start yet.
         """
         if encoding.size_bytes <= INLINE_BYTES:
             return self._place(self._agreement.fallback, chunk, encoding)
@@ -70,7 +70,7 @@ class Payloads:
         return self._place(self._agreement.fallback, chunk, encoding)
 
     def lost(self, chunk: Outgoing) -> None:
-        """Use the fallback for a chunk, because the consumer could not fetch its payload."""
+        """Use the fallback for a chunk, because the consumer couldn't fetch its payload."""
         self._only_fallback.add(chunk)
         if (payload := self._placed.pop(chunk, None)) is not None:
             self._agreement.chosen.release(payload)

@@ -1,8 +1,9 @@
-"""Payload transfers that run ahead of their chunks. Each transport runs at most one at a time.
+"""Payload transfers that run ahead of their chunks. Each transport runs at most one transfer at a
+time.
 
-A completed transfer waits for the turn of its chunk. If an earlier chunk has to be sent again and
-needs the transport first, the transfer is dropped and restarted later, because the consumer only
-keeps one transfer.
+A completed transfer waits until it is its chunk's turn. If an earlier chunk has to be sent again
+and needs the transport first, the transfer is dropped and restarted later, because the consumer can
+keep only one transfer.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from antiphon.transport.link.outgoing.send_log import Outgoing
 from antiphon.transport.payload.transport import Placement
 from antiphon.v1 import chunk_pb2
 
-# After this time, other payloads are sent over gRPC instead of waiting for the transfer.
+# After this many seconds, other payloads are sent over gRPC instead of waiting for the transfer.
 PATIENCE_S = 1.0
 
 
 @dataclass(slots=True)
 class Push:
-    """A single transfer. If it is `stuck`, other payloads no longer wait for it."""
+    """A single transfer. Once it is `stuck`, other payloads no longer wait for it."""
 
     transport: str
     chunk: Outgoing
@@ -31,7 +32,7 @@ class Push:
 
 
 class Pushes:
-    """The transfers of all transports. `changed` is set when a transfer ends or becomes stuck."""
+    """The transfers of all transports. `changed` is set when a transfer completes or gets stuck."""
 
     def __init__(self, changed: asyncio.Event) -> None:
         self._changed = changed
@@ -48,15 +49,14 @@ class Pushes:
         self._by_transport[transport] = push
 
     def of(self, chunk: Outgoing) -> Push | None:
-        """Return the transfer of a chunk, or None if there is none."""
+        """Return a chunk's transfer, or None if it has none."""
         return next((push for push in self._by_transport.values() if push.chunk is chunk), None)
 
     def settle(self, push: Push) -> chunk_pb2.Payload | None:
-        """Remove a transfer that is complete and return its payload, or return None if it is still
+        """Remove a completed transfer and return its payload. Returns None if the transfer is still
         in progress.
 
-        Raises `PayloadLost` if the transfer failed, and the error of the stream if the stream
-        failed.
+        Raises `PayloadLost` if the transfer failed, and the stream's error if the stream failed.
         """
         if not push.task.done():
             return None
@@ -65,12 +65,14 @@ class Pushes:
         return push.payload
 
     def is_busy(self, transport: str) -> bool:
-        """Return whether a transfer of the transport is in progress."""
+        """Return whether the transport has a transfer in progress."""
         push = self._by_transport.get(transport)
         return push is not None and not push.task.done()
 
     def is_stuck(self, transport: str) -> bool:
-        """Return whether a transfer of the transport has taken longer than `PATIENCE_S` seconds."""
+        """Return whether the transport has a transfer that has been running for more than
+        `PATIENCE_S` seconds.
+        """
         return self.is_busy(transport) and self._by_transport[transport].stuck
 
     def _lose_patience(self, push: Push) -> None:

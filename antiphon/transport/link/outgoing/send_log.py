@@ -1,16 +1,17 @@
-"""The chunks of a link that are unsent or unacknowledged. This module performs no I/O.
+"""The unsent and unacknowledged chunks of a link. This module performs no I/O.
 
-Unsent chunks are kept in order within their session, and sessions are served round-robin. A chunk
-is only numbered when it is sent, and the number is its position on the link. While its payload is
-being transferred, a chunk can be overtaken by chunks of other sessions, but not of its own. Sent
-chunks are kept until they are acknowledged.
+Unsent chunks stay in order within their session, and sessions take turns. A chunk gets its number,
+which is its position on the link, only when it is sent. While its payload is being transferred, a
+chunk can be overtaken by chunks of other sessions, but not by those of its own session. Sent chunks
+are kept until they are acknowledged.
 
-The following limits ensure that one session cannot cause chunks of other sessions to be rejected:
+The following limits ensure that one session can't cause the chunks of other sessions to be
+rejected:
 
-* For each session, at most `session_bytes` may be unsent, and the same amount may be
-  unacknowledged. A single chunk is always accepted, regardless of its size.
-* For all sessions together, `link_bytes` may be unsent or unacknowledged. Beyond this limit, only
-  sessions that use more than an equal share are rejected.
+- A session may have up to `session_bytes` of unsent data, and the same amount of unacknowledged
+  data. A single chunk is always accepted, whatever its size.
+- All sessions together may have up to `link_bytes` of unsent and unacknowledged data. Beyond that,
+  only sessions that use more than an equal share are rejected.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from antiphon.wire.blob import Encoding
 
 
 class Outgoing:
-    """A chunk to send. It consists of its address and, if it has tensors, their encoding.
+    """A chunk to be sent. It consists of an address and, if the chunk has tensors, their encoding.
 
-    `size_bytes` is the size of its blob.
+    `size_bytes` is the size of the resulting blob.
     """
 
     __slots__ = ("address", "encoding", "session_id", "size_bytes")
@@ -41,7 +42,7 @@ class Outgoing:
 
 @dataclass(slots=True)
 class _SessionLog:
-    """The chunks of one session on the link. The chunks in `sent` have not been
+    """The chunks of a single session on the link. Chunks in `sent` haven't been
     acknowledged yet.
     """
 
@@ -56,13 +57,13 @@ class _SessionLog:
 
 
 class SendLog:
-    """All chunks from the first unacknowledged one to the last unsent one."""
+    """All chunks in order, from the first unacknowledged chunk to the last unsent one."""
 
     def __init__(self, session_bytes: int, link_bytes: int) -> None:
         self._session_bytes = session_bytes
         self._link_bytes = link_bytes
         self._sessions: dict[str, _SessionLog] = {}
-        # Sessions that have unsent chunks. The first one is the next to send.
+        # The sessions with unsent chunks. The session that is served next comes first.
         self._turns: OrderedDict[str, None] = OrderedDict()
         self._sent: deque[Outgoing] = deque()
         self._first = 0
@@ -89,7 +90,7 @@ class SendLog:
         return self._sessions.keys()
 
     def append(self, chunk: Outgoing) -> None:
-        """Add a chunk to send. Raises `ResourceExhausted` if too much is queued."""
+        """Add a chunk to be sent. Raises `ResourceExhausted` if too much is queued."""
         size, session_id = chunk.size_bytes, chunk.session_id
         session = self._sessions.get(session_id) or _SessionLog()
         if session.waiting and session.waiting_bytes + size > self._session_bytes:
@@ -109,10 +110,10 @@ class SendLog:
         self._turns.setdefault(session_id)
 
     def first(self, held: Container[str] = ()) -> Outgoing | None:
-        """Return the next chunk to send from a session that is not in `held`, or None if there is
-        none.
+        """Return the next chunk to send from any session that isn't in `held`. Returns None if
+        there is none.
 
-        Sessions that have too many unacknowledged bytes are skipped.
+        A session is skipped if it has too many unacknowledged bytes.
         """
         for session_id in self._turns:
             session = self._sessions[session_id]
@@ -122,9 +123,9 @@ class SendLog:
         return None
 
     def sent(self, chunk: Outgoing) -> int:
-        """Mark the first unsent chunk of a session as sent and return its number.
+        """Mark a session's first unsent chunk as sent, and return its number.
 
-        Raises `ValueError` if `chunk` is not this chunk.
+        Raises `ValueError` if this chunk isn't `chunk`.
         """
         session = self._sessions.get(chunk.session_id)
         if session is None or not session.waiting or session.waiting[0] is not chunk:
@@ -141,13 +142,13 @@ class SendLog:
         return self._first + len(self._sent) - 1
 
     def numbered(self, number: int) -> Outgoing | None:
-        """Return the unacknowledged chunk with the given number, or None if there is none."""
+        """Return the unacknowledged chunk with this number, or None if there is none."""
         at = number - self._first
         return self._sent[at] if 0 <= at < len(self._sent) else None
 
     def acknowledge(self, count: int) -> list[Outgoing]:
-        """Acknowledge the first `count` chunks of the link. Returns the ones that were not
-        acknowledged before.
+        """Acknowledge the first `count` chunks of the link. Returns those that are newly
+        acknowledged.
         """
         come = []
         while self._first < count and self._sent:
@@ -161,7 +162,9 @@ class SendLog:
         return come
 
     def rewind(self, number: int) -> int:
-        """Mark all chunks from number `number` onwards as unsent. Returns how many there were."""
+        """Mark all chunks starting with number `number` as unsent. Returns the number of these
+        chunks.
+        """
         again = 0
         while self._sent and self._first + len(self._sent) > number:
             chunk = self._sent.pop()
@@ -174,7 +177,7 @@ class SendLog:
         return again
 
     def _unsent(self, chunk: Outgoing) -> _SessionLog:
-        """Subtract a chunk from the sent chunks of its session."""
+        """Remove a chunk from its session's sent chunks."""
         session = self._sessions[chunk.session_id]
         session.sent -= 1
         session.sent_bytes -= chunk.size_bytes
