@@ -1,7 +1,7 @@
-"""Serves speech models as microservices, and includes the Python SDK to use them.
+"""Serves speech models as microservices. This package also contains the Python SDK.
 
-Importing this package does not import any of its modules. Names are loaded on first use, so that
-tools and servers only load what they need.
+Importing the package doesn't import any of its modules. Names are loaded when they are first used,
+so tools and servers load only what they need.
 """
 
 from __future__ import annotations

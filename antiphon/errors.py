@@ -1,7 +1,7 @@
-"""The errors that antiphon raises. They are the same for all protocols.
+"""The errors that antiphon raises. They are the same in all protocols.
 
-Every error has a code, a message and a location. The code determines how the caller should react.
-The location is the request field, the stage or the edge that caused the error.
+Every error has a code, a message and a location. The code tells the caller how to react. The
+location is the request field, the stage or the edge that caused the error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 
 class ErrorCode(enum.Enum):
-    """The kind of a failure. The values mirror `antiphon.v1.ErrorCode`."""
+    """The kind of failure. The values correspond to those of `antiphon.v1.ErrorCode`."""
 
     INVALID_ARGUMENT = "invalid_argument"
     NOT_FOUND = "not_found"
@@ -33,7 +33,7 @@ _ELISION = " [...] "
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text. If it is longer than `most` characters, its middle is replaced by an
+    """Return the text. If it has more than `most` characters, the middle is replaced by an
     ellipsis.
     """
     if len(text) <= most:
@@ -43,7 +43,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def told(value: object, most: int = 80) -> str:
-    """Format a value of any type and size for an error message."""
+    """Format a value of any type and any size for use in an error message."""
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
     if isinstance(value, str | bytes):
@@ -55,12 +55,12 @@ RETRYABLE = frozenset({ErrorCode.RESOURCE_EXHAUSTED, ErrorCode.UNAVAILABLE})
 
 
 class AntiphonError(Exception):
-    """Base class of all errors. Raise one of its subclasses.
+    """The base class of all errors. Only its subclasses should be raised.
 
-    `field` is the dotted path of the invalid request field. `stage` is the role of the stage that
-    failed. `edge` is the edge that failed or whose data did not arrive. Each of them is empty if it
-    does not apply. Messages may quote input, so they are shortened here, for all endpoints and
-    logs.
+    `field` is the dotted path of the invalid request field, `stage` is the role of the stage that
+    failed, and `edge` is the edge that failed or whose data didn't arrive. Attributes that don't
+    apply are empty. A message may quote input of any length, so messages are shortened here, for
+    all endpoints and logs.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
@@ -83,36 +83,36 @@ class AntiphonError(Exception):
 
     @property
     def retryable(self) -> bool:
-        """Whether the same request may succeed later."""
+        """Whether the same request might succeed later."""
         return self.code in RETRYABLE
 
 
 class InvalidArgument(AntiphonError):
-    """The request is invalid. Retrying does not help."""
+    """The request is invalid. Trying again won't help."""
 
     code = ErrorCode.INVALID_ARGUMENT
 
 
 class NotFound(AntiphonError):
-    """The model, voice or session does not exist, or the recording is no longer stored."""
+    """The model, voice or session doesn't exist, or the recording is no longer stored."""
 
     code = ErrorCode.NOT_FOUND
 
 
 class NotImplementedYet(AntiphonError):
-    """The interface allows the request, but this version does not implement it."""
+    """The interface allows this request, but it isn't implemented in this version."""
 
     code = ErrorCode.NOT_IMPLEMENTED
 
 
 class ResourceExhausted(AntiphonError):
-    """No slot is free, or a limit was reached."""
+    """No slot is free, or a limit has been reached."""
 
     code = ErrorCode.RESOURCE_EXHAUSTED
 
 
 class FailedPrecondition(AntiphonError):
-    """The stages are incompatible, or a message is not allowed in the current state."""
+    """The stages are incompatible, or the message isn't allowed in the current state."""
 
     code = ErrorCode.FAILED_PRECONDITION
 
@@ -124,13 +124,13 @@ class Unavailable(AntiphonError):
 
 
 class DeadlineExceeded(AntiphonError):
-    """A deadline passed, or an edge delivered no data in time."""
+    """A deadline has passed, or the data on an edge didn't arrive in time."""
 
     code = ErrorCode.DEADLINE_EXCEEDED
 
 
 class Cancelled(AntiphonError):
-    """The caller cancelled the request."""
+    """The caller has cancelled the request."""
 
     code = ErrorCode.CANCELLED
 
@@ -154,7 +154,7 @@ class Unauthenticated(AntiphonError):
 
 
 class UnusableOutput(AntiphonError):
-    """The model produced output that cannot be used, such as a call to a function that does not
+    """The model's output can't be used. For example, it may have called a function that doesn't
     exist.
     """
 
@@ -162,7 +162,7 @@ class UnusableOutput(AntiphonError):
 
 
 def unexpected(error: Exception) -> Internal:
-    """Return an `Internal` error for an exception that is not an `AntiphonError`."""
+    """Return an `Internal` error for an exception that isn't an `AntiphonError`."""
     return Internal(f"{type(error).__name__}: {error}")
 
 

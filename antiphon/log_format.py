@@ -1,4 +1,4 @@
-"""Log lines that are safe for terminals and line parsers."""
+"""Formats log lines so that they are safe for terminals and for programs that parse them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import logging
 
 
 class PrintableFormatter(logging.Formatter):
-    """Escapes non-printable characters in the same way as JSON.
+    """Escapes non-printable characters the way JSON does.
 
-    Messages may quote client input, so line breaks, control characters (including C1) and
-    bidirectional overrides are escaped. Only tracebacks span several lines.
+    Messages can quote client input, so line breaks, control characters (including C1) and
+    bidirectional overrides are escaped. Only tracebacks take up more than one line.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -18,7 +18,7 @@ class PrintableFormatter(logging.Formatter):
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: logging._SysExcInfoType) -> str:
-        """Format a traceback. Each of its lines becomes one line of the log."""
+        """Format a traceback. Each of its lines becomes a separate line in the log."""
         return "\n".join(printable(each) for each in super().formatException(ei).split("\n"))
 
 
@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 
 
 def configure_logging(level: str, form: str) -> None:
-    """Log to stderr. `level` is the minimum level, and `form` is a format string of `logging`."""
+    """Log to stderr. `level` is the minimum level, and `form` is a format string for `logging`."""
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter(form))
     logging.basicConfig(level=level, handlers=[handler])

@@ -1,4 +1,4 @@
-"""The version of antiphon that is installed."""
+"""The installed version of antiphon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A single request to a gateway, from the call to the last event. Both clients use this module."""
+"""A single request to a gateway, from the call to its last event. This module is shared by both
+clients.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ GENERATE = Method(
 )
 
 Start = Callable[[float, speech_pb2.DeliveredPart | None], ReadCall[speech_pb2.GenerateResponse]]
-"""Starts a call with a timeout in seconds. The second argument describes the part of the answer
-that was already delivered, if any.
+"""A function that starts a call with a timeout in seconds. The second argument describes the part
+of the answer that has already been received, if any.
 """
 
 
@@ -33,7 +35,7 @@ class PendingAnswer:
     """An answer in progress.
 
     The call starts immediately. If the connection to the server is lost, the request is sent again.
-    The answer starts over if nothing has been received yet, and otherwise continues where it left
+    If nothing has been received yet, the answer starts over. Otherwise, it continues where it left
     off.
     """
 
@@ -95,29 +97,31 @@ class PendingAnswer:
             else:
                 if message is not None:
                     self._position.note(message)
-                    # This does not count as a success, because a server may start and fail on every
-                    # attempt.
+                    # This doesn't count as a success, because a server might start and fail on
+                    # every attempt.
                     if not (message.HasField("started") or message.HasField("progress")):
                         self._attempts.succeeded()
                 return message
             await self._pauser.pause(pause_s)
             self._call = self._start(self._attempts.left_s, self._position.delivered)
             if self._pauser.woken:
-                # The answer was cancelled during or after the pause, perhaps before this call
+                # The answer was cancelled during or after the pause, possibly before this call
                 # existed.
                 self._call.cancel()
 
     def _pause_after(self, error: AntiphonError) -> float | None:
-        """Return the number of seconds until the next attempt, or None if the error is final."""
+        """Return the number of seconds until the next attempt, or None if the call must not be
+        retried.
+        """
         if not self._position.begun:
             return self._attempts.pause_after(error)
-        # An answer that was delivered in part can only continue if its server was lost.
+        # An answer that was partly delivered can be continued only if its server was lost.
         lost = isinstance(error, Unavailable) and self._position.delivered is not None
         return self._attempts.pause_after(error) if lost else None
 
     def _raise_if_the_servers_own(self, error: session_pb2.SessionError) -> None:
-        """Raise the error if the server is shutting down, in which case another server may continue
-        the answer.
+        """Raise the error if the server is shutting down. In that case, another server may be able
+        to continue the answer.
         """
         reported = error_from_proto(error)
         if isinstance(reported, Unavailable) and server_is_away(reported):

@@ -44,7 +44,7 @@ class AsyncioReadCall(Generic[Response]):
 
     async def read(self) -> Response | None:
         """Return the next response, or None at the end of the stream. Raises a typed error if the
-        call failed.
+        call has failed.
         """
         idle_s = self.idle_s
         if idle_s is None:
@@ -75,7 +75,9 @@ class AsyncioReadCall(Generic[Response]):
 
 
 class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
-    """Implements `calls.TwoWayCall`. Cancelling a task while it writes does not affect the call."""
+    """Implements `calls.TwoWayCall`. If a task is cancelled while it is writing, the call isn't
+    affected.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""The blocking implementation of the protocols in `calls.py`, which uses gRPC's own threads.
+"""The blocking implementation of the protocols in `calls.py`. It uses gRPC's own threads.
 
-The coroutines in this module never suspend, so each one completes in a single step.
+The coroutines in this module never suspend, so each of them completes in a single step.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class BlockingReadCall(Generic[Response]):
 
     @property
     def idle_s(self) -> float | None:
-        """The timeout in seconds for each wait for a message. Only set this while no thread is
+        """The timeout in seconds for each wait for a message. Set it only while no thread is
         reading.
         """
         return self._idle_s
@@ -74,7 +74,7 @@ class BlockingReadCall(Generic[Response]):
             return
         self._idle_s = idle_s
         if idle_s is not None:
-            # The watch that was started for the previous value may check too late.
+            # The watch that was started for the previous value might check too late.
             self._watch.add(self, idle_s)
 
     async def read(self) -> Response | None:
@@ -107,13 +107,13 @@ class BlockingReadCall(Generic[Response]):
         return not self._call.is_active()
 
     def give_up(self) -> None:
-        """End the call because its idle timeout expired."""
+        """End the call because its idle timeout has expired."""
         self._silent = True
         self._call.cancel()
 
 
 class _Requests(Iterator[Request]):
-    """The queue of outgoing messages. One of gRPC's threads consumes it."""
+    """The queue of outgoing messages, which is consumed by one of gRPC's threads."""
 
     def __init__(self) -> None:
         self._waiting: deque[Request] = deque()

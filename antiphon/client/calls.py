@@ -1,8 +1,8 @@
 """Protocols for network calls, which allow both clients to share one implementation.
 
-Requests, retries and decoding are written once, as coroutines that use these protocols. In the
+Requests, retries and decoding are written only once, as coroutines that use these protocols. In the
 asyncio client, the calls suspend as usual (`asyncio_channel.py`). In the blocking client, they
-block the thread and never suspend (`blocking_channel.py`), so `now` can run such a coroutine to
+block the thread instead of suspending (`blocking_channel.py`), so `now` can run such a coroutine to
 completion in a single step.
 """
 
@@ -24,15 +24,15 @@ RequestIn = TypeVar("RequestIn", bound=Message, contravariant=True)
 ResponseOut = TypeVar("ResponseOut", covariant=True)
 
 MOST_WAITING = 32
-"""The maximum number of messages that may wait for gRPC to send them. Writers wait while the queue
-is full.
+"""The maximum number of messages waiting for gRPC to send them. While the queue is full, writers
+have to wait.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Request, Response]):
-    """A service method. It consists of a path such as "/package.Service/Name" and a deserializer
-    for the responses.
+    """A service method, given by a path such as "/package.Service/Name" and a deserializer for its
+    responses.
     """
 
     path: str
@@ -73,7 +73,7 @@ class TwoWayCall(ReadCall[ResponseOut], Protocol[RequestIn, ResponseOut]):
 
 
 class Pauser(Protocol):
-    """Waits that can be interrupted."""
+    """Pauses that can be interrupted."""
 
     async def pause(self, seconds: float) -> None:
         """Wait for the given time. Raises `Cancelled` if `wake` has been called or is called during
@@ -137,9 +137,7 @@ class Channel(Protocol):
 
 
 def now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that uses blocking calls, and therefore never suspends, and return its
-    result.
-    """
+    """Run a coroutine that uses blocking calls and therefore never suspends. Returns its result."""
     try:
         coroutine.send(None)
     except StopIteration as done:

@@ -15,14 +15,16 @@ from antiphon.errors import InvalidArgument, told
 T = TypeVar("T")
 
 MAX_TIMEOUT_S = 1e9
-"""The maximum timeout in seconds, about 30 years. gRPC does not support much longer timeouts."""
+"""The maximum timeout in seconds, which is about 30 years. gRPC doesn't support much longer
+timeouts.
+"""
 MAX_MESSAGE_BYTES = 256 << 20
-"""The maximum message size, which is enough for an hour of audio."""
+"""The maximum size of a message. It is large enough for an hour of audio."""
 
 _SECURE_SCHEMES = frozenset({"https", "wss", "grpcs"})
 _URL_SCHEMES = _SECURE_SCHEMES | {"http", "ws", "grpc"}
 _GRPC_SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):(?!\d+$)")
-"""Matches the prefix of a gRPC target, such as "dns:///name:1" or "ipv4:10.0.0.1:1,10.0.0.2:1"."""
+"""Matches the prefix of a gRPC target, as in "dns:///name:1" or "ipv4:10.0.0.1:1,10.0.0.2:1"."""
 
 
 def of_type(field: str, value: object, kind: type[T]) -> T:
@@ -33,10 +35,10 @@ def of_type(field: str, value: object, kind: type[T]) -> T:
 
 
 def listed(field: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
-    """Return the values as a tuple. Raises `InvalidArgument` if they are not a sequence of the
-    given type.
+    """Return the values as a tuple. Raises `InvalidArgument` if they aren't a sequence of the given
+    type.
 
-    Strings are rejected, because the caller probably did not intend to pass a sequence of
+    Strings are rejected, because the caller most likely didn't mean to pass a sequence of
     characters.
     """
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
@@ -60,8 +62,8 @@ def named(field: str, values: Mapping[str, object] | None) -> dict[str, object]:
 
 
 def unicode_text(field: str, value: object) -> str:
-    """Return the text unchanged. Raises `InvalidArgument` if it is not a string or contains lone
-    surrogates.
+    """Return the text unchanged. Raises `InvalidArgument` if it isn't a string, or if it contains
+    lone surrogates.
     """
     text = of_type(field, value, str)
     try:
@@ -74,7 +76,7 @@ def unicode_text(field: str, value: object) -> str:
 def file_bytes(field: str, file: bytes | str | PathLike[str]) -> bytes:
     """Return the given bytes, or the content of the file at the given path.
 
-    Raises `InvalidArgument` if the file is unreadable or too large to send.
+    Raises `InvalidArgument` if the file can't be read or is too large to be sent.
     """
     if isinstance(file, bytes):
         return file
@@ -101,7 +103,7 @@ def timeout(value: object, field: str = "timeout_s") -> float:
     """
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise wrong_type(field, "a number of seconds", value)
-    # Compare before converting, because an integer can be too large for a float.
+    # Compare the values before converting, because an integer may be too large for a float.
     if not 0 < value <= MAX_TIMEOUT_S:
         raise InvalidArgument(
             f"{field}: must be above 0 and at most {MAX_TIMEOUT_S:g}, is {told(value)}",
@@ -111,7 +113,7 @@ def timeout(value: object, field: str = "timeout_s") -> float:
 
 
 def idle_timeout(value: object) -> float | None:
-    """Return the timeout in seconds, or None. Raises `InvalidArgument` under the same conditions as
+    """Return the timeout in seconds, or None. Raises `InvalidArgument` in the same cases as
     `timeout`.
     """
     return None if value is None else timeout(value, "idle_timeout_s")
@@ -129,7 +131,7 @@ def number_between(field: str, value: object, least: float, most: float) -> floa
 
 
 def address(value: object) -> str:
-    """Return the gRPC target for an address. The address is HOST:PORT or any other form that gRPC
+    """Return the gRPC target for an address, which is either HOST:PORT or any other form that gRPC
     supports.
 
     Raises `InvalidArgument` if the address is invalid.
@@ -152,8 +154,8 @@ def address(value: object) -> str:
 
 
 def _check_port(host_and_port: str) -> None:
-    """Raise `InvalidArgument` if gRPC would misread the port or treat it as part of the host
-    name.
+    """Raise `InvalidArgument` if gRPC would misread the port, or treat it as part of the
+    host name.
     """
     try:
         ipaddress.IPv6Address(host_and_port)

@@ -1,4 +1,6 @@
-"""How a client connects: address, TLS, keepalive and authentication."""
+"""The settings for connecting to a server, including its address, TLS, keepalive and
+authentication.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,20 @@ from antiphon.client import checks
 from antiphon.client.checks import MAX_MESSAGE_BYTES
 from antiphon.errors import InvalidArgument
 
-# An unreachable gateway is detected within the sum of these two times while a call is waiting. gRPC
-# also uses the second one for other pings, and its default is one minute.
+# While a call is waiting, an unreachable gateway is detected within the sum of these two times.
+# gRPC also uses the second one for other pings, with a default of one minute.
 KEEPALIVE_TIME_MS = 10_000
 PING_TIMEOUT_MS = 10_000
 
-# The reconnect interval. It must be shorter than the client's retry interval (`Retry`). gRPC's
-# default backoff grows to two minutes.
+# The reconnect interval. It must be shorter than the client's retry interval (`Retry`). With gRPC's
+# default, the interval would grow to two minutes.
 FIRST_RECONNECT_MS = 100
 MAX_RECONNECT_MS = 500
-# The timeout for an address that does not respond, such as the address of a deleted pod. gRPC's
-# default is 20 seconds.
+# The timeout for connecting to an address that doesn't respond, such as that of a deleted pod.
+# gRPC's default is 20 seconds.
 CONNECT_TIMEOUT_MS = 5_000
-# The minimum interval between DNS lookups. gRPC's default of 30 seconds is too long for the client
-# to find a new pod in time.
+# The minimum interval between DNS lookups. With gRPC's default of 30 seconds, the client would find
+# a new pod too late.
 RESOLVE_EVERY_MS = 1_000
 
 Options = tuple[tuple[str, int | str], ...]
@@ -46,7 +48,7 @@ CHANNEL_OPTIONS: Options = (
 )
 
 MOST_READ_AHEAD_BYTES = 64 << 20
-# The size of HTTP/2's flow control window for each call. gRPC adapts it to the network by default.
+# The size of HTTP/2's flow control window for each call. By default, gRPC adapts it to the network.
 _WINDOW = "grpc.http2.lookahead_bytes"
 
 File = bytes | str | PathLike[str]
@@ -84,9 +86,7 @@ class Tls:
 
 @dataclass(slots=True)
 class Contact:
-    """Records whether the server at an address has ever responded with a message or a typed
-    error.
-    """
+    """Records whether the server at an address has ever sent a message or a typed error."""
 
     made: bool = False
 
@@ -95,8 +95,8 @@ class Contact:
 class ServerTarget:
     """A server's address, and the settings for connecting to it.
 
-    Without credentials, the channel is not encrypted. `metadata` is sent with every call. Calls on
-    the channel update `contact`.
+    Without credentials, the channel isn't encrypted. `metadata` is sent with every call. `contact`
+    is updated by the calls on the channel.
     """
 
     address: str
@@ -141,7 +141,7 @@ def target(
 
 
 def is_local(address: str) -> bool:
-    """Return whether a gRPC target refers to this machine."""
+    """Return whether a gRPC target refers to the local machine."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True
     for scheme in ("dns:///", "dns:", "ipv4:", "ipv6:"):
@@ -158,7 +158,7 @@ def _is_loopback(host_and_port: str) -> bool:
 
 
 def _key(api_key: object) -> str:
-    """Validate the API key and return it. Error messages never contain the key."""
+    """Validate and return the API key. Error messages never contain the key."""
     if isinstance(api_key, str) and api_key and api_key.isascii() and api_key.isprintable():
         return api_key
     raise InvalidArgument("api_key: must be printable ASCII text", field="api_key")

@@ -1,4 +1,6 @@
-"""Builds the messages for a conversation's commands. Invalid arguments raise `InvalidArgument`."""
+"""Builds the messages for the commands of a conversation. If an argument is invalid,
+`InvalidArgument` is raised.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,12 @@ from antiphon.wire.convert import sampling_to_proto
 
 Request = converse_pb2.ConverseRequest
 PIECE_BYTES = 256 << 10
-"""The maximum size in bytes of the audio in one message. This is about 5 seconds at 24 kHz."""
+"""The maximum size in bytes of the audio in a single message. This is about 5 seconds at 24 kHz."""
 MOST_RATE_HZ = 48_000
 MOST_TURN_S = 120.0
 MOST_SLICE_S = 86_400.0
-"""A generous upper limit for the length of a recording in seconds. The server enforces the actual
-limit.
+"""A generous upper limit for the length of a recording, in seconds. The actual limit is enforced by
+the server.
 """
 
 

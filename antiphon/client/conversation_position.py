@@ -1,8 +1,9 @@
-"""Tracks the state from which another server can continue a conversation. Performs no I/O.
+"""Tracks the state from which another server can continue a conversation. This module performs no
+I/O.
 
-The server sends a token along with the number of commands that the token covers. The client keeps
-all later commands, up to a limit. If another server takes over the conversation, the client sends
-these commands again.
+The server sends a token together with the number of commands that it covers. The client keeps all
+later commands, up to a limit. If another server takes over the conversation, the client sends these
+commands to it again.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from antiphon.v1 import converse_pb2
 
 PCM16_BYTES = 2
 MOST_AUDIO_BYTES = 4 << 20
-"""The maximum amount of uncommitted audio, in bytes, that is kept for resending. Beyond this limit,
+"""The maximum amount of uncommitted audio that is kept for resending, in bytes. Beyond this limit,
 the oldest audio is dropped.
 """
 MOST_COMMAND_BYTES = 16 << 20
-"""The maximum total size in bytes of all other commands that are kept for resending. Beyond this
+"""The maximum total size of all other commands that are kept for resending, in bytes. Beyond this
 limit, the conversation can no longer be resumed.
 """
 
@@ -33,10 +34,12 @@ class _Delivered:
 
 
 class ConversationPosition:
-    """Tracks a single conversation. Pass it every message sent to or received from any server."""
+    """Tracks a single conversation. It has to be passed every message that is sent to or received
+    from any server.
+    """
 
     def __init__(self) -> None:
-        # This is None until the server has sent its first token.
+        # None until the server has sent its first token.
         self._token: bytes | None = None
         self._heard = False
         self._rate_hz = 0
@@ -48,16 +51,16 @@ class ConversationPosition:
         self._missed = 0
         self._done = 0
         self._delivered: dict[str, _Delivered] = {}
-        # Items and responses that have ended, although the last token still lists them as in
-        # progress.
+        # Items and responses that have ended, although the last token still describes them as being
+        # in progress.
         self._ended: set[str] = set()
 
     @property
     def resumable(self) -> bool:
         """Whether another server can continue the conversation.
 
-        This requires a token. A conversation can also restart from the beginning if the first
-        server was lost before it sent any event.
+        Usually, this requires a token. However, if the first server was lost before it had sent any
+        event, the conversation can simply start over.
         """
         if self._token is None:
             return not (self._heard or self._missed)
@@ -65,7 +68,7 @@ class ConversationPosition:
 
     @property
     def resumed(self) -> converse_pb2.ResumedConversation | None:
-        """The state from which another server continues, or None for a new conversation."""
+        """The state from which another server can continue, or None for a new conversation."""
         if self._token is None:
             return None
         delivered = [
@@ -95,7 +98,7 @@ class ConversationPosition:
                 self._command_bytes -= dropped.ByteSize()
 
     def begin_again(self) -> None:
-        """Renumber the kept commands starting at 1, because that is where a new server starts
+        """Renumber the kept commands, starting at 1, because this is where a new server starts
         counting.
         """
         held = sorted([*self._audio, *self._commands], key=lambda each: each[0])
@@ -107,8 +110,8 @@ class ConversationPosition:
             self.sent(request)
 
     def held(self, behind: int) -> tuple[int, list[Request]]:
-        """Return the number of the last command, and all kept commands after command number
-        `behind`.
+        """Return the number of the last command, and all kept commands after the command with the
+        number `behind`.
         """
         held = sorted([*self._audio, *self._commands], key=lambda each: each[0])
         return self._sent, [request for number, request in held if number > behind]
@@ -138,8 +141,8 @@ class ConversationPosition:
     def is_repeated(self, message: converse_pb2.ConverseResponse) -> bool:
         """Return whether the message ends an item or response that has already ended.
 
-        If a server is lost after it reports such an end but before it sends its next token, the
-        server that takes over reports the item or response as lost.
+        This can happen if a server reports the end but is lost before sending its next token. The
+        server that takes over then reports the item or response as lost.
         """
         match message.WhichOneof("event"):
             case "response_item_ended":

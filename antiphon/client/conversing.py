@@ -1,4 +1,4 @@
-"""A conversation with a gateway, from opening to end. Both clients use this module."""
+"""A conversation with a gateway, from beginning to end. This module is shared by both clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ CONVERSE = Method(
 )
 DEFAULT_CONVERSATION_S = 3600.0
 OPEN_TIMEOUT_S = 30.0
-"""The timeout in seconds for the first event, which the server sends without involving the model.
+"""The timeout for the first event in seconds. The server sends this event without involving the
+model.
 """
 
 Call = TwoWayCall[converse_pb2.ConverseRequest, converse_pb2.ConverseResponse]
@@ -41,8 +42,9 @@ Call = TwoWayCall[converse_pb2.ConverseRequest, converse_pb2.ConverseResponse]
 class Talk:
     """A single conversation.
 
-    Opening the conversation is retried until the first event arrives. If the server is lost after
-    that, the conversation continues on another server, and all unprocessed commands are sent again.
+    Until the first event arrives, opening the conversation is retried. If the server is lost later,
+    the conversation continues on another server, and all commands that haven't been processed are
+    sent again.
     """
 
     def __init__(
@@ -59,12 +61,12 @@ class Talk:
         self._attempts = attempts
         self._pauser = pauser
         self._call: Call | None = None
-        # The call that is being opened, or otherwise the current one.
+        # The call that is currently being opened. If there is none, this is the current call.
         self._latest: Call | None = None
         self._opened: ConversationOpened | None = None
         self._position = ConversationPosition()
         # Held while a command is recorded or the call is replaced, because one thread may be
-        # sending while another one is reading.
+        # sending while another is reading.
         self._changing = threading.Lock()
         self._finished = False
         self._ended: AntiphonError | None = None
@@ -81,7 +83,7 @@ class Talk:
         return self._opened
 
     async def open(self) -> None:
-        """Open the conversation. Raises the server's error if the server refuses it."""
+        """Open the conversation. If the server refuses it, raises the server's error."""
         while self._opened is None:
             try:
                 call, first = await self._begin(self._opening)
@@ -116,16 +118,18 @@ class Talk:
                     raise
 
     async def interrupt(self, heard_s: float, reference: str) -> None:
-        """Cancel the current answer and shorten it to the part that the user has heard.
+        """Cancel the current answer, and shorten it to the part that the user has heard.
 
-        The command that shortens the item is sent first, so the item is already short when the
-        answer ends.
+        The command that shortens the item is sent first, so the item has already been shortened by
+        the time the answer ends.
         """
         cut = [commands.truncate_item(self._item_id, heard_s, reference)] if self._item_id else []
         await self.send([*cut, commands.cancel_response("", reference)])
 
     async def next_event(self) -> TalkEvent | None:
-        """Return the next event, or None at the end. Raises the error of a failed conversation."""
+        """Return the next event, or None at the end. If the conversation has failed, raises its
+        error.
+        """
         while (message := await self._next_message()) is not None:
             try:
                 event = event_from_proto(message)
@@ -170,14 +174,12 @@ class Talk:
                 raise
 
     def _goes_on_after(self, error: AntiphonError) -> bool:
-        """Return whether the error means that the server was lost and that another one can take
-        over.
-        """
+        """Return whether the error means that the server was lost and another one can take over."""
         return server_is_away(error) and self._position.resumable
 
     async def _resume(self, lost: AntiphonError) -> converse_pb2.ConverseResponse:
-        """Continue on another server and return its first message. Raises `lost` if no server can
-        take over.
+        """Continue on another server, and return its first message. If no server can take over,
+        raises `lost`.
         """
         error = lost
         while (pause_s := self._attempts.pause_after(error)) is not None:

@@ -16,21 +16,22 @@ from antiphon.errors import (
 )
 from antiphon.wire.status import error_from_rpc, is_typed, said_by
 
-# gRPC's error message for a server that does not support HTTP/2, such as an HTTP/1 server.
+# gRPC's error message for a server that doesn't support HTTP/2, such as an HTTP/1 server.
 _NO_HTTP_2 = re.compile(r"http1\.x server|Expected SETTINGS frame as the first frame")
-# A TLS handshake failed. Another attempt would fail in the same way.
+# The TLS handshake failed. It would fail again on the next attempt.
 _UNTRUSTED = re.compile(r"TSI_PROTOCOL_FAILURE|verification check failed", re.IGNORECASE)
 _BEFORE_ANY_ANSWER = re.compile(r"failed to connect.*(Socket closed|reset by peer)", re.IGNORECASE)
-# The error message of an HTTP/2 proxy that lost its connection to the server during a call.
+# The error message of an HTTP/2 proxy that lost its connection to the server in the middle of a
+# call.
 _RESET = re.compile(r"RST_STREAM")
 
 
 def call_error(failure: grpc.RpcError, target: ServerTarget) -> AntiphonError:
-    """Return the typed error for a failed call, which the caller raises with `from failure`.
+    """Return the typed error for a failed call. The caller should raise it with `from failure`.
 
     If the error comes from gRPC itself, the message contains the address. The error is not
-    `retryable` if trying again cannot help. A port that does not support HTTP/2 results in
-    `InvalidArgument`, and a failed TLS handshake in `FailedPrecondition`.
+    `retryable` if it doesn't make sense to try again. If the port doesn't support HTTP/2, the error
+    is `InvalidArgument`. If the TLS handshake failed, it is `FailedPrecondition`.
     """
     error = error_from_rpc(failure)
     if is_typed(failure):

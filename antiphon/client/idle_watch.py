@@ -1,8 +1,8 @@
 """A thread that ends blocking calls when their idle timeout expires.
 
 A reader sets its deadline by assigning to `due_at`. The thread checks a call at the earliest
-possible deadline. If the deadline has moved, it checks again later. A check may happen too early,
-but never too late.
+possible deadline, and checks it again later if the deadline has been moved. A check can be too
+early, but never too late.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ NEVER = math.inf
 
 
 class Watched(Protocol):
-    """A call to watch. The watch ends once `idle_s` differs from the value that was passed to
+    """A call to watch. The watch ends when `idle_s` differs from the value that was passed to
     `add`.
 
-    `due_at` is the deadline for the reader's current wait. It is `NEVER` if the reader is not
-    waiting.
+    `due_at` is the deadline for the reader's current wait, or `NEVER` if the reader isn't waiting.
     """
 
     due_at: float
@@ -39,8 +38,8 @@ class Watched(Protocol):
 
 
 class IdleWatch:
-    """Watches calls as described in the module docstring. The thread starts when the first call is
-    added.
+    """Watches calls as described in the module docstring. The thread is started when the first call
+    is added.
     """
 
     clock = staticmethod(time.monotonic)
@@ -52,8 +51,8 @@ class IdleWatch:
         self._running = self._closed = False
 
     def add(self, call: Watched, idle_s: float) -> None:
-        """Watch a call until it ends or its `idle_s` changes. After a change, add the call
-        again.
+        """Watch a call until it ends or its `idle_s` changes. After a change, the call has to be
+        added again.
         """
         with self._changed:
             self._push(call, idle_s, self.clock() + idle_s)

@@ -1,6 +1,6 @@
-"""Decodes a stream of events and joins them into a reply.
+"""Decodes a stream of events, and joins them into a reply.
 
-This module performs no I/O, so the blocking client and the asyncio client share it.
+This module performs no I/O, so it can be used by both the blocking and the asyncio client.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
 
 
 class EventReader:
-    """Decodes the messages of a single answer and checks their order."""
+    """Decodes the messages of a single answer, and checks that they arrive in order."""
 
     def __init__(self) -> None:
         self.session_id = ""
@@ -130,9 +130,10 @@ class EventReader:
         self._samples = 0
 
     def read(self, message: speech_pb2.GenerateResponse) -> Event | None:
-        """Return the event that a message contains, or None if it contains no event.
+        """Return the event in a message, or None if the message doesn't contain an event.
 
-        Raises the error that a message contains, and `DataLoss` if the message is out of order.
+        Raises the message's error, if it contains one, and `DataLoss` if the message is out of
+        order.
         """
         kind = message.WhichOneof("event")
         if kind == "error":
@@ -184,8 +185,8 @@ class EventReader:
         return finished
 
     def _read_audio(self, delta: AudioDelta) -> AudioDelta:
-        """Return the delta, after checking that it directly follows the previous one. A gap would
-        be audible as a click.
+        """Return the delta after checking that it directly follows the previous one. Otherwise,
+        there would be an audible click.
         """
         if delta.first_sample != self._samples:
             raise DataLoss(f"audio: expected sample {self._samples}, got {delta.first_sample}")

@@ -1,6 +1,4 @@
-"""The SDK's requests, which consist of messages and options, and their conversion to proto
-messages.
-"""
+"""The messages and options of the SDK's requests, and their conversion to proto messages."""
 
 from __future__ import annotations
 
@@ -237,8 +235,8 @@ def _sampling_to_proto(
 
 
 def option_to_proto(field: str, value: object) -> options_pb2.OptionInput:
-    """Return the message for an option's value. Raises `InvalidArgument` if the value has an
-    unsupported type.
+    """Return the message for an option's value. Raises `InvalidArgument` if the type of the value
+    isn't supported.
     """
     match value:
         case str():

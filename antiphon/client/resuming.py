@@ -1,5 +1,5 @@
-"""Tracks how much of an answer has been received, so that another server can continue it. Performs
-no I/O.
+"""Tracks how much of an answer has been received, so that another server can continue it. This
+module performs no I/O.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ LATENT_BYTES = 4
 
 
 class AnswerPosition:
-    """Tracks a single answer. Pass it every message received from any server."""
+    """Tracks a single answer. It has to be passed every message that is received from any
+    server.
+    """
 
     def __init__(self) -> None:
         self._part = speech_pb2.DeliveredPart()
@@ -27,12 +29,12 @@ class AnswerPosition:
 
     @property
     def delivered(self) -> speech_pb2.DeliveredPart | None:
-        """The part of the answer that the next server can skip, or None if no other server can
-        continue.
+        """The part of the answer that the next server can skip. None if no other server can
+        continue the answer.
 
-        An answer cannot be continued after a function call, because only the server that made the
-        call knows its ID. It also cannot be continued once it has ended, or if the server does not
-        report its seed.
+        After a function call, an answer can't be continued, because only the server that made the
+        call knows its ID. It can't be continued either if it has already ended, or if the server
+        doesn't report its seed.
         """
         if not self._resumable:
             return None

@@ -70,14 +70,14 @@ class Retry:
 
 
 def server_is_away(error: AntiphonError) -> bool:
-    """Return whether the server itself is unreachable or shutting down. Errors of a stage do not
+    """Return whether the server itself is unreachable or shutting down. Errors from stages don't
     count.
     """
     return isinstance(error, Unavailable) and not error.stage
 
 
 class Attempts:
-    """Tracks the failures and the remaining time of a single call."""
+    """Tracks the failures of a single call, and the time that is left for it."""
 
     def __init__(
         self,
@@ -100,11 +100,13 @@ class Attempts:
         return max(0.0, self._ends_at - self._clock())
 
     def succeeded(self) -> None:
-        """Reset the counts because a message was received."""
+        """Reset the counts, because a message was received."""
         self._failed = self._refused = 0
 
     def pause_after(self, error: AntiphonError) -> float | None:
-        """Return the number of seconds until the next attempt, or None if the error is final."""
+        """Return the number of seconds until the next attempt, or None if the call must not be
+        retried.
+        """
         retry, now = self._retry, self._clock()
         if not self._failed:
             self._failing_since = now
@@ -118,8 +120,8 @@ class Attempts:
         if not self._contact.made:
             within_s = min(within_s, retry.connect_within_s)
         left_s = self._failing_since + within_s - now
-        # The last attempt is made when the time runs out, even if that shortens the pause before
-        # it.
+        # The last attempt is made when the time runs out, even if this makes the preceding pause
+        # shorter.
         pause_s = min(error.retry_after_s + own_s, left_s)
         if left_s <= error.retry_after_s or pause_s >= self._ends_at - now:
             return None
@@ -129,7 +131,7 @@ class Attempts:
         return pause_s
 
     async def pause(self, error: AntiphonError, pauser: Pauser) -> None:
-        """Wait until the next attempt. Raises the error if there is no further attempt."""
+        """Wait until the next attempt. If there won't be another attempt, raises the error."""
         pause_s = self.pause_after(error)
         if pause_s is None:
             raise self.ended(error) from error.__cause__
@@ -138,8 +140,8 @@ class Attempts:
     def ended(self, error: AntiphonError, last: AntiphonError | None = None) -> AntiphonError:
         """Return the error to raise after the `last` attempt.
 
-        If the server is unreachable, the error message includes the number of attempts and how long
-        they took.
+        If the server is unreachable, the error message states how many attempts were made and how
+        long they took.
         """
         if self._failed < 2 or not server_is_away(error):
             return error
@@ -160,7 +162,7 @@ async def ask(
     timeout_s: float,
     retry: Retry,
 ) -> Response:
-    """Make a call that has no side effects, and retry it according to `retry`."""
+    """Make a call that has no side effects, and retry it as configured by `retry`."""
     attempts, pauser = Attempts(retry, timeout_s, channel.contact), channel.pauser()
     while True:
         try:

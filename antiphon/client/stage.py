@@ -1,4 +1,4 @@
-"""Calls to a single stage, for load tests and debugging. Both clients use this module."""
+"""Calls to a single stage, for load tests and debugging. This module is shared by both clients."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ RUN_SESSION = Method(
 )
 STAGE_OPTIONS: Options = (
     *CHANNEL_OPTIONS,
-    # Allows the hidden states of a long prompt to be sent as a single message. Stages limit the
+    # Large enough to send the hidden states of a long prompt in a single message. Stages limit the
     # memory of each session.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Each client opens its own connection, as do stages that connect to each other.
+    # Each client opens its own connection, and so do stages that connect to each other.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
@@ -36,7 +36,7 @@ Call = TwoWayCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
 
 
 class ServingStatus(enum.Enum):
-    """The health of a stage, which indicates whether it accepts sessions."""
+    """The health of a stage, which states whether it is accepting sessions."""
 
     UNKNOWN = "unknown"
     SERVING = "serving"
@@ -44,14 +44,14 @@ class ServingStatus(enum.Enum):
 
 
 # The encoded values of `grpc.health.v1.HealthCheckResponse`, which has a single one-byte field.
-# They spare the client a dependency on that package.
+# Defining them here avoids a dependency on that package.
 _HEALTH = {
     b"\x08\x01": ServingStatus.SERVING,
     b"\x08\x02": ServingStatus.NOT_SERVING,
 }
 HEALTH = Method(
     "/grpc.health.v1.Health/Check",
-    # This message is empty, as is a health check request for the whole process.
+    # This message is empty, and so is the request for a health check of the whole process.
     stage_pb2.DescribeRequest,
     lambda data: _HEALTH.get(data, ServingStatus.UNKNOWN),
 )
@@ -68,7 +68,7 @@ async def health(channel: Channel, timeout_s: float, retry: Retry) -> ServingSta
 
 
 class StageTalk:
-    """A session on a single stage. It ends when its call ends. Cancelling the call frees all
+    """A session on a single stage. It ends when its call ends. Cancelling the call frees all of its
     resources.
     """
 
@@ -117,7 +117,9 @@ class StageTalk:
         await self._open_call().write(of_type("request", request, Request))
 
     async def next_response(self) -> session_pb2.SessionResponse | None:
-        """Return the next message, or None at the end. Raises the session's error if it failed."""
+        """Return the next message, or None at the end. If the session has failed, raises
+        its error.
+        """
         call = self._open_call()
         response = await call.read()
         if response is not None and response.HasField("error"):

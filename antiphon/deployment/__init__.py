@@ -1,3 +1,3 @@
-"""The schema of a deployment file, which the stages, the gateway, the launcher and the
-chart read.
+"""The schema of a deployment file. The stages, the gateway, the launcher and the chart all read
+this file.
 """

@@ -1,4 +1,4 @@
-"""Addresses in the form in which a deployment contains them."""
+"""Parses and formats the addresses in a deployment."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from antiphon.errors import InvalidArgument
 MAX_PORT = 65_535
 LOCALHOST = "localhost"
 ALL_ADDRESSES = ("0.0.0.0", "::")
-"""Hosts that stand for all addresses. The first one is for IPv4, and the second one is for both
-families.
+"""Hosts that stand for all addresses. The first covers IPv4 only, and the second covers both IPv4
+and IPv6.
 """
 
 
 def host_and_port(address: str, *, field: str) -> tuple[str, int]:
-    """Split "host:port" into its parts. An IPv6 host is in brackets. Raises `InvalidArgument` if
-    the address is invalid.
+    """Split "host:port" into its parts. An IPv6 host must be in brackets. Raises `InvalidArgument`
+    if the address is invalid.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
@@ -37,6 +37,6 @@ def joined(host: str, port: int) -> str:
 
 
 def check_listen(address: str, *, field: str) -> None:
-    """Raise `InvalidArgument` if an address is neither empty nor of the form "host:port"."""
+    """Raise `InvalidArgument` if an address isn't empty and doesn't have the form "host:port"."""
     if address:
         host_and_port(address, field=field)

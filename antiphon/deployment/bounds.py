@@ -1,4 +1,4 @@
-"""Types of settings, with the range of each type."""
+"""Types for settings, each with its range of valid values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HostName = Annotated[
     ),
 ]
 _ORIGINS = "gateway.cors_origins"
-# Helm's regular expressions do not support look-ahead.
+# Helm's regular expressions don't support look-ahead.
 ORIGIN_PATTERN = (
     r"^(\*|null|file://|[A-Za-z][A-Za-z0-9+.-]*://"
     r"(\*|(\*\.)?[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:([0-9]{1,5}|\*))?)$"
@@ -40,8 +40,8 @@ TraceEndpoint = Annotated[str, msgspec.Meta(pattern=r"^(https?://[^/\s]+)?$")]
 
 
 def check_origin(origin: str) -> None:
-    """Raise `InvalidArgument` if the text is neither an origin that a browser can send nor one of
-    the supported patterns.
+    """Raise `InvalidArgument` if the text is neither an origin that a browser could send nor a
+    supported pattern.
     """
     if not re.fullmatch(ORIGIN_PATTERN, origin):
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""The settings of replica discovery."""
+"""The settings for replica discovery."""
 
 from __future__ import annotations
 

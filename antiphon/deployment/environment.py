@@ -1,5 +1,5 @@
-"""Addresses that contain names of environment variables. A pod uses such a variable to learn its
-own address.
+"""Replaces environment variables in addresses. A pod uses such a variable to find out its own
+address.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ _NAME = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def expanded(address: str, environment: Mapping[str, str], *, field: str) -> str:
-    """Return the address with each `${NAME}` replaced by the environment variable of that name.
+    """Return the address with each `${NAME}` replaced by the value of that environment variable.
 
-    An IPv6 address is put in brackets. Raises `InvalidArgument` if a variable is empty or not set.
+    If the value is an IPv6 address, it is put in brackets. Raises `InvalidArgument` if a variable
+    is empty or not set.
     """
 
     def value(found: re.Match[str]) -> str:

@@ -1,4 +1,5 @@
-"""The gateway's settings, in groups. Each group is a class whose docstring describes its purpose.
+"""The gateway's settings, arranged in groups. Each group is a class whose docstring describes its
+purpose.
 
 A setting is identified by its group and its name, as in `queue.timeout_s`.
 """
@@ -405,4 +406,4 @@ GATEWAY_SETTINGS = SettingGroups(
         "failover.max_kept_bytes": _OF_MEMORY,
     },
 )
-"""The gateway's settings, their groups, and what has replaced former settings."""
+"""The gateway's settings, with their groups and what has replaced former settings."""

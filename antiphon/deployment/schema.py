@@ -1,7 +1,7 @@
-"""The YAML schema of a deployment, which the launcher, all processes and the chart read.
+"""The YAML schema of a deployment, which is read by the launcher, all processes and the chart.
 
-Unknown keys and values that are out of range cause errors at startup. They are never replaced by
-defaults.
+Unknown keys and values that are out of range are reported as errors at startup. They are never
+silently replaced by defaults.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     delivery: dict[str, DeliveryName] = {}
 
     def stage(self, role: str) -> StageConfig:
-        """Return the configuration of a stage. If the file does not contain the stage, the defaults
-        apply.
+        """Return the configuration of a stage. If the stage isn't in the file, its defaults are
+        returned.
         """
         return self.stages.get(role, StageConfig())
 
 
 def load_deployment(path: Path) -> Deployment:
-    """Read and validate a deployment file. Raises `InvalidArgument` with the key that is
-    invalid.
+    """Read and validate a deployment file. If it isn't valid, `InvalidArgument` is raised with the
+    invalid key.
     """
     return read_yaml(path, deployment_of, name=str(path))
 
 
 def deployment_of(content: object, *, strict: bool = True) -> Deployment:
     """Convert mappings to a deployment. Unless `strict` is true, text is converted to a number
-    where a number is required.
+    wherever a number is required.
 
-    Raises `InvalidArgument` with the key that is invalid and, if it is unknown, the key that was
-    probably intended.
+    If a key isn't valid, `InvalidArgument` is raised with that key. If the key doesn't exist, the
+    error also suggests a similar one.
     """
     if isinstance(content, dict):
         check_keys(content, Deployment, "")
@@ -88,7 +88,7 @@ def deployment_of(content: object, *, strict: bool = True) -> Deployment:
 
 
 def check_roles(deployment: Deployment, pipeline: str, roles: Sequence[str]) -> None:
-    """Raise `InvalidArgument` if the pipeline does not have one of the stages."""
+    """Raise `InvalidArgument` if the deployment contains a stage that the pipeline doesn't have."""
     for role in deployment.stages:
         if role not in roles:
             raise InvalidArgument(

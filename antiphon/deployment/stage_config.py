@@ -1,7 +1,7 @@
-"""The settings of a stage, in groups. Each group is a class whose docstring describes what the
-group is for.
+"""The settings of a stage, arranged in groups. Each group is a class whose docstring describes its
+purpose.
 
-Settings that most deployments change have no group.
+The settings that are changed in most deployments don't belong to a group.
 """
 
 from __future__ import annotations
@@ -244,4 +244,4 @@ STAGE_SETTINGS = SettingGroups(
     },
     {"sessions.hold_timeout_s": "a constant", "watchdog.failing_pause_s": "a constant"},
 )
-"""The stage's settings and their groups."""
+"""The stage's settings, with their groups and the settings that no longer exist."""

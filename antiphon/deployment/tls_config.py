@@ -1,4 +1,4 @@
-"""The certificates with which the services of a deployment authenticate to clients and to each
+"""The certificates that the services of a deployment use to authenticate to clients and to each
 other.
 """
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 STAGE_NAME = "{role}.antiphon"
-"""The default DNS name in the certificate of the service with a given role."""
+"""The default DNS name in the certificate of a role's service."""
 
 
 class MutualTlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -1,8 +1,8 @@
-"""YAML files as plain data, with error messages that name the file.
+"""Reads YAML files as plain data, and reports errors with the name of the file.
 
-PyYAML parses the file, and the document is built directly from PyYAML's events. This way, the file
-controls neither how much memory its aliases use nor which exceptions the caller sees. It also
-avoids a large graph of nodes, whose garbage collection would pause the other threads.
+PyYAML parses the file, but the document is built here, directly from PyYAML's events. This means
+that a file can't use up memory with its aliases, and that the caller sees no unexpected exceptions.
+It also avoids PyYAML's large graph of nodes, whose garbage collection would pause other threads.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from antiphon.errors import InvalidArgument, told
 Content = TypeVar("Content")
 
 MAX_VALUES = 1_000_000
-"""The maximum number of values in a document. An alias counts as all the values that it repeats."""
+"""The maximum number of values in a document. An alias counts as all of the values that
+it repeats.
+"""
 
 MAX_DEPTH = 64
 MAX_NUMBER_CHARS = 64
-"""The maximum number of characters in a number. For longer numbers, Python needs quadratic time or
-fails.
+"""The maximum number of characters in a number. With longer numbers, Python either takes quadratic
+time or fails.
 """
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -35,8 +37,8 @@ _COLLECTIONS = (None, "!", f"{_TAG}map", f"{_TAG}seq")
 
 
 def read_yaml(path: Path, convert: Callable[[object], Content], *, name: str) -> Content:
-    """Read the file and return the result of `convert`. Raises `InvalidArgument` with a message
-    that begins with `name`.
+    """Read the file, and return the result of `convert`. Raises `InvalidArgument` with a message
+    that starts with `name`.
     """
     try:
         return convert(decode_yaml(path.read_bytes()))
@@ -49,11 +51,11 @@ def read_yaml(path: Path, convert: Callable[[object], Content], *, name: str) ->
 
 
 def decode_yaml(content: bytes) -> object:
-    """Return the document in a file. It consists of None, booleans, numbers, texts, times, lists
+    """Return the document in a file. It may consist of None, booleans, numbers, texts, times, lists
     and dictionaries.
 
     Aliases, merge keys (`<<`) and the types of YAML 1.1 are supported. Raises `InvalidArgument` if
-    the content is not YAML, contains tags of other types, has a mapping with a duplicate key, or
+    the content isn't YAML, uses tags for other types, contains a mapping with a duplicate key, or
     has more than `MAX_VALUES` values or more than `MAX_DEPTH` levels.
     """
     try:
@@ -64,8 +66,8 @@ def decode_yaml(content: bytes) -> object:
 
 @dataclass(slots=True)
 class _Collection:
-    """A list or a mapping whose end has not been reached. `begins_at` is the number of values
-    before it.
+    """A list or a mapping whose end hasn't been reached. `begins_at` is the number of values before
+    it.
     """
 
     anchor: str | None
@@ -78,8 +80,8 @@ class _Collection:
 
     @property
     def value(self) -> object:
-        """Return the complete value. The members of a mapping precede those of the mappings that it
-        merges.
+        """Return the complete value. A mapping's own members come before those of the mappings that
+        it merges.
         """
         if self.items is not None:
             return self.items
@@ -92,7 +94,7 @@ class _MergeKey:
 
 
 class _Document:
-    """A document that is built from the events of its parser."""
+    """A document that is built from the parser's events."""
 
     def __init__(self, content: bytes) -> None:
         self._loader = _LOADER(content)
@@ -103,8 +105,8 @@ class _Document:
         self._root: object = None
 
     def read(self) -> object:
-        """Return the document, or None if the file is empty. Raises `InvalidArgument` or
-        `YAMLError` if it is invalid.
+        """Return the document, or None if the file is empty. If the file isn't valid, raises
+        `InvalidArgument` or `YAMLError`.
         """
         documents = 0
         try:
@@ -148,8 +150,8 @@ class _Document:
         self._open.append(begun)
 
     def _add(self, value: object, anchor: str | None, size: int) -> None:
-        """Add a complete value to the collection it belongs to. `size` is the number of values that
-        it consists of.
+        """Add a complete value to the collection that contains it. `size` is the number of values
+        in it.
         """
         if anchor is not None and not isinstance(value, _MergeKey):
             self._anchors[anchor] = value, size
@@ -179,7 +181,7 @@ class _Document:
 
     def _merged(self, value: object) -> dict[object, object]:
         """Return the members that `<<` merges. If several mappings have the same key, the first one
-        takes precedence.
+        wins.
         """
         several: Iterable[object] = value if isinstance(value, list) else [value]
         merged: dict[object, object] = {}

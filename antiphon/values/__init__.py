@@ -1,1 +1,3 @@
-"""Plain values that stages, gateway and client exchange. These modules perform no I/O."""
+"""Plain values that are exchanged between stages, gateway and client. The modules in this package
+perform no I/O.
+"""

@@ -1,4 +1,4 @@
-"""Usage and function calls of a model's answer."""
+"""The usage and function calls of an answer."""
 
 from __future__ import annotations
 

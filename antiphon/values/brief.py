@@ -1,4 +1,4 @@
-"""Single-line representations of values, in which long content is abbreviated."""
+"""Single-line representations of values. Long content is abbreviated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The unit of data on an edge, which is sent as the proto message `Chunk`."""
+"""The unit of data on an edge. It is sent as the proto message `Chunk`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Tensor = npt.NDArray[Any]
 Tensors = Mapping[str, Tensor]
 
 MAX_NAME = 128
-"""The maximum length of a session ID or an edge name, in characters. It is limited because stages
-keep the IDs of ended sessions.
+"""The maximum length of a session ID or an edge name, in characters. There is a limit because
+stages remember the IDs of sessions that have ended.
 """
 
 
 class Chunk(Struct, frozen=True):
-    """A piece of the data on one edge of a segment.
+    """Part of the data on one edge of a segment.
 
     `position` is the index of its first token, row, frame or sample within the segment.
     `finish_reason` is set if and only if `segment_finished` is set. Tensors must not be modified
-    after the chunk has been created.
+    once the chunk has been created.
     """
 
     session_id: str
@@ -54,8 +54,8 @@ class Chunk(Struct, frozen=True):
 
 
 def concatenate(pieces: list[Tensors]) -> dict[str, Tensor]:
-    """Concatenate consecutive pieces of an edge. Tensors with the same name are joined along axis
-    0.
+    """Concatenate consecutive pieces of an edge. Tensors that have the same name are joined along
+    axis 0.
     """
     parts: dict[str, list[Tensor]] = {}
     for piece in pieces:

@@ -1,12 +1,12 @@
-"""A conversation in the form in which a stage receives it on the `input` edge.
+"""A conversation as a stage receives it on the `input` edge.
 
-The messages are JSON in the tensor `messages`. The recordings are float32 mono tensors with the
-names `audio.0`, `audio.1` and so on. Their sample rate is the one that the stage reports in
-`Describe`. If the stage already has a recording, its key is sent instead (`recording_key`, uint8).
-Images and videos are the bytes of their files, in uint8 tensors named `image.0` and so on, and
-`video.0` and so on. A message part refers to its media by index. The functions that may be called
-are JSON in the tensor `tools`, if there are any. The variables of the chat template are JSON in the
-tensor `template`.
+The tensor `messages` contains the messages as JSON. Recordings are float32 mono tensors named
+`audio.0`, `audio.1` and so on, at the sample rate that the stage reports in `Describe`. If the
+stage already has a recording, the recording's key is sent in its place (`recording_key`, uint8).
+Images and videos are uint8 tensors that contain the bytes of their files. They are named `image.0`,
+`video.0` and so on. Message parts refer to media by index. If the model may call functions, the
+tensor `tools` contains them as JSON. Chat template variables, if any, are in the tensor `template`,
+also as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
-    """A part of a message that consists of text."""
+    """A text part of a message."""
 
     text: str
 
@@ -39,11 +39,11 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tex
 class AudioPart(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="audio"
 ):
-    """A recording, referred to by its index among the conversation's recordings.
+    """A recording in a message. `index` is its position among the conversation's recordings.
 
-    If one recording is `alone`, all of them are. Each recording is then encoded independently of
-    the others. Only the last recording can be `live`. It is still in progress, and its samples
-    follow the conversation in pieces.
+    If one recording is `alone`, then all of them are. This means that each recording is encoded
+    independently of the others. Only the last recording can be `live`, which means that it is still
+    in progress. Its samples follow the conversation in pieces.
     """
 
     index: int
@@ -67,9 +67,9 @@ Part = TextPart | AudioPart | ImagePart | VideoPart
 
 
 class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A function call that the assistant makes. `arguments` is the text of a JSON object.
+    """A function call made by the assistant. `arguments` is the text of a JSON object.
 
-    `id` identifies the call when the client returns its result.
+    `id` identifies the call when the client sends its result.
     """
 
     id: str
@@ -78,10 +78,10 @@ class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConversationMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message with its role and a sequence of parts.
+    """A message, which consists of a role and a sequence of parts.
 
-    `tool_calls` is only allowed in messages of the assistant. `tool_call_id` is only allowed in
-    messages with the role `tool`. Such a message contains the result of the call that has this ID.
+    Only messages from the assistant can have `tool_calls`. Only messages with the role `tool` can
+    have a `tool_call_id`. Such a message contains the result of the call with that ID.
     """
 
     role: Role
@@ -94,8 +94,8 @@ class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rules for function calls in a reply.
 
     `forced` is the name of the function that must be called. If it is empty, the model must call a
-    function but may choose which. If it is None, no call is required. If `parallel` is false, the
-    reply ends after its first call.
+    function, but can choose which one. If it is None, no call is required. If `parallel` is false,
+    the reply ends after its first call.
     """
 
     forced: str | None = None
@@ -103,13 +103,13 @@ class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """All messages of a request, and the media that their parts refer to.
+    """All messages of a request, together with the media they refer to.
 
-    Recordings are float32 mono vectors, or the keys of recordings that the stage already has.
-    Images and videos are complete files in uint8 vectors. `tools` are the functions that the reply
-    may call. Each of them is the JSON text of OpenAI's `{"type": "function", "function": {"name":
-    ..., "description": ..., "parameters": ...}}`. `template` contains the variables of the chat
-    template.
+    Recordings are either float32 mono vectors or the keys of recordings that the stage already has.
+    Images and videos are uint8 vectors with the content of a complete file. `tools` contains the
+    functions that may be called in the reply. Each of them is the JSON text of OpenAI's `{"type":
+    "function", "function": {"name": ..., "description": ..., "parameters": ...}}`. `template`
+    contains the chat template variables.
     """
 
     messages: tuple[ConversationMessage, ...]
@@ -138,8 +138,8 @@ class _Tool(msgspec.Struct, frozen=True):
 TOOLS = "tools"
 TEMPLATE = "template"
 MAX_TEMPLATE_BYTES = 128 << 10
-"""The maximum size of the variables as JSON. A character needs up to six bytes, and a surrogate
-pair needs twelve.
+"""The maximum size of the variables as JSON, in bytes. A character can take up to six bytes, and a
+surrogate pair twelve.
 """
 
 KEY_BYTES = 16
@@ -159,9 +159,9 @@ _tool_decoder = msgspec.json.Decoder(_Tool)
 
 
 def function_names(tools: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the functions in order. The format is described at `Conversation.tools`.
+    """Return the names of the functions in order. See `Conversation.tools` for the format.
 
-    Raises `InvalidArgument` if a function is malformed, or if a name is invalid or occurs twice.
+    Raises `InvalidArgument` if a function is malformed, or if a name is invalid or not unique.
     """
     names: list[str] = []
     for index, tool in enumerate(tools):
@@ -181,7 +181,7 @@ def function_names(tools: Sequence[str]) -> tuple[str, ...]:
 
 
 def to_tensors(conversation: Conversation) -> dict[str, Tensor]:
-    """Return the tensors of the `input` chunk that contains the conversation."""
+    """Return the tensors of an `input` chunk with this conversation."""
     tensors: dict[str, Tensor] = {
         "messages": np.frombuffer(msgspec.json.encode(conversation.messages), dtype=np.uint8)
     }
@@ -200,7 +200,7 @@ def to_tensors(conversation: Conversation) -> dict[str, Tensor]:
 
 
 class RecordingKey:
-    """Computes a recording's key incrementally from its samples."""
+    """Computes a recording's key from its samples, piece by piece."""
 
     def __init__(self) -> None:
         # SHA-256 takes half as long as BLAKE2, because CPUs have instructions for it.
@@ -208,30 +208,30 @@ class RecordingKey:
         self.samples = 0
 
     def add(self, samples: Tensor) -> None:
-        """Add the next samples, in float32."""
+        """Add more samples, in float32."""
         self._hash.update(np.ascontiguousarray(samples).data)
         self.samples += len(samples)
 
     @property
     def key(self) -> bytes:
-        """The key of all samples that have been added so far."""
+        """The key of all samples added so far."""
         return self._hash.digest()[:KEY_BYTES]
 
 
 def recording_key(samples: Tensor) -> bytes:
-    """Return the key of a complete recording in float32."""
+    """Return the key of a complete float32 recording."""
     key = RecordingKey()
     key.add(samples)
     return key.key
 
 
 def is_recording_key(item: Tensor) -> bool:
-    """Return whether the item is the key of a recording instead of its samples."""
+    """Return whether the item is a recording's key rather than its samples."""
     return item.dtype == np.uint8
 
 
 def recordings_alone(messages: Sequence[ConversationMessage]) -> bool:
-    """Return whether each recording is encoded independently of the others."""
+    """Return whether each recording is encoded independently of the other recordings."""
     return any(
         isinstance(part, AudioPart) and part.alone for each in messages for part in each.parts
     )
@@ -254,8 +254,8 @@ def with_recordings_alone(
 
 
 def from_tensors(tensors: Tensors, *, live: bool = False) -> Conversation:
-    """Return the conversation that an `input` chunk contains. If `live` is true, its last recording
-    is left out.
+    """Return the conversation in an `input` chunk. If `live` is true, the last recording is left
+    out.
 
     Raises `InvalidArgument` if the chunk is malformed.
     """
@@ -292,9 +292,7 @@ def _template(tensors: Tensors) -> dict[str, TemplateValue]:
 
 
 def read_template_variables(data: bytes) -> dict[str, TemplateValue]:
-    """Parse the variables of a chat template from JSON. Raises `InvalidArgument` if they are
-    invalid.
-    """
+    """Parse chat template variables from JSON. Raises `InvalidArgument` if they are invalid."""
     if len(data) > MAX_TEMPLATE_BYTES:
         raise InvalidArgument(
             f"{TEMPLATE_FIELD}: has {len(data)} bytes; the most is {MAX_TEMPLATE_BYTES}",
@@ -327,8 +325,8 @@ def _tools(tensors: Tensors) -> _ToolsTensor:
 
 
 def _check_calls(messages: Sequence[ConversationMessage]) -> None:
-    """Raise an error if a message other than the assistant's contains calls, or if a result is not
-    in a tool message.
+    """Raise an error if a message that isn't from the assistant contains calls, or if a result
+    isn't in a tool message.
     """
     for index, message in enumerate(messages):
         path = f"messages[{index}]"
@@ -339,7 +337,7 @@ def _check_calls(messages: Sequence[ConversationMessage]) -> None:
 
 
 def _items(tensors: Tensors, name: str) -> tuple[Tensor, ...]:
-    """Return the tensors `name.0`, `name.1` and so on, up to the first one that is missing."""
+    """Return the tensors `name.0`, `name.1` and so on. The first missing tensor ends the list."""
     items: list[Tensor] = []
     while (item := tensors.get(f"{name}.{len(items)}")) is not None:
         items.append(item)
@@ -349,8 +347,8 @@ def _items(tensors: Tensors, name: str) -> tuple[Tensor, ...]:
 def _check(
     messages: Sequence[ConversationMessage], name: str, items: Sequence[Tensor], *, live: bool
 ) -> None:
-    """Raise an error unless every item is referenced and is a non-empty vector of the right dtype
-    with finite values.
+    """Raise an error unless each item is referenced and is a non-empty vector with the right dtype
+    and finite values.
     """
     kind, dtype = _MEDIA[name]
     if live:
@@ -380,8 +378,8 @@ def _check(
 
 
 def _without_live(messages: Sequence[ConversationMessage]) -> Sequence[ConversationMessage]:
-    """Return the messages without the live recording. Raises an error if the messages do not end
-    with it.
+    """Return the messages without the live recording. If the messages don't end with it, raises an
+    error.
     """
     last = messages[-1] if messages else None
     part = last.parts[-1] if last is not None and last.parts else None

@@ -1,5 +1,5 @@
-"""The part of a segment that the client has already received in another session, and after which a
-new session continues.
+"""The part of a segment that the client has already received in another session. A new session
+continues after it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 IDS, FRAMES, LATENTS = "ids", "frames", "latents"
-"""The types of history from which a stage can continue, as listed in `Describe`."""
+"""The types of history from which a stage can continue, as reported by `Describe`."""
 MAX_HISTORY_BYTES = 4 << 20
-"""The maximum total size of all parts. This is enough for the codes of several hours of speech."""
+"""The maximum total size of all parts, in bytes. It is large enough for the codes of several hours
+of speech.
+"""
 
 
 def _no_ids() -> npt.NDArray[np.int32]:
@@ -29,12 +31,12 @@ def _no_latents() -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """The history of a segment, from its beginning.
+    """The beginning of a segment that was generated elsewhere.
 
-    It consists of reply IDs of shape [n], codec frames of shape [n, groups] and latent frames of
-    shape [n, width]. A stage produces only one type of frame, as indicated by
-    `StageFacts.frame_dtype`. It treats the history as its own output, sends it as usual, and
-    continues after it.
+    It consists of reply IDs with the shape [n], codec frames with the shape [n, groups] and latent
+    frames with the shape [n, width]. Each stage produces only one type of frame, which is given by
+    `StageFacts.frame_dtype`. The stage treats the history as if it were its own output. It sends
+    the history as usual and then continues after it.
     """
 
     ids: npt.NDArray[np.int32] = field(default_factory=_no_ids)

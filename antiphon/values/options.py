@@ -1,8 +1,8 @@
 """Model options, which are additional request settings such as a language, an instruction or a
 reference recording.
 
-They are declared by the pipeline and listed by `Describe`. The gateway and the stages validate
-values against the same description.
+Options are declared by the pipeline, and listed in the response to `Describe`. Both the gateway and
+the stages validate values against this description.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ from antiphon.values.sampling import utf8_size
 TASK = "task"
 """The option that selects what a multi-task model does, such as speech synthesis or transcription.
 
-If its choices include the task, /v1/audio/speech sets it to `SPEECH`, /v1/audio/transcriptions sets
-it to `TRANSCRIPTION`, and /v1/images/generations sets it to `IMAGE`.
+If the task is one of its choices, /v1/audio/speech sets it to `SPEECH`, /v1/audio/transcriptions
+sets it to `TRANSCRIPTION`, and /v1/images/generations sets it to `IMAGE`.
 """
 DIALOGUE, SPEECH, TRANSCRIPTION, IMAGE = "dialogue", "speech", "transcription", "image"
 
 SIZE = "size"
 """The option whose choices are the sizes of generated images, such as "512x512".
 
-A model without this option generates images of a single size. /v1/images/generations sets this
-option.
+It is set by /v1/images/generations. If a model doesn't have this option, all of its images have the
+same size.
 """
 
 OptionValue = str | float | Tensor
-"""A text, a number or a recording. A recording is a float32 mono vector of samples at the option's
-sample rate.
+"""A text, a number or a recording. A recording is a mono float32 vector at the option's sample
+rate.
 """
 
 
 class OptionKind(enum.Enum):
-    """The type of an option's value. The members mirror `antiphon.v1.OptionKind`."""
+    """The type of an option's value. The members correspond to those of
+    `antiphon.v1.OptionKind`.
+    """
 
     TEXT = "text"
     NUMBER = "number"
@@ -51,11 +53,11 @@ class OptionKind(enum.Enum):
 class Option:
     """The description of an option.
 
-    A text must have at most `max_bytes` bytes in UTF-8. If there are `choices`, it must be one of
-    them, ignoring case. A number must be between `least` and `most`. A recording must be at most
-    `max_s` seconds long at `sample_rate_hz`. One additional sample is allowed, because resampling
-    rounds up. If `instructs` is true, the text describes how to speak. A pipeline has at most one
-    such option. A checkpoint may replace the description through `StageFacts.options`.
+    A text can have up to `max_bytes` bytes in UTF-8. If there are `choices`, it must be one of
+    them, ignoring case. A number must be between `least` and `most`. A recording can be up to
+    `max_s` seconds long, at `sample_rate_hz`. One additional sample is allowed, because resampling
+    rounds up. If `instructs` is true, the text describes how to speak. A pipeline can have at most
+    one such option. A checkpoint can replace the description through `StageFacts.options`.
     """
 
     name: str

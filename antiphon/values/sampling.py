@@ -1,4 +1,4 @@
-"""The sampling settings of a stage. They are validated when they are constructed."""
+"""The sampling settings of a stage. They are validated on construction."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ KEY_BITS = 128
 INPUT_STAGE = ""
 """The key for the stage that receives the messages, in the sampling settings of a request."""
 SMALLEST = 1e-6
-"""The minimum for temperatures greater than 0 and for repetition penalties.
+"""The smallest value that is allowed for a repetition penalty, or for a temperature other than 0.
 
-It ensures that logits remain finite in float32 when they are divided by these values.
+With this limit, logits in float32 remain finite when they are divided by these values.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingRequest:
-    """Sampling settings that a client requests. If a setting is `None`, the pipeline's default
-    applies.
+    """Sampling settings requested by a client. If a setting is `None`, the pipeline's default is
+    used.
 
-    With a `temperature` of 0, decoding is greedy: the most likely ID is chosen after the repetition
-    penalty and suppression have been applied. All other temperatures and the repetition penalty
-    must be at least `SMALLEST`. If `top_k` is 0, all IDs are kept. `max_tokens` includes the stop
-    ID. `top_logprobs` requests the log probability of each text token, and those of the given
-    number of most likely tokens. Stages without text output ignore `top_logprobs` and `stop`.
-    `json_schema` is the text of a JSON schema that constrains the stage's output. The resulting
-    text is only incomplete if it ends early. Not every engine supports schemas. `Describe` reports
+    If `temperature` is 0, decoding is greedy, which means that the most likely ID is chosen after
+    applying the repetition penalty and suppression. All other temperatures and the repetition
+    penalty must be at least `SMALLEST`. If `top_k` is 0, all IDs are kept. `max_tokens` includes
+    the stop ID. `top_logprobs` requests the log probability of each text token, and of that many of
+    the most likely tokens. Stages that don't produce text ignore `top_logprobs` and `stop`.
+    `json_schema` is the text of a JSON schema that constrains the output. The resulting text is
+    complete unless the output ends early. Only some engines support schemas, and `Describe` reports
     whether a stage does.
 
-    Raises `InvalidArgument` with the `field` if a value is out of range.
+    If a value is out of range, `InvalidArgument` is raised with the `field`.
     """
 
     temperature: float | None = None
@@ -78,11 +78,12 @@ class SamplingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The complete sampling settings of one stage for one segment. The fields are described at
-    `SamplingRequest`.
+    """The complete sampling settings of one stage for one segment. See `SamplingRequest` for the
+    fields.
 
-    An engine receives `keyed` settings. Their `seed` is the `stream_key` for all random draws of
-    the stage. In the default settings of a stage, `seed` applies to requests that do not set one.
+    The settings that an engine receives are `keyed`. Their `seed` is the `stream_key` for all of
+    the stage's random draws. In a stage's default settings, `seed` applies to requests that don't
+    set one.
     """
 
     temperature: float
@@ -101,7 +102,7 @@ class Sampling:
         return self.temperature == 0.0
 
     def with_request(self, request: SamplingRequest) -> Sampling:
-        """Return a copy of these defaults with the request's settings applied."""
+        """Return a copy of these defaults to which the request's settings have been applied."""
         return replace(self, **request.given())
 
     def keyed(self, role: str, choice: int) -> Sampling:
@@ -114,11 +115,11 @@ class Sampling:
 def stream_key(seed: int, role: str, choice: int = 0) -> int:
     """Return the `KEY_BITS`-bit key for all random draws of a stage in one answer.
 
-    `seed` is the seed of the request and must be at most `MAX_SEED`. `role` is the role of the
-    stage. `choice` is the number of the answer if a request has several. It must fit into 32 bits.
-    The key is a cryptographic hash of an unambiguous encoding of these three values. This makes the
-    draws of different stages, answers and seeds independent of each other, even if the seeds are
-    equal, consecutive or chosen with knowledge of the draws.
+    `seed` is the request's seed, which must not exceed `MAX_SEED`. `role` is the role of the stage.
+    If a request has several answers, `choice` is the number of this answer, which must fit into 32
+    bits. The key is a cryptographic hash of an unambiguous encoding of these three values. As a
+    result, the draws of different stages, answers and seeds are independent of each other, even if
+    seeds are equal or consecutive, or have been chosen with knowledge of the draws.
     """
     message = seed.to_bytes(8, "little") + choice.to_bytes(4, "little") + role.encode()
     digest = blake2b(message, digest_size=KEY_BITS // 8, person=b"antiphon.draws").digest()
@@ -126,8 +127,8 @@ def stream_key(seed: int, role: str, choice: int = 0) -> int:
 
 
 def utf8_size(text: str) -> int:
-    """Return the size of the text in UTF-8, or 0 if it cannot be encoded because it contains lone
-    surrogates.
+    """Return the size of the text in UTF-8. If it can't be encoded because it contains lone
+    surrogates, returns 0.
     """
     try:
         return len(text.encode())

@@ -1,4 +1,4 @@
-"""Segments of a session and the delivery of their output. This module has no dependencies."""
+"""The segments of a session, and how their output is delivered. This module has no dependencies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class FinishReason(enum.Enum):
-    """The reason why the output of a segment ended. The members mirror
+    """The reason why a segment's output has ended. The members correspond to those of
     `antiphon.v1.FinishReason`.
     """
 
@@ -18,7 +18,9 @@ class FinishReason(enum.Enum):
 
 
 class Delivery(enum.Enum):
-    """How the output of an edge is delivered. The members mirror `antiphon.v1.Delivery`."""
+    """How the output on an edge is delivered. The members correspond to those of
+    `antiphon.v1.Delivery`.
+    """
 
     STREAM = "stream"
     WHOLE = "whole"
@@ -33,8 +35,8 @@ class SegmentKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkPolicy:
-    """The number of frames in each chunk. The first chunk has `first` frames, the next ones follow
-    `ramp`, and all later ones have `steady` frames.
+    """The number of frames in each chunk. The first chunk has `first` frames, the following ones
+    have the sizes in `ramp`, and all others have `steady` frames.
     """
 
     first: int

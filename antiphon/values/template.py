@@ -1,4 +1,4 @@
-"""Chat template variables that a client sets, as with vLLM's `chat_template_kwargs`. This module
+"""Chat template variables set by a client, as in vLLM's `chat_template_kwargs`. This module
 performs no I/O.
 """
 
@@ -31,7 +31,7 @@ _TAKEN = frozenset(
 
 
 def check_template_variables(given: Mapping[str, TemplateValue]) -> None:
-    """Raise `InvalidArgument` if a template must not receive one of the names or values."""
+    """Raise `InvalidArgument` if one of the names or values must not be passed to a template."""
     if len(given) > MAX_VARIABLES:
         raise InvalidArgument(f"{FIELD}: more than {MAX_VARIABLES} variables", field=FIELD)
     for name, value in given.items():
