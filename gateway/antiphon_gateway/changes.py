@@ -6,7 +6,7 @@ import asyncio
 
 
 class ChangeSignal:
-    """Wakes all tasks that are waiting for the next change. It must be used on a single event
+    """Wakes all tasks that are waiting for the next change. All of them must use the same event
     loop.
     """
 
@@ -15,8 +15,8 @@ class ChangeSignal:
 
     @property
     def next(self) -> asyncio.Event:
-        """An event that is set by the next change. Get it before you read the state, so that you
-        don't miss a change in between.
+        """An event that is set by the next change. To avoid missing a change, get this event before
+        reading the state.
         """
         return self._next
 

@@ -1,4 +1,4 @@
-"""The gateway's configuration, which consists of the command line and the deployment file."""
+"""The gateway's configuration, which is read from the command line and the deployment file."""
 
 from __future__ import annotations
 

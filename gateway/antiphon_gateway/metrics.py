@@ -1,4 +1,4 @@
-"""The gateway's Prometheus metrics, in a registry of their own."""
+"""The gateway's Prometheus metrics, which are kept in a separate registry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0, 20.0)
 
 
 class Refused(enum.StrEnum):
-    """The limits of endpoints and of fetched files that a client can hit."""
+    """The endpoint and file fetching limits that a client can run into."""
 
     CONNECTIONS = "max_connections"
     IDLE_CONNECTION = "idle_connection"
@@ -108,11 +108,13 @@ class Metrics:
         self.watch("in_flight", "Requests in progress", in_flight)
 
     def refuse(self, bound: Refused) -> None:
-        """Count a limit that a client has hit."""
+        """Count that a client ran into a limit."""
         self._refused.labels(bound.value).inc()
 
     def not_admitted(self, reason: str) -> None:
-        """Count a request that was rejected by the queue or because of a limit on its API key."""
+        """Count a request that was rejected, either by the queue or because of a limit on its API
+        key.
+        """
         self._not_admitted.labels(reason).inc()
 
     def admission(self, priority: str, outcome: str) -> None:
@@ -126,21 +128,21 @@ class Metrics:
         self._wait.labels(urgency).observe(seconds)
 
     def failed_over(self, stage: str, outcome: str, seconds: float | None = None) -> None:
-        """Count a failover. The outcome is `continued` (after the given number of seconds),
-        `failed`, or `refused` if the limit on failovers was reached.
+        """Count a failover. The outcome is `continued` (with the time it took in seconds),
+        `failed`, or `refused` if the maximum number of failovers was reached.
         """
         self._failovers.labels(stage, outcome).inc()
         if seconds is not None:
             self._failover_s.observe(seconds)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a gauge whose value is computed at each scrape."""
+        """Export a gauge whose value is computed on each scrape."""
         Gauge(f"{PREFIX}{name}", text, registry=self.registry).set_function(value)
 
     def watch_each(
         self, name: str, text: str, label: str, values: Mapping[str, Callable[[], float]]
     ) -> None:
-        """Export a gauge with one label. Its values are computed at each scrape."""
+        """Export a gauge with one label. Its values are computed on each scrape."""
         gauge = Gauge(f"{PREFIX}{name}", text, (label,), registry=self.registry)
         for each, value in values.items():
             gauge.labels(each).set_function(value)

@@ -1,5 +1,5 @@
-"""The outputs that a client can request. Their names match those of the pipeline edges that lead to
-the client.
+"""The outputs that a client can request. Each one has the same name as the pipeline edge that leads
+to the client.
 """
 
 from __future__ import annotations
@@ -8,6 +8,6 @@ TEXT, IMAGE, AUDIO = "text", "image", "audio"
 OUTPUTS = frozenset({TEXT, IMAGE, AUDIO})
 KNOWN = "there are 'text', 'image' and 'audio'"
 TOOL_CALLS = "tool_calls"
-"""An extra output for function calls. It is added automatically if the request allows them, so
-clients do not ask for it.
+"""An additional output for function calls. Clients don't request it, because it is added
+automatically if the request allows function calls.
 """

@@ -1,4 +1,4 @@
-"""Reads small files while the gateway is running."""
+"""Reads small files that can change while the gateway is running."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from antiphon.errors import InvalidArgument
 
 
 class UnreadableFile(InvalidArgument):
-    """Raised if a file cannot be read at the moment. A later attempt may succeed even if the file
-    has not changed.
+    """Raised if a file can't currently be read. Trying again later may help, even if the file
+    hasn't changed.
     """
 
 
 def read_regular(path: Path, *, most_bytes: int, field: str) -> bytes:
-    """Return the content of a regular file, following symbolic links.
+    """Return the content of a regular file. Symbolic links are followed.
 
-    Raises `InvalidArgument` if the path is not a regular file or the file is too large, and
-    `UnreadableFile` if it cannot be read. Checking the type of the file first avoids blocking on a
-    FIFO that has no writer.
+    Raises `InvalidArgument` if the path isn't a regular file or the file is too large, and
+    `UnreadableFile` if the file can't be read. The type of the file is checked first, because
+    opening a FIFO without a writer would block.
     """
     try:
         with open(path, "rb", opener=_open_at_once) as file:

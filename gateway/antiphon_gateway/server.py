@@ -1,4 +1,4 @@
-"""The running gateway, with its stages, sessions and endpoints on a single event loop."""
+"""Runs the gateway, with its stages, sessions and endpoints on a single event loop."""
 
 from __future__ import annotations
 
@@ -56,23 +56,23 @@ from antiphon_gateway.serving.tls import server_tls
 HTTP_ENDPOINTS: tuple[HttpEndpoint, ...] = (CHAT, SPEECH, TRANSCRIPTIONS, TRANSLATIONS, IMAGES)
 """The endpoints of OpenAI's API that accept POST requests."""
 
-# Close a connection if the client has made no call on it for this long. The client reconnects
-# automatically for its next call.
+# A connection is closed if its client hasn't made a call for this long. The client automatically
+# reconnects for its next call.
 GRPC_IDLE_MS = 60_000
-# The number of pings that may arrive less than half a second apart without the server sending data
-# in between. A network that has delayed several pings can deliver them all at once.
+# How many pings may arrive less than half a second apart if the server sends no data in between. If
+# the network has delayed several pings, they can all arrive at once.
 GRPC_PING_STRIKES = 16
 # gRPC stores its options as 32-bit integers.
 _MOST_MS = (1 << 31) - 1
 
 
 class Gateway:
-    """The gateway, which serves for as long as its context is active. `http_address` and
-    `grpc_address` have the form "host:port".
+    """The gateway, which serves for the duration of its context. `http_address` and `grpc_address`
+    have the form "host:port".
 
-    When the context is left, new requests are refused. Running requests have `drain_s` seconds to
-    complete, and are then ended. Call `force_stop` to cut this wait short. Raises `InvalidArgument`
-    if an address is invalid, and `Unavailable` if it is already in use.
+    When the context is left, the gateway stops accepting requests. Requests in progress have
+    `drain_s` seconds to complete before they are ended. Call `force_stop` to skip this wait. Raises
+    `InvalidArgument` if an address is invalid, and `Unavailable` if it is already in use.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Gateway:
         self._connection_limiter.send_elsewhere()
         await self._grpc.send_elsewhere(self._config.drain_s + SHUTDOWN_GRACE_S)
         if self.scaler is not None:
-            # From now on, KEDA queries another gateway.
+            # From now on, KEDA asks another gateway.
             await self.scaler.__aexit__(kind, error, trace)
         self.calls.memory.clear()
         serving, telling = self._tasks
@@ -147,7 +147,7 @@ class Gateway:
         await self._health.enter_graceful_shutdown()
         await self.calls.close(self._config.drain_s)
         await self._conversations.wait_none(SHUTDOWN_GRACE_S)
-        # Some answers are complete, but have not been read completely by their clients.
+        # Some answers are complete, but their clients haven't read all of them.
         left_s = max(SHUTDOWN_GRACE_S, drained_at - loop.time())
         self._http.config.timeout_graceful_shutdown = math.ceil(left_s)
         self._http.end()
@@ -169,7 +169,7 @@ class Gateway:
         return self._metrics_endpoint.address or self.http_address
 
     def force_stop(self) -> None:
-        """End all running requests, if leaving the context is waiting for them."""
+        """End all requests that are still running while the context is being left."""
         self.calls.force_stop()
 
     async def wait_ready(self) -> None:
@@ -177,8 +177,8 @@ class Gateway:
         await self.fleet.wait_ready()
 
     async def wait_closed(self) -> None:
-        """Wait until the gRPC endpoint closes for a reason other than a call to stop the
-        gateway.
+        """Wait until the gRPC endpoint closes for any reason other than a call to stop
+        the gateway.
         """
         await self._grpc.wait_closed()
 
@@ -235,8 +235,8 @@ class Gateway:
                 timeout_keep_alive=math.ceil(config.connections.head_timeout_s),
                 access_log=False,
                 server_header=False,
-                # Clients are identified by the address of their connection, because they can put
-                # any value into a forwarding header.
+                # Clients are identified by the address of their connection, because they could put
+                # anything into a forwarding header.
                 proxy_headers=False,
             ),
             None if self._tls is None else self._tls.http,
@@ -283,7 +283,7 @@ class Gateway:
             )
 
     async def _tell_health(self) -> None:
-        """Keep the gRPC health service in sync with the stages. This runs until cancelled."""
+        """Keep the gRPC health service in sync with the stages. This runs until it is cancelled."""
         async for ready in self.fleet.readiness():
             await self._set_health(serving=ready)
 
@@ -297,16 +297,16 @@ class Gateway:
 def _server_options(config: GatewayConfig) -> list[tuple[str, int]]:
     options = dict(CLIENT_SERVER_OPTIONS)
     options["grpc.max_receive_message_length"] = config.limits.max_body_bytes
-    # A call's status is only sent once the client has read the data before it, so a client that
-    # stays connected can hold a call open forever. For this reason, a connection accepts calls for
-    # as long as one request may take. Its calls may then run for as long as one request or
-    # conversation may take. Well-behaved clients reconnect automatically.
+    # The status of a call is sent only after the client has read the data before it, so a client
+    # that stays connected could hold a call open forever. For this reason, a connection accepts
+    # calls only for as long as one request may take. After that, its calls have as much time as one
+    # request or conversation may take. Well-behaved clients reconnect automatically.
     longest_s = max(config.limits.request_timeout_s, config.conversations.max_conversation_s)
     age_ms = min(math.ceil(config.limits.request_timeout_s * 1000), _MOST_MS)
     grace_ms = min(math.ceil(longest_s * 1000), _MOST_MS)
     options["grpc.max_connection_age_ms"] = age_ms
     options["grpc.max_connection_age_grace_ms"] = grace_ms
-    # The time limit until the client's HTTP/2 settings arrive.
+    # How long to wait for the client's HTTP/2 settings.
     options["grpc.server_handshake_timeout_ms"] = min(
         math.ceil(config.connections.head_timeout_s * 1000), _MOST_MS
     )

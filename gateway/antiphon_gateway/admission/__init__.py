@@ -1,1 +1,1 @@
-"""Determines which request starts next, and limits the use of memory and slots."""
+"""Decides which request starts next, and limits the memory and slots that are used."""

@@ -37,12 +37,12 @@ from antiphon_gateway.admission.role_slots import RoleSlots
 from antiphon_gateway.admission.waiting_line import UNKNOWN_S, WaitingLine
 
 LONGEST_RETRY_S = 60.0
-"""The maximum `Retry-After` in seconds. Longer values are ignored by clients."""
+"""The maximum `Retry-After` in seconds. Clients ignore longer values."""
 SHORTEST_RETRY_S = 1.0
 NO_NUMBER = -1
-"""The number of a request that is only hypothetical."""
+"""The number that stands for a hypothetical request."""
 DEVIATIONS = 2.0
-"""A request is only queued if it can start in time even when the wait exceeds the mean by this many
+"""A request is queued only if it can start in time even if the wait exceeds the mean by this many
 standard deviations.
 """
 
@@ -59,7 +59,7 @@ __all__ = [
 
 
 class Reason(enum.StrEnum):
-    """The reason why a request was not admitted."""
+    """Why a request wasn't admitted."""
 
     QUEUE_LENGTH = "max_waiting"
     QUEUE_BYTES = "max_memory_bytes"
@@ -80,10 +80,11 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The request was rejected. `retry_after_s` is how long the client should wait before it tries
-    again.
+    """The request was rejected. `retry_after_s` is the time in seconds after which the client
+    should try again.
 
-    `for_slots` is true if the stages lacked slots, and false if only the gateway lacked calls.
+    `for_slots` is true if the stages didn't have enough slots, and false if only the gateway's
+    calls ran out.
     """
 
     number: int
@@ -99,7 +100,7 @@ class AdmissionQueue:
     """The admission queue, as described in the module docstring.
 
     The caller gives each request a unique number. Methods that report a fact take the current time,
-    and return the decisions that follow from the fact.
+    and return the resulting decisions.
     """
 
     def __init__(
@@ -129,18 +130,18 @@ class AdmissionQueue:
         return self._supplies[CALLS].held
 
     def held(self, role: str) -> int:
-        """Return the number of slots of a role that this gateway uses."""
+        """Return how many slots of a role this gateway is using."""
         return self._supplies[role].held if role in self._supplies else 0
 
     def hold_s(self, role: str) -> float | None:
-        """Return the mean time for which a slot of a role was used, or None if it is not
-        known yet.
+        """Return the mean time for which a slot of this role is used, or None if it isn't known
+        yet.
         """
         return self._supplies[role].mean_s if role in self._supplies else None
 
     def wanted(self) -> Counter[str]:
         """Return the number of slots of each role that waiting requests need. Requests that are
-        only waiting for calls are not included, because more slots would not help them.
+        waiting only for calls don't count, because more slots wouldn't help them.
         """
         wanted: Counter[str] = Counter()
         for entry in self._short_of_slots():
@@ -153,13 +154,13 @@ class AdmissionQueue:
     def ask(
         self, number: int, request: AdmissionRequest, slots: Mapping[str, int], now: float
     ) -> list[Decision]:
-        """Add a request. `slots` contains the slots that its stages have reported. It is 0 for a
-        stage that has not reported any.
+        """Add a request. `slots` contains the number of slots that each of its stages has reported,
+        or 0 if a stage hasn't reported any.
         """
         for role in request.roles:
             self._supply(role).resize(slots.get(role, 0) or math.inf)
         entry = self._entry(number, request, now)
-        # An unavailable replica may return while the request is waiting.
+        # An unavailable replica may come back while the request is waiting.
         if any(self._supply(role).most < request.count for role in entry.needs):
             for_slots = request.count <= self._supplies[CALLS].slots
             return [self._denied(entry, Reason.TOO_MANY, now, for_slots=for_slots)]
@@ -171,7 +172,7 @@ class AdmissionQueue:
         return done + self._deny(shed, now) + self._schedule(now) if shed else done
 
     def would_deny(self, request: AdmissionRequest, slots: Mapping[str, int], now: float) -> bool:
-        """Return whether a new request would be denied immediately. This does not change
+        """Return whether a new request would be denied right away. This doesn't change
         the queue.
         """
         for role in request.roles:
@@ -188,15 +189,15 @@ class AdmissionQueue:
             self._line.remove(entry)
 
     def resize(self, slots: Mapping[str, int], now: float) -> list[Decision]:
-        """Update the total slots of stages. A value of 0 means that a replica does not report its
-        slots.
+        """Update the total number of slots of some stages. The number is 0 if a replica doesn't
+        report its slots.
         """
         for role, count in slots.items():
             self._supply(role).resize(count or math.inf)
         return self._schedule(now)
 
     def opened(self, number: int, now: float) -> list[Decision]:
-        """Record that all stages have given a granted request its slots."""
+        """Record that a granted request now has slots on all of its stages."""
         entry = self._granted[number]
         entry.opened = True
         for role in entry.request.roles:
@@ -204,22 +205,23 @@ class AdmissionQueue:
         return self._schedule(now)
 
     def asked_again(self, number: int) -> None:
-        """Record that a granted request was sent to other stages, which have not given it slots
-        yet.
+        """Record that a granted request was sent to other stages, which haven't given it
+        slots yet.
         """
         self._granted[number].opened = False
 
     def refused(self, number: int, role: str, now: float) -> list[Decision]:
-        """Record that a stage had no slot for a granted request. The request returns to its place
+        """Record that a stage had no slot for a granted request. The request goes back to its place
         in the line.
 
-        If the role is unknown, the refusal may have come from any of its stages.
+        If the role isn't known, any of the request's stages may have refused it.
         """
         entry = self._granted.pop(number)
         granted_at = min(entry.held.values())
         self._give_back_all(entry, now, measured=False)
         roles = entry.request.roles
-        # If there is no queue, the next request is also sent to the stage, which then refuses it.
+        # If there is no queue, the next request is sent to the stage as well, and the stage refuses
+        # it.
         for each in (roles & {role} or roles) if self._max_waiting else ():
             self._supply(each).refuse(granted_at, now)
         if self._closed:
@@ -236,8 +238,8 @@ class AdmissionQueue:
         return [self._denied(entry, reason, now, for_slots=for_slots), *self._schedule(now)]
 
     def freed(self, number: int, role: str, now: float) -> list[Decision]:
-        """Record that a stage has finished its part of a granted request. Calling this again has no
-        effect.
+        """Record that a stage has finished its part of a granted request. Further calls for the
+        same stage have no effect.
         """
         entry = self._granted.get(number)
         if entry is None or role not in entry.held:
@@ -246,7 +248,9 @@ class AdmissionQueue:
         return self._schedule(now)
 
     def leave(self, number: int, now: float) -> list[Decision]:
-        """Record that a request has ended or has stopped waiting. Unknown requests are ignored."""
+        """Record that a request has ended or has stopped waiting. Has no effect if the request is
+        unknown.
+        """
         if (entry := self._granted.pop(number, None)) is not None:
             self._line.settle(entry, now - entry.held[CALLS] if entry.opened else 0.0)
             self._give_back_all(entry, now, measured=entry.opened)
@@ -258,18 +262,22 @@ class AdmissionQueue:
         return []
 
     def pass_time(self, now: float) -> list[Decision]:
-        """Process the deadlines that have passed."""
+        """Handle all deadlines that have passed."""
         late = [entry for entry in self._line.arrivals() if entry.latest <= now]
         return self._deny(dict.fromkeys(late, Reason.TIME), now) + self._schedule(now)
 
     def deny_all(self) -> list[Decision]:
-        """Deny all requests from now on, including those that a stage refuses later."""
+        """Deny all requests from now on, even those that were granted and are later refused by a
+        stage.
+        """
         self._closed = True
         waiting, self._line = list(self._line), WaitingLine()
         return [Denied(entry.number, Reason.SHUTDOWN, SHORTEST_RETRY_S) for entry in waiting]
 
     def next_deadline(self) -> float | None:
-        """Return when `pass_time` must be called next, or None if no deadline is pending."""
+        """Return the time at which `pass_time` has to be called next, or None if there are no
+        deadlines.
+        """
         if not self._line:
             return None
         moments = [entry.latest for entry in self._line.arrivals()]
@@ -281,14 +289,15 @@ class AdmissionQueue:
     # -- estimates ---------------------------------------------------------------------
 
     def retry_after_s(self, request: AdmissionRequest, now: float) -> float:
-        """Return the number of seconds after which a request with the same needs could start if it
-        were the last one of its key.
+        """Return after how many seconds a request with the same needs could start if it were the
+        last one in the line of its key.
         """
         last = QueueEntry(0, request, math.inf, math.inf)
         return min(max(self._wait_s(last, now) or 0.0, SHORTEST_RETRY_S), LONGEST_RETRY_S)
 
     def _wait_s(self, entry: QueueEntry, now: float, deviations: float = 0.0) -> float | None:
-        """Return how many seconds a request is expected to wait, or None if this is unknown.
+        """Return how long a request will probably have to wait, in seconds. Returns None if this is
+        unknown.
 
         The estimate is based on how long slots have been used so far, and on the requests ahead of
         this one.
@@ -300,8 +309,8 @@ class AdmissionQueue:
     ) -> float | None:
         """Return the expected wait plus a number of standard deviations.
 
-        The release of slots is modelled as a Poisson process. The standard deviation of the time
-        until the k-th release is therefore sqrt(k) times that of the time until the first.
+        The release of slots is modeled as a Poisson process, so the standard deviation of the time
+        until the k-th release is sqrt(k) times that of the time until the first.
         """
         waits = []
         for role in entry.needs:
@@ -315,10 +324,11 @@ class AdmissionQueue:
         return max(waits, default=None)
 
     def _unbearable(self, entry: QueueEntry, now: float) -> dict[QueueEntry, Reason]:
-        """Return the requests that must be denied if one more request has to wait, and the reasons.
+        """Return the requests that have to be denied if one more request has to wait, and the
+        reasons.
 
-        If the new request has overtaken others of the same key and priority thanks to its head
-        start, those may still wait for the full time.
+        Thanks to its head start, the new request may have overtaken others with the same key and
+        priority. These can still wait for as long as they were allowed to.
         """
         request = entry.request
         if self._is_late(entry, self._wait_s(entry, now, DEVIATIONS), now):
@@ -348,7 +358,7 @@ class AdmissionQueue:
         return shed
 
     def _is_late(self, entry: QueueEntry, wait_s: float | None, now: float) -> bool:
-        """Return whether a request would start or end too late if it had to wait this long."""
+        """Return whether a request that had to wait this long would start or end too late."""
         if wait_s is None:
             return False
         means_s = [self._supply(role).mean_s or 0.0 for role in entry.needs]
@@ -362,7 +372,7 @@ class AdmissionQueue:
         return QueueEntry(number, request, rank, now + self._longest_of(request))
 
     def _longest_of(self, request: AdmissionRequest) -> float:
-        """Return how long a request may wait."""
+        """Return how long a request can wait."""
         return min(self._longest_wait_s, request.start_within_s, request.finish_within_s)
 
     def _deny(self, reasons: Mapping[QueueEntry, Reason], now: float) -> list[Decision]:
@@ -400,20 +410,20 @@ class AdmissionQueue:
                 self._grant(entry, now)
                 done.append(Granted(entry.number))
             elif not any(_is_unsure(supply, entry) for supply in short):
-                # Later requests must not take resources that this one needs, unless its wait cannot
-                # be estimated.
+                # Later requests must not take the resources that this one needs, unless it isn't
+                # known how long it has to wait.
                 reserved.update(dict.fromkeys(entry.needs, entry.request.count))
         return done
 
     def _short(
         self, entry: QueueEntry, roles: Iterable[str], reserved: Mapping[str, int]
     ) -> list[RoleSlots]:
-        """Return the roles that lack slots for the request."""
+        """Return the roles that don't have enough slots for the request."""
         supplies = ((self._supplies[role], reserved[role]) for role in roles)
         return [each for each, taken in supplies if each.free - taken < entry.request.count]
 
     def _short_of_slots(self) -> Iterator[QueueEntry]:
-        """Yield the requests that would have to wait even if enough calls were free."""
+        """Yield the requests that would have to wait even if there were enough free calls."""
         reserved: Counter[str] = Counter()
         for entry in self._line:
             short = self._short(entry, entry.request.roles, reserved)
@@ -443,12 +453,12 @@ class AdmissionQueue:
 
 
 def _is_unsure(supply: RoleSlots, entry: QueueEntry) -> bool:
-    """Return whether the wait for a needed resource cannot be estimated."""
+    """Return whether the request needs a resource for which the wait can't be estimated."""
     return supply.limited or supply.slots < entry.request.count
 
 
 def _needed(entries: Iterable[QueueEntry]) -> Counter[str]:
-    """Return how many slots of each role the requests need."""
+    """Return the total number of slots of each role that the requests need."""
     needed: Counter[str] = Counter()
     for entry in entries:
         for role in entry.needs:

@@ -1,4 +1,4 @@
-"""The resources that a request needs to be admitted. This module performs no I/O."""
+"""The resources that a request needs before it can be admitted. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from antiphon_gateway.admission.priority import Priority
 
 CALLS = ""
-"""The role of the gateway itself."""
+"""The role that stands for the gateway itself."""
 
 
 class Urgency(enum.IntEnum):
-    """The urgency of a request, which determines its head start. The members are listed from the
-    longest head start to the shortest.
+    """How urgent a request is, which determines its head start. Members are listed in descending
+    order of urgency.
     """
 
     TURN = 0
@@ -25,11 +25,11 @@ class Urgency(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """A request for `count` calls and as many slots of each role. While it is waiting, it occupies
-    `size_bytes` bytes of memory.
+    """A request for `count` calls and the same number of slots of each role. It takes up
+    `size_bytes` bytes of memory while it is waiting.
 
-    It must start within `start_within_s` seconds and end within `finish_within_s` seconds. `key` is
-    the name of the API key, which is the same for all requests without a key.
+    The request must start within `start_within_s` seconds and end within `finish_within_s` seconds.
+    `key` is the name of its API key. All requests without a key share the same name.
     """
 
     roles: frozenset[str]
@@ -44,10 +44,10 @@ class AdmissionRequest:
 
 @dataclass(slots=True, eq=False)
 class QueueEntry:
-    """A new, waiting or granted request.
+    """A request that is new, waiting or granted.
 
     `rank` is its position among the requests of its key, and `latest` is the latest time at which
-    it may start. `charged_s` is how much time its key was charged for it.
+    it can start. `charged_s` is the time in seconds that its key has been charged for it.
     """
 
     number: int

@@ -1,15 +1,15 @@
-"""The budget for the memory that the gateway uses on behalf of clients, which is divided by type of
-use.
+"""The budget for the memory that the gateway uses on behalf of clients. It is divided among several
+types of use.
 
 Each type of use is limited to its share of the budget. The shares add up to more than the total, so
-that one type can use memory that another does not need. The last eighth is reserved for complete
-answers, so that requests and conversations cannot displace output that has already been computed.
+that one type can use memory that another doesn't need. The last eighth is reserved for complete
+answers. This way, requests and conversations can't displace output that has already been computed.
 
-If memory runs out, leases are evicted. Those that have been inactive the longest go first, such as
-a request body that makes no progress, a fetched URL that stalls, or an answer that is not read.
-This prevents idle clients from starving active ones. The oldest spare leases, which hold requests
-that are kept for failover, go next. If all of this would not free enough memory, nothing is
-evicted.
+If memory runs out, leases are evicted. Those that have been inactive the longest go first. Examples
+are a request body that isn't making progress, a fetched URL that has stalled, or an answer that
+isn't being read. As a result, idle clients can't starve active ones. The next to go are spare
+leases, which hold requests that are kept for failover, starting with the oldest. If even this
+wouldn't free enough memory, nothing is evicted.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from antiphon.errors import ResourceExhausted
 from antiphon_gateway.metrics import Metrics, Refused
 
 SILENT_S = 1.0
-"""A lease can be evicted if it has made no progress for this many seconds."""
+"""The number of seconds without progress after which a lease can be evicted."""
 SETTING = "gateway.limits.max_memory_bytes"
 
 
 class Holder(enum.StrEnum):
-    """The types of use. The values are their names in metrics."""
+    """The types of use. Each value is the name that is used in metrics."""
 
     UPLOADS = "uploads"
     WAITING = "waiting"
@@ -49,7 +49,7 @@ SHARES = {
     Holder.CONVERSATIONS: Fraction(1, 2),
     Holder.UNREAD: Fraction(1, 4),
 }
-"""The maximum share of the budget for each type of use."""
+"""The maximum share of the budget that each type of use can take up."""
 ALL_BUT_UNREAD = Fraction(7, 8)
 
 _WHAT = {
@@ -62,7 +62,9 @@ _WHAT = {
 
 
 class BudgetExceeded(ResourceExhausted):
-    """Raised if the budget or the share of a type of use is exhausted."""
+    """Raised if there isn't enough memory left in the budget, or in the share of this
+    type of use.
+    """
 
 
 def share_bytes(config: GatewayConfig, holder: Holder) -> int:
@@ -71,16 +73,16 @@ def share_bytes(config: GatewayConfig, holder: Holder) -> int:
 
 
 def _ignore(_: Holder) -> None:
-    """Count no refusals."""
+    """Don't count anything. This is the default for budgets without metrics."""
 
 
 def _nothing() -> None:
-    """Do nothing at an eviction."""
+    """Do nothing on eviction."""
 
 
 class ByteBudget:
-    """A budget of `limit_bytes` bytes, from which memory is leased. `count` is called for each
-    lease that is refused, and for each one that is evicted because its client was inactive.
+    """A budget of `limit_bytes` bytes. Memory is leased from it. `count` is called whenever a lease
+    is refused, and whenever a lease is evicted because its client was inactive.
     """
 
     def __init__(
@@ -109,30 +111,31 @@ class ByteBudget:
     def lease(
         self, holder: Holder, on_evict: Callable[[], None] = _nothing, *, of_client: bool = True
     ) -> ByteLease:
-        """Return an empty lease. The caller must close it. If it is evicted, `on_evict` is called.
+        """Return an empty lease, which the caller must close. If it is evicted, `on_evict` is
+        called.
 
-        `of_client` states whether the data is received from a client or sent to one.
+        `of_client` states whether the lease is for data that is received from or sent to a client.
         """
         lease = ByteLease(self, holder, on_evict, of_client=of_client)
         self._leases[lease] = None
         return lease
 
     def clear(self) -> None:
-        """Evict all uploads that are waiting for their client."""
+        """Evict all uploads that are currently waiting for their client."""
         for lease in list(self._leases):
             if lease.holder is Holder.UPLOADS and lease.of_client and lease.moved_at < math.inf:
                 lease.evict()
 
     def missing(self, holder: Holder, size: int) -> int:
-        """Return how many bytes a type of use lacks for `size` additional bytes. The result is 0 or
-        less if they are all available.
+        """Return how many bytes a type of use would be missing if it needed `size` more bytes. The
+        result is 0 or less if there is enough memory.
         """
         return max(self._missing(holder, size))
 
     def make_room(self, holder: Holder, size: int) -> None:
-        """Evict leases until `size` additional bytes are available to a type of use.
+        """Evict leases until a type of use can have `size` more bytes.
 
-        Raises `BudgetExceeded` if this cannot free enough memory, in which case nothing is evicted.
+        Raises `BudgetExceeded` if that isn't possible, in which case nothing is evicted.
         """
         own, all_bytes = self._missing(holder, size)
         giving: list[ByteLease] = []
@@ -148,7 +151,7 @@ class ByteBudget:
             lease.evict()
 
     def change(self, holder: Holder, more: int) -> None:
-        """Record that the size of a lease has changed by `more` bytes, which may be negative."""
+        """Record that a lease has grown by `more` bytes. The number can be negative."""
         self._held[holder] += more
         self.held_bytes += more
 
@@ -161,14 +164,12 @@ class ByteBudget:
         self._leases.pop(lease, None)
 
     def _missing(self, holder: Holder, size: int) -> tuple[int, int]:
-        """Return how many bytes are lacking in the share of a type of use, and in the budget as a
-        whole.
-        """
+        """Return how many bytes are missing from a type's share, and from the budget as a whole."""
         own = self._held[holder] + size - self._most[holder]
         return own, self.held_bytes + size - self._most_together[holder]
 
     def _evictable(self) -> Iterator[ByteLease]:
-        """Yield the leases that can be evicted, in the order of eviction."""
+        """Yield the leases that can be evicted, in the order in which they would be evicted."""
         silent_since = self.clock() - SILENT_S
         yield from (each for each in self._leases if each.moved_at < silent_since)
         yield from (each for each in self._leases if each.is_spare)
@@ -208,7 +209,7 @@ class ByteLease:
     def moved(self, size_bytes: int) -> None:
         """Record that the client has made progress, and set the size of the lease.
 
-        Raises `BudgetExceeded` if memory runs out or if the lease has been evicted.
+        Raises `BudgetExceeded` if there isn't enough memory, or if the lease has been evicted.
         """
         if self.evicted:
             raise eviction()
@@ -217,7 +218,7 @@ class ByteLease:
         self.take(size_bytes)
 
     def take(self, size_bytes: int) -> None:
-        """Set the lease's size. Raises `BudgetExceeded` if memory runs out."""
+        """Set the size of the lease. Raises `BudgetExceeded` if there isn't enough memory."""
         more = size_bytes - self.size_bytes
         if more > 0:
             try:
@@ -228,27 +229,29 @@ class ByteLease:
         self.resize(size_bytes)
 
     def resize(self, size_bytes: int) -> None:
-        """Set the size of the lease, even if this exceeds the budget. This does nothing once the
-        lease is closed.
+        """Set the size of the lease, even if this exceeds the budget. Has no effect once the lease
+        is closed.
         """
         if not self.closed:
             self._budget.change(self.holder, size_bytes - self.size_bytes)
             self.size_bytes = size_bytes
 
     def move(self, holder: Holder) -> None:
-        """Count the lease as a different type of use."""
+        """Count the lease towards a different type of use."""
         size_bytes = self.size_bytes
         self.resize(0)
         self.holder = holder
         self.resize(size_bytes)
 
     def keep(self) -> None:
-        """Exempt the lease from eviction, because it is not waiting for a client."""
+        """Protect the lease from eviction, because it isn't waiting for a client."""
         self.moved_at = math.inf
         self.is_spare = False
 
     def spare(self, on_evict: Callable[[], None]) -> None:
-        """Mark the lease as spare, so that it can be evicted when memory is needed."""
+        """Mark the lease as spare, which means that it can be evicted as soon as memory
+        is needed.
+        """
         self.keep()
         self._on_evict = on_evict
         self.is_spare = not self.closed
@@ -263,10 +266,10 @@ class ByteLease:
         on_evict()
 
     def close(self) -> None:
-        """Release the memory. Calling this again has no effect."""
+        """Release the memory. This can be called more than once."""
         self.resize(0)
         self.closed = True
-        # Otherwise, the lease and its owner would form a reference cycle.
+        # Break the reference cycle between the lease and its owner.
         self._on_evict = _nothing
         self._budget.forget(self)
 

@@ -1,4 +1,4 @@
-"""Distributes slots fairly among waiting callers, however much work each of them has."""
+"""Divides slots fairly among waiting callers, regardless of how much work each of them has."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class _Waiter:
 
 
 class FairSlots:
-    """A fixed number of slots. Waiters are served round-robin by key.
+    """A fixed number of slots. Keys take turns.
 
-    Within a key, the smallest and the oldest task are served alternately. This lets small tasks
-    overtake large ones without starving the latter.
+    For each key, the smallest task and the oldest task are served alternately. This way, small
+    tasks can overtake large ones without starving them.
     """
 
     def __init__(self, count: int) -> None:
@@ -28,8 +28,8 @@ class FairSlots:
         self._oldest_next = False
 
     async def take(self, key: str, size_bytes: int) -> None:
-        """Wait until a slot is free and take it. If this call is cancelled, the position in the
-        queue is lost.
+        """Wait for a free slot and take it. If this is cancelled, the caller loses its place in the
+        queue.
         """
         if self._free:
             self._free -= 1
@@ -42,19 +42,19 @@ class FairSlots:
             if place.given.cancelled():
                 self._forget(key, place)
             else:
-                # The caller received a slot at the same moment.
+                # The caller was given a slot at the same moment.
                 self.free()
             raise
 
     def free(self) -> None:
-        """Release a slot. The next waiter receives it."""
+        """Release a slot, and give it to the next waiter."""
         while self._waiting:
             key, places = self._waiting.popitem(last=False)
             smallest = min(places, key=lambda each: each.size_bytes)
             place = places[0] if self._oldest_next else smallest
             places.remove(place)
             if places:
-                # This places the key after all other keys.
+                # Move the key to the end of the line.
                 self._waiting[key] = places
             if not place.given.cancelled():
                 self._oldest_next = not self._oldest_next

@@ -14,7 +14,7 @@ class Priority(enum.StrEnum):
 
     @property
     def place(self) -> int:
-        """The position among the priorities. It is 0 for the highest one."""
+        """The position of this priority, starting at 0 for the highest."""
         return _PLACES[self]
 
 
@@ -22,5 +22,5 @@ _PLACES = {priority: place for place, priority in enumerate(Priority)}
 
 
 def lower(one: Priority, other: Priority) -> Priority:
-    """Return the lower one of two priorities."""
+    """Return the lower of two priorities."""
     return max(one, other, key=lambda each: each.place)

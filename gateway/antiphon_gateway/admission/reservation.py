@@ -1,8 +1,7 @@
-"""The reservation of a request, which covers both its time in the queue and the time until it has
-been answered.
+"""A request's reservation, which lasts from its arrival in the queue until it has been answered.
 
-This is a thin layer around `AdmissionQueue`, which makes all decisions. It adds a future for each
-waiting request, a timer, and metrics.
+This is a thin layer around `AdmissionQueue`, which makes all of the decisions. It adds a future for
+each waiting request, a timer, and metrics.
 """
 
 from __future__ import annotations
@@ -35,13 +34,15 @@ log = logging.getLogger("gateway.admission")
 
 SHUTDOWN_RETRY_S = 1.0
 SHORTEST_S = 0.001
-"""The minimum for the time left until a deadline. The stages end late requests and report them."""
+"""The minimum value for the time left until a deadline, in seconds. Requests that are late are
+ended and reported by the stages.
+"""
 REFUSED_S = 30.0
-"""The time in seconds for which a request that found no slot counts as demand."""
+"""How long a request that didn't get a slot counts as demand, in seconds."""
 
 
 class GivenUp(Cancelled):
-    """A client cancelled its request while the request was waiting."""
+    """Raised if a client cancelled its request while it was waiting."""
 
 
 class Reservation:
@@ -85,42 +86,42 @@ class Reservation:
 
     @property
     def is_open(self) -> bool:
-        """Whether the stages of the current attempt have given their slots."""
+        """Whether all stages have given their slots in the current attempt."""
         return self._opened
 
     @property
     def was_open(self) -> bool:
-        """Whether the stages of any attempt have given their slots."""
+        """Whether all stages have given their slots in any attempt."""
         return self._was_opened
 
     @property
     def left_s(self) -> float:
-        """The remaining time of the request in seconds. It is always greater than 0."""
+        """How many seconds the request has left. This is always greater than 0."""
         return max(self.request.finish_within_s - self.waited_s, SHORTEST_S)
 
     def ask(self) -> None:
-        """Request admission. Call this once, before all other methods."""
+        """Request admission. This must be called once, before any other method."""
         now = self._loop.time()
         self._carry_out(self._queue.ask(self._number, self.request, self.slots, now))
 
     async def granted(self) -> None:
-        """Wait until the request may start.
+        """Wait until the request can start.
 
-        Raises `ResourceExhausted` if the request is denied, `InvalidArgument` if it can never
-        start, `Unavailable` at shutdown, and `GivenUp` after `give_up`. Cancelling this only ends
-        the wait, because the reservation itself ends with its context.
+        Raises `ResourceExhausted` if the request is denied, `InvalidArgument` if it could never
+        start, `Unavailable` at shutdown, and `GivenUp` after a call of `give_up`. If this is
+        cancelled, only the wait ends, because the reservation itself ends with its context.
         """
         await self._decided
 
     def give_up(self) -> None:
-        """Stop waiting. This does nothing if the request has already been admitted."""
+        """Stop waiting. Has no effect if the request has already been admitted."""
         self.decide(GivenUp("the client did not want it any more"))
 
     def attempt(self) -> Callable[[str], None]:
-        """Start an attempt to open the request on its stages. There may be several attempts.
+        """Start an attempt to open the request on its stages. There can be several attempts.
 
-        Returns the callback to use when a stage has finished a segment. It does nothing until all
-        stages have given their slots.
+        Returns a callback to be called when a stage has finished a segment. The callback has no
+        effect until all stages have given their slots.
         """
         self._attempt += 1
         self._freed.clear()
@@ -138,12 +139,12 @@ class Reservation:
             self._tell_freed(role)
 
     def refused(self, error: ResourceExhausted) -> None:
-        """Return the request to the queue, because a stage had no slot. The caller must then await
-        `granted` again.
+        """Put the request back in the queue, because a stage had no slot for it. The caller must
+        then await `granted` again.
 
-        The error is stored without its traceback. The frames in it refer to the request, with all
-        of its data, and to this object, so they would form a reference cycle that outlives the
-        wait.
+        The error is stored without its traceback. The traceback's frames refer to the request with
+        all of its data, and to this object. Together, they would form a reference cycle that
+        outlives the wait.
         """
         error.__cause__ = error.__context__ = None
         self.refusal = error.with_traceback(None)
@@ -163,12 +164,12 @@ class Reservation:
             self._carry_out(self._queue.freed(self._number, role, self._loop.time()))
 
     def leave(self) -> None:
-        """End the reservation, because the request has ended or has been given up."""
+        """End the reservation, because the request has ended or was given up."""
         self._decided.cancel()
         self._carry_out(self._queue.leave(self._number, self._loop.time()))
 
     def decide(self, error: AntiphonError | None) -> None:
-        """Apply a decision of the queue, unless the reservation has ended."""
+        """Apply a decision of the queue, unless the reservation has already ended."""
         if self._decided.done():
             return
         if error is None:
@@ -189,8 +190,8 @@ class Admission:
             max_waiting_bytes=share_bytes(config, Holder.WAITING),
             longest_wait_s=config.queue.timeout_s,
         )
-        # The slots that refused requests would have used. The signal is set when this value or the
-        # waiting requests change.
+        # The slots that refused requests would have used. The signal is set when this value
+        # changes, and when the waiting requests change.
         self.refused = RefusedSlots(REFUSED_S, self._queue.hold_s)
         self.changes = ChangeSignal()
         self._numbers = itertools.count()
@@ -219,8 +220,8 @@ class Admission:
 
     @contextmanager
     def place(self, request: AdmissionRequest, slots: Mapping[str, int]) -> Iterator[Reservation]:
-        """Request admission, and return a context manager for the reservation, which ends with the
-        context.
+        """Request admission. Returns a context manager for the reservation, which ends when the
+        context is left.
         """
         number = next(self._numbers)
         place = Reservation(number, request, slots, self._queue, self._carry_out)
@@ -236,10 +237,10 @@ class Admission:
                 self._idle.set()
 
     async def check_room(self, request: AdmissionRequest, slots: Mapping[str, int]) -> None:
-        """Raise the error of `Reservation.granted` if a request would be denied immediately. This
-        avoids reading its files.
+        """If a request would be denied right away, raise the error of `Reservation.granted`. This
+        avoids reading the request's files.
 
-        The request then counts as denied.
+        In that case, the request counts as denied.
         """
         if self._queue.would_deny(request, slots, asyncio.get_running_loop().time()):
             with self.place(request, slots) as place:
@@ -258,7 +259,7 @@ class Admission:
         place.opened()
 
     def close(self) -> None:
-        """Refuse all waiting requests. The caller must refuse further requests itself."""
+        """Refuse all waiting requests. It is up to the caller to refuse any further requests."""
         self._carry_out(self._queue.deny_all())
 
     def _carry_out(self, decisions: Iterable[Decision]) -> None:
@@ -301,7 +302,7 @@ def shutting_down() -> Unavailable:
 
 
 def _error_of(denied: Denied, place: Reservation, config: GatewayConfig) -> AntiphonError:
-    """Return the error for a request that has not been admitted."""
+    """Return the error for a request that wasn't admitted."""
     if denied.reason is Reason.SHUTDOWN:
         return shutting_down()
     if denied.reason is Reason.TOO_MANY:

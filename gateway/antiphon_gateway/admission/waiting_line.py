@@ -26,13 +26,13 @@ from antiphon_gateway.admission.admission_request import QueueEntry
 from antiphon_gateway.admission.priority import Priority
 
 MOST_OWED = 64
-"""The maximum number of rounds that a key has to sit out because of its previous calls."""
+"""The maximum number of rounds that a key has to skip because of its previous calls."""
 UNKNOWN_S = 1.0
-"""The assumed duration of a call in seconds before any call has been measured."""
+"""The assumed duration of a call in seconds, until a call has been measured."""
 
 
 class Position(NamedTuple):
-    """The position of a request in the line. Lower positions come first."""
+    """The position of a request in the line. The lowest position is served first."""
 
     priority: int
     round: int
@@ -42,10 +42,10 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class _PriorityLane:
-    """The requests of one priority.
+    """The waiting requests of one priority.
 
-    `served_s` is the progress that the most recently served key had at the time of its turn.
-    `had_s` is the progress of each key that is waiting or ahead of the others.
+    `served_s` is the progress that the most recently served key had when it was served. `had_s`
+    contains the progress of each key that is waiting or ahead of the others.
     """
 
     served_s: float = 0.0
@@ -60,8 +60,8 @@ class _PriorityLane:
 class WaitingLine:
     """The line of waiting requests, as described in the module docstring.
 
-    A request waits from `add` to `remove`. Call `charge` when it starts, and `settle` with its
-    actual duration when it ends. `call_s` is the mean duration of a call.
+    A request is in the line from `add` until `remove`. Call `charge` when it starts, and `settle`
+    with its actual duration when it ends. `call_s` is the mean duration of a call in seconds.
     """
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ class WaitingLine:
         return entry.number in self._entries
 
     def __iter__(self) -> Iterator[QueueEntry]:
-        """Iterate over a snapshot of the line, in order. Requests that have already been returned
-        may be removed during the iteration.
+        """Iterate over a snapshot of the line, in order. During the iteration, requests that have
+        already been returned can be removed.
         """
         for _, entry in self.positions():
             yield entry
@@ -98,8 +98,8 @@ class WaitingLine:
         return self._entries.get(number)
 
     def before(self, entry: QueueEntry) -> Iterator[QueueEntry]:
-        """Yield the requests that come before this one. If it is not in the line, it is treated as
-        the last request of its key.
+        """Yield the requests that come before this one. If the request isn't in the line, it is
+        treated as the last request of its key.
         """
         last = None if entry in self else self._last_of_key(entry)
         for position, each in self.positions():
@@ -108,7 +108,7 @@ class WaitingLine:
             yield each
 
     def behind(self, entry: QueueEntry) -> list[QueueEntry]:
-        """Return the requests that come after this one, which must be in the line."""
+        """Return the requests that come after this one. The request must be in the line."""
         line = list(self)
         return line[line.index(entry) + 1 :]
 
@@ -133,15 +133,15 @@ class WaitingLine:
                 lane.had_s.clear()
 
     def charge(self, entry: QueueEntry) -> None:
-        """Charge a key for its turn, because its waiting request is about to start."""
+        """Charge a key for one turn, because its waiting request is about to start."""
         request, lane = entry.request, self._lanes[entry.request.priority]
         lane.served_s = lane.start_s(request.key)
         entry.charged_s = request.count * self.call_s
         lane.had_s[request.key] = lane.served_s + entry.charged_s
 
     def settle(self, entry: QueueEntry, took_s: float) -> None:
-        """Record that a request has ended, and that each of its calls took `took_s` seconds. Pass 0
-        if there was no call.
+        """Record that a request has ended, and that each of its calls took `took_s` seconds. This
+        is 0 if no call was made.
         """
         request, lane = entry.request, self._lanes[entry.request.priority]
         cost_s = max(request.count * took_s, entry.charged_s / 2) if took_s else 0.0
@@ -155,12 +155,12 @@ class WaitingLine:
     def crowding(
         self, newcomer: QueueEntry, *, most: int, most_bytes: int
     ) -> list[QueueEntry] | None:
-        """Return the requests that must be denied to make room for the newest one within the
-        limits. Returns None if the newest one must be denied itself.
+        """Return the requests that have to be denied so that the newest one fits within the limits.
+        Returns None if the newest request itself has to be denied.
 
-        Requests are considered starting at the end of the line. A request qualifies if its priority
-        is lower, or if its key has so many earlier requests that its turn comes in a later round
-        than that of the newest one.
+        The requests at the end of the line are considered first. A request is eligible if its
+        priority is lower than that of the newest one, or if its key has so many earlier requests
+        that its turn comes in a later round.
         """
         count, size_bytes, gone = len(self), self.size_bytes, list[QueueEntry]()
         line = list(self.positions())
@@ -194,7 +194,7 @@ class WaitingLine:
     def _round(self, behind_s: float) -> int:
         """Return the round of a key's next request, relative to the progress of the other keys.
 
-        The result is rounded, so that a key with shorter calls than the mean does not get two turns
-        in one round.
+        The result is rounded. Otherwise, a key whose calls are shorter than the mean would get two
+        turns in one round.
         """
         return math.floor(behind_s / self.call_s + 0.5)

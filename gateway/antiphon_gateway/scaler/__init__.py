@@ -1,1 +1,1 @@
-"""Reports to KEDA how many slots of each stage are required across all gateways."""
+"""Tells KEDA how many slots of each stage are needed by all gateways together."""

@@ -1,5 +1,5 @@
-"""Computes the demand for a stage, which is a single number that is the same on every gateway. This
-module performs no I/O.
+"""Computes the demand for a stage. It is a single number, and every gateway arrives at the same
+one. This module performs no I/O.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ DECIMALS = 3
 
 @dataclass(frozen=True, slots=True)
 class RoleWants:
-    """The slots of one stage that the requests of one gateway need but do not have.
+    """The number of slots of one stage that the requests of one gateway need but don't have.
 
-    They consist of the slots for waiting requests, and of the slots that recently refused requests
-    would use on average.
+    This includes the slots for waiting requests, and the slots that recently refused requests would
+    have used on average.
     """
 
     waiting: int = 0
@@ -30,11 +30,11 @@ GatewayWants = Mapping[str, RoleWants]
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The slots of a stage as reported by its replicas: the slots of each replica, and the number
-    in use on all replicas.
+    """The slots of a stage as reported by its replicas. They consist of the slots of each replica,
+    and the total number in use.
 
-    `unknown` is the reason why more slots may be in use than are reported. It is empty if
-    everything is known.
+    `unknown` explains why more slots may be in use than are reported. If everything is known, it is
+    empty.
     """
 
     slots: tuple[int, ...] = ()
@@ -46,19 +46,19 @@ def demand_of(role: str, in_use: int, gateways: Iterable[GatewayWants]) -> float
     """Return the number of slots of a stage that are in use, are being waited for, or were recently
     refused.
 
-    The result does not depend on the order of the gateways, which can differ between them.
+    Gateways may list each other in different orders, so the result doesn't depend on the order.
     """
     wants = [wants[role] for wants in gateways if role in wants]
     waiting = sum(each.waiting for each in wants)
-    # The exact sum is rounded only once.
+    # Round only once, after computing the exact sum.
     return round(in_use + waiting + math.fsum(each.refused for each in wants), DECIMALS)
 
 
 def target_of(share: float, slots: tuple[int, ...], configured: int) -> float:
-    """Return the target number of used slots per replica.
+    """Return how many slots should be in use on each replica.
 
-    It is a share of the slots of a replica. If no replica reports its number, it is a share of the
-    configured slots.
+    This is a share of a replica's slots. If no replica reports how many it has, it is a share of
+    the configured number.
     """
     each = sum(slots) / len(slots) if slots else configured
     return round(share * each, DECIMALS)

@@ -1,5 +1,5 @@
-"""Creates the scaler that a deployment configures, with the list of gateways and the slots of their
-stages.
+"""Creates the scaler for a deployment, and provides it with the list of gateways and the slots of
+their stages.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ SCALER_PORT = "scaler"
 
 
 def scaler_of(deployment: Deployment, fleet: Fleet, admission: Admission) -> Scaler | None:
-    """Return the scaler, or None if the deployment does not configure a port for it."""
+    """Return the scaler. Returns None if the deployment doesn't configure a port for it."""
     config = deployment.gateway
     if not config.scaler.listen:
         return None
-    # This waits for all changes of the fleet, which results in a few more updates than necessary.
+    # This waits for any change in the fleet, which causes a few more updates than necessary.
     return Scaler(deployment, admission, _gateways(config), lambda: _capacity(fleet), fleet.changes)
 
 
 def _capacity(fleet: Fleet) -> dict[str, Capacity]:
-    """Return the slots of the stages by role, as their replicas last reported them.
+    """Return the slots of each stage, as last reported by its replicas.
 
-    This includes replicas that are draining, because others have to take over their work.
+    Replicas that are draining are included, because other replicas will have to take over their
+    work.
     """
     return {
         stage.role: Capacity(
@@ -47,10 +48,10 @@ def _capacity(fleet: Fleet) -> dict[str, Capacity]:
 
 
 def _unknown(stage: ReplicatedStage) -> str:
-    """Return a description of the replicas whose load this gateway cannot read although others may
+    """Return a description of the replicas whose load this gateway can't read, although others may
     be using them.
 
-    The result is empty if there are none.
+    If there are no such replicas, the result is empty.
     """
     silent = stage.silent
     if not silent:
@@ -59,8 +60,8 @@ def _unknown(stage: ReplicatedStage) -> str:
 
 
 def _gateways(config: GatewayConfig) -> Discovery:
-    """Return the discovery of all gateways. In Kubernetes, each has its scaler on the port `scaler`
-    of its EndpointSlices.
+    """Return a discovery that finds all gateways. In Kubernetes, the scaler of each gateway is
+    listed under the port `scaler` in its EndpointSlices.
     """
     found = config.discovery
     if found.kind != "kubernetes" or GATEWAY not in found.services:

@@ -1,8 +1,9 @@
-"""KEDA's external scaler. The service has KEDA's name, and the messages have KEDA's field numbers.
+"""Implements KEDA's external scaler. The names and field numbers match those of KEDA's own
+definitions.
 
 KEDA sends a ScaledObject whose trigger contains the name of a stage (`metadata.stage`). The metric
 is the demand for this stage in slots, and the target is the number of slots that should be in use
-on each replica. KEDA divides the former by the latter to get the desired number of replicas.
+on each replica. To get the desired number of replicas, KEDA divides the metric by the target.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class DemandView(Protocol):
 
     @property
     def changes(self) -> ChangeSignal:
-        """A signal for changes of the demand for any stage."""
+        """Notifies about changes in the demand for any stage."""
         ...
 
     @property
@@ -40,28 +41,29 @@ class DemandView(Protocol):
         ...
 
     def demand(self, role: str) -> float:
-        """Return the number of slots of a stage that are required across all gateways, as far as
-        this is known.
+        """Return the number of slots of a stage that all gateways together need, as far as this is
+        known.
         """
         ...
 
     def known_demand(self, role: str) -> float:
-        """Like `demand`, but raise `Unavailable` if the demand may be higher than is known."""
+        """Like `demand`, but raises `Unavailable` if the actual demand may be higher."""
         ...
 
     def target(self, role: str, share: float | None) -> float:
-        """Return the number of slots that should be in use on one replica. `share` is the share in
-        the trigger. If it is None, the configured share applies.
+        """Return how many slots should be in use on each replica. `share` is the share given in the
+        trigger. If it is None, the configured share is used.
         """
         ...
 
 
 class ExternalScaler:
-    """The four methods of the service.
+    """Implements the service's four methods.
 
-    If a trigger is invalid, the status is INVALID_ARGUMENT or NOT_FOUND, and the message names the
-    key. If the demand may be higher than is known, the status is UNAVAILABLE. KEDA keeps the number
-    of replicas after an error, whereas a demand that is too low would end replicas that are in use.
+    If a trigger is invalid, the status is INVALID_ARGUMENT or NOT_FOUND, and the message contains
+    the key. If the actual demand may be higher than what is known, the status is UNAVAILABLE. After
+    an error, KEDA keeps the number of replicas, whereas reporting too little demand would end
+    replicas that are in use.
     """
 
     def __init__(self, view: DemandView) -> None:
@@ -88,7 +90,9 @@ class ExternalScaler:
     async def _stream_is_active(
         self, scaled: messages.ScaledObject, context: Context
     ) -> AsyncIterator[messages.ScaledObjectActivity]:
-        """Yield whether there is demand, immediately and whenever it changes. This never ends."""
+        """Yield whether there is any demand, first immediately and then whenever it changes. This
+        never ends.
+        """
         try:
             role = self._stage_of(scaled)
         except (InvalidArgument, NotFound) as error:
@@ -138,7 +142,9 @@ class ExternalScaler:
 
 
 def _share_of(scaled: messages.ScaledObject) -> float | None:
-    """Return the target share of used slots in the trigger, or None if there is none."""
+    """Return the share of used slots that the trigger requests, or None if it doesn't
+    contain one.
+    """
     given = scaled.metadata.get(TARGET, "")
     if not given:
         return None
@@ -162,7 +168,7 @@ def _metric(role: str) -> str:
 def _unary(
     answer: Callable[[Request], Awaitable[Message]], asked: type[Request]
 ) -> grpc.RpcMethodHandler[Request, Message]:
-    """Return a handler for a unary call, which converts errors to a status."""
+    """Return a handler for a unary call. Errors are converted to a gRPC status."""
 
     async def handle(request: Request, context: Context) -> Message:
         try:
@@ -175,7 +181,7 @@ def _unary(
 
 
 async def _abort(context: Context, error: AntiphonError) -> None:
-    """End the call with the error. This always raises an exception."""
+    """End the call with this error. Always raises an exception."""
     await context.abort(grpc.StatusCode[error.code.name], error.message)
 
 

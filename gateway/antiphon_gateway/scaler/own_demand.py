@@ -1,4 +1,6 @@
-"""The demand of the requests on this gateway, as it is reported to other gateways."""
+"""The demand that results from the requests on this gateway, in the form in which other gateways
+receive it.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ LONGEST_INTERVAL_S = 1.0
 
 
 class OwnDemand:
-    """A snapshot, which is updated at most once every `SHORTEST_INTERVAL_S` seconds.
+    """A snapshot of the demand. It is updated at most once every `SHORTEST_INTERVAL_S` seconds.
 
-    If it differs from the previous one, its own `changes` and those of the total demand are
-    notified.
+    If an update differs from the previous snapshot, both its own `changes` and those of the total
+    demand are notified.
     """
 
     def __init__(self, admission: Admission, all_changes: ChangeSignal) -> None:
@@ -27,7 +29,7 @@ class OwnDemand:
         self._all_changes = all_changes
 
     async def follow(self) -> None:
-        """Keep the snapshot up to date. This runs until it is cancelled."""
+        """Keep updating the snapshot until cancelled."""
         while True:
             changed = self._admission.changes.next
             self._renew()
@@ -49,7 +51,7 @@ class OwnDemand:
             self._all_changes.tell()
 
     def _longest_s(self) -> float:
-        """Return the number of seconds until something changes without an event."""
+        """Return after how many seconds something will change without an event."""
         expiry = self._admission.refused.next_expiry()
         if expiry is None:
             return LONGEST_INTERVAL_S

@@ -1,8 +1,8 @@
-"""The demand of other gateways. There is one stream to each gateway that discovery reports.
+"""The demand on other gateways. There is one stream to each gateway that has been discovered.
 
-A gateway is identified by its boot ID, because it may have two addresses, and because discovery
-also reports this gateway. The demand of a gateway is dropped if its stream breaks or is silent for
-too long.
+Gateways are identified by their boot IDs, because a gateway may have two addresses, and because
+discovery also finds this gateway itself. If a stream breaks or is silent for too long, the demand
+of its gateway is dropped.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ log = logging.getLogger("gateway.scaler")
 
 
 class Peers:
-    """Follows all gateways while its context is active. `changes` is notified whenever the demand
-    changes.
+    """Follows all other gateways for the duration of the context. `changes` is notified whenever
+    their demand changes.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class Peers:
 
     @property
     def told_by(self) -> frozenset[str]:
-        """Return the addresses of the gateways that have reported their demand."""
+        """Return the addresses of all gateways that have reported their demand."""
         return frozenset(gateway.address for gateway in self._told)
 
     @property
     def wants(self) -> Iterable[GatewayWants]:
-        """Return the needs of every gateway except for this one."""
+        """Return the needs of all gateways except for this one."""
         return dict(self._told.values()).values()
 
     def _take(self, endpoints: Iterable[Endpoint]) -> None:
-        """Follow the gateways that are reported, and no others."""
+        """Follow the given gateways, and stop following all others."""
         places = {_place(each) for each in endpoints}
         for gone in self._following.keys() - places:
             self._following.pop(gone).cancel()
@@ -78,8 +78,8 @@ class Peers:
             self._following[new] = asyncio.create_task(self._follow(new))
 
     async def _follow(self, gateway: Endpoint) -> None:
-        """Store the reports of a gateway until this is cancelled, or until the gateway turns out to
-        be this one.
+        """Store a gateway's reports until this is cancelled, or until it turns out that this is the
+        same gateway.
         """
         address = gateway.address
         async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
@@ -101,8 +101,8 @@ class Peers:
                 await asyncio.sleep(self._config.health.reconnect_s)
 
     async def _messages(self, channel: grpc.aio.Channel) -> AsyncIterator[demand_pb2.GatewayDemand]:
-        """Yield the reports of a gateway until its stream ends. Raises `Unavailable` if it is
-        silent for too long.
+        """Yield a gateway's reports until its stream ends. Raises `Unavailable` if it is silent for
+        too long.
         """
         stream = demand_stub(channel).WatchDemand(demand_pb2.WatchDemandRequest())
         silence_s = self._config.scaler.silence_s
@@ -131,7 +131,7 @@ class Peers:
 
 
 def _place(endpoint: Endpoint) -> Endpoint:
-    """Return what identifies the process of a gateway. Its conditions are left out, because they
-    may change.
+    """Return the part of an endpoint that identifies the gateway's process. Conditions aren't
+    included, because they can change.
     """
     return Endpoint(role=endpoint.role, uid=endpoint.uid, address=endpoint.address)

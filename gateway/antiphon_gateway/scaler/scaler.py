@@ -1,5 +1,5 @@
-"""The scaler's port, on which KEDA requests the total demand and other gateways request the demand
-of this gateway.
+"""The scaler's port. KEDA requests the total demand from it, and other gateways request the demand
+on this gateway.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from antiphon_gateway.scaler.peers import Peers
 
 MAX_MESSAGE_BYTES = 64 << 10
 MAX_CALLS = 1024
-"""The maximum number of concurrent calls on the port, from KEDA and other gateways together."""
+"""The maximum number of concurrent calls on this port, including those from KEDA and those from
+other gateways.
+"""
 
 
 class Scaler(demand_pb2_grpc.DemandServiceServicer):
-    """Serves on `gateway.scaler.listen` while its context is active. `address` is of the form
+    """Serves on `gateway.scaler.listen` for the duration of the context. `address` has the form
     "host:port".
 
-    `boot_id` identifies this gateway to others. `capacity` returns the slots of the stages by role.
-    `changes` is notified when they change, and when other inputs of the demand change. Entering the
-    context raises `InvalidArgument` if the address is invalid, and `Unavailable` if it is in use.
+    `boot_id` identifies this gateway to other gateways. `capacity` returns the slots of each stage.
+    `changes` is notified when these or any other inputs of the demand change. Entering the context
+    raises `InvalidArgument` if the address is invalid, and `Unavailable` if it is already in use.
     """
 
     def __init__(
@@ -88,14 +90,14 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
         return tuple(self._deployment.stages)
 
     def demand(self, role: str) -> float:
-        """Return the number of slots of a stage that are required across all gateways, as far as
-        this is known.
+        """Return the number of slots of a stage that all gateways together need, as far as this is
+        known.
         """
         in_use = self._capacity().get(role, Capacity()).in_use
         return demand_of(role, in_use, (self._own.now, *self.peers.wants))
 
     def known_demand(self, role: str) -> float:
-        """Like `demand`, but raise `Unavailable` if the demand may be higher than is known."""
+        """Like `demand`, but raises `Unavailable` if the actual demand may be higher."""
         if unknown := self._capacity().get(role, Capacity()).unknown:
             raise Unavailable(
                 f"how many slots of the stage {role} are in use is not known: {unknown}", stage=role
@@ -103,7 +105,7 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
         return self.demand(role)
 
     def target(self, role: str, share: float | None) -> float:
-        """Return the number of slots that should be in use on one replica."""
+        """Return how many slots should be in use on each replica."""
         slots = self._capacity().get(role, Capacity()).slots
         share = self._deployment.gateway.scaler.target if share is None else share
         return target_of(share, slots, self._deployment.stage(role).slots)
@@ -113,7 +115,7 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
         request: demand_pb2.WatchDemandRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[demand_pb2.GatewayDemand]:
-        """Yield the needs of the requests on this gateway until either end closes the call."""
+        """Yield the needs of the requests on this gateway until either side closes the call."""
         while True:
             changed = self._own.changes.next
             yield self._told()

@@ -1,1 +1,1 @@
-"""Listening sockets for HTTP and gRPC, with connections, TLS and limits."""
+"""The listening sockets for HTTP and gRPC, including connections, TLS and limits."""

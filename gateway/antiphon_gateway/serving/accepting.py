@@ -1,7 +1,7 @@
-"""Accepts connections and counts them before their TLS handshake.
+"""Accepts connections, and counts them before their TLS handshake.
 
-asyncio's servers only call the protocol of a TLS connection after its handshake. A client that
-never completes its handshake would occupy a file descriptor that is not subject to any limit.
+asyncio's own servers call the protocol of a TLS connection only after its handshake. If a client
+never completed its handshake, it would occupy a file descriptor without counting towards any limit.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
-"""How many seconds to stop accepting connections for after the process or the host has run out of
-file descriptors.
+"""How long to stop accepting connections after the process or the host has run out of file
+descriptors, in seconds.
 """
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -25,10 +25,10 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 async def accept_connections(
     listener: socket.socket, accepted: Callable[[socket.socket, str], None]
 ) -> None:
-    """Call `accepted` with each connection and the address of its client. The callback becomes the
-    owner of the socket.
+    """Call `accepted` with each new connection and the address of its client. The callback takes
+    ownership of the socket.
 
-    This runs until it is cancelled, and then closes the listening socket.
+    This runs until it is cancelled, and closes the listening socket at the end.
     """
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
@@ -43,13 +43,14 @@ async def accept_connections(
                         log.warning("cannot accept connections: %s", error.strerror)
                     exhausted = True
                     await asyncio.sleep(RETRY_S)
-                # In other cases, the client has disconnected while its connection was waiting.
+                # Otherwise, the client has disconnected while its connection was waiting to be
+                # accepted.
                 continue
             exhausted = False
-            # An error in the callback is passed to the handler of the event loop, and accepting
-            # continues.
+            # If the callback raises an error, the error goes to the event loop's exception handler,
+            # and accepting continues.
             loop.call_soon(accepted, connection, address[0])
-            # While connections are waiting, `sock_accept` does not yield.
+            # `sock_accept` doesn't yield as long as connections are waiting.
             await asyncio.sleep(0)
 
 
@@ -61,14 +62,15 @@ def start_connection(
     handshake_s: float,
     shutdown_s: float,
 ) -> asyncio.Task[None]:
-    """Connect a protocol to an accepted socket. If `tls` is set, a TLS handshake comes first.
+    """Connect a protocol to an accepted socket. If `tls` is set, a TLS handshake is performed
+    first.
 
     `shutdown_s` is the time in seconds that TLS has to close the connection at the end. The task is
-    done when the protocol is connected or the client has failed. Cancelling the task cuts the
+    done once the protocol is connected or the handshake has failed. Cancelling it cuts the
     connection.
     """
     task = asyncio.create_task(_connect(connected, protocol, tls, handshake_s, shutdown_s))
-    # If a task is cancelled before it starts, nothing else closes the socket.
+    # If the task is cancelled before it has started, nothing else would close the socket.
     task.add_done_callback(lambda done: connected.close() if done.cancelled() else None)
     return task
 
@@ -93,5 +95,5 @@ async def _connect(
                 ssl_shutdown_timeout=shutdown_s,
             )
     except OSError as error:
-        # The client does not use TLS, has no valid certificate, is too slow, or has disconnected.
+        # The client doesn't use TLS, has no valid certificate, is too slow, or has disconnected.
         log.debug("no connection: %s", error)

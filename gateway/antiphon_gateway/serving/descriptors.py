@@ -1,4 +1,4 @@
-"""The file descriptors of the gateway's process. Both endpoints share one budget."""
+"""The gateway's budget for file descriptors, which both endpoints share."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from antiphon_gateway.media.decoding.processes import LANES
 log = logging.getLogger("gateway")
 
 RESERVED = 256
-"""The number of descriptors for listening sockets, connections to stages, their links, files and
-pipes.
+"""The number of descriptors that are set aside for listening sockets, connections to stages, their
+links, files and pipes.
 """
 PER_GRPC_CONNECTION = 3
-"""The client's socket, and both ends of the connection to gRPC."""
+"""The number of descriptors for one gRPC connection, which are the client's socket and both ends of
+the connection to gRPC.
+"""
 PER_DECODER = 4
-"""The files in memory that a decoder process in each lane uses."""
+"""The number of in-memory files that a decoder process in each lane uses."""
 
 OPEN_MAX = 10_240
-"""The number of open files that every system accepts if its hard limit is infinite (macOS)."""
+"""The number of open files that a system is guaranteed to accept if its hard limit is infinite
+(macOS).
+"""
 
 
 def descriptors_needed(config: GatewayConfig) -> int:
-    """Return the maximum number of descriptors that the gateway may open according to its
-    settings.
-    """
+    """Return the maximum number of descriptors that the gateway may open with its settings."""
     return _for_connections(config) + _for_others(config)
 
 
 def within_limit(config: GatewayConfig) -> GatewayConfig:
-    """Raise the soft limit on open files to the hard limit, and adapt the number of connections to
+    """Raise the soft limit on open files to the hard limit, and adjust the number of connections to
     it.
 
-    If the limit is too low, both endpoints have proportionally fewer connections than configured,
-    and a warning contains the values. As a result, the connections of one endpoint never use up the
-    descriptors of the other.
+    If the limit is too low, the maximum number of connections is reduced proportionally for both
+    endpoints, and a warning shows the values. This ensures that one endpoint can't use up the
+    other's descriptors.
     """
     most = _raise_limit()
     needed = descriptors_needed(config)
@@ -62,10 +64,10 @@ def within_limit(config: GatewayConfig) -> GatewayConfig:
 
 
 def _raise_limit() -> int:
-    """Raise the soft limit as far as the system allows, and return it.
+    """Raise the soft limit as far as the system allows, and return the result.
 
-    Linux always accepts the hard limit. macOS reports that the hard limit is infinite, and rejects
-    values above its own maximum, which is at least `OPEN_MAX`.
+    Linux always accepts the hard limit. macOS reports an infinite hard limit but rejects values
+    above its own maximum, which is at least `OPEN_MAX`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for most in (hard, OPEN_MAX):
@@ -80,7 +82,7 @@ def _raise_limit() -> int:
 
 
 def _limit(number: int) -> int:
-    """Return a limit as a number that can be compared."""
+    """Return a limit in a form that can be compared."""
     return sys.maxsize if number == resource.RLIM_INFINITY else number
 
 

@@ -1,14 +1,13 @@
-"""Limits on the HTTP/2 frames that a client sends.
+"""Limits the HTTP/2 frames that a client sends.
 
-gRPC's C core does not limit most of them. A header block that never ends, or many large ones, can
-keep its threads busy, so that calls on other connections stall. In tests, calls of other clients
-were also cancelled when many calls were started and immediately reset. The cause of this is
-unknown. Other floods only use CPU time. The meter only reads the nine bytes at the start of each
-frame.
+gRPC's C core doesn't limit most of them. A header block that never ends, or many large ones, can
+keep its threads so busy that calls on other connections stall. In tests, other clients' calls were
+also cancelled when many calls were started and immediately reset, for unknown reasons. Other kinds
+of floods only cost CPU time. The meter looks only at the nine bytes at the start of each frame.
 
-The rates apply to all connections of an address together, so opening new connections does not help.
-They are high enough for a proxy that serves many clients, and for clients that send a ping with
-each response that they receive, as grpc-go does to estimate the bandwidth.
+The rates apply to all connections from an address together, so it doesn't help to open new ones.
+They are high enough for a proxy that serves many clients. They also allow a ping for each response
+received, which is how grpc-go estimates bandwidth.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MAX_BLOCK_BYTES = 64 << 10
 MAX_CONTINUATIONS = 16
 """The maximum number of CONTINUATION frames in a header block."""
 SMALL_DATA_BYTES = 1 << 10
-"""DATA frames that have fewer bytes are counted. Flow control limits larger ones."""
+"""Smaller DATA frames are counted. Larger ones are limited by flow control."""
 
 _HEAD_BYTES = 9
 _DATA, _HEADERS, _CONTINUATION = 0, 1, 9
@@ -58,18 +57,18 @@ _RATES: Mapping[int, FrameRate] = {
 
 
 class FrameFlood(Exception):
-    """A client exceeds a limit on frames."""
+    """Raised if a client exceeds a limit on frames."""
 
 
 class FrameBudget:
-    """The frames that an address may still send."""
+    """The frames that an address is still allowed to send."""
 
     def __init__(self) -> None:
-        # By type of frame, the remaining amount and the time at which it was computed.
+        # For each type of frame, the remaining amount and the time at which it was computed.
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, rate: FrameRate, amount: int, now_s: float) -> None:
-        """Subtract from the remaining amount. Raises `FrameFlood` if it is not sufficient."""
+        """Subtract from the remaining amount. Raises `FrameFlood` if there isn't enough left."""
         left, since_s = self._left.get(rate.what, (float(rate.burst), now_s))
         left = min(left + (now_s - since_s) * rate.per_s, rate.burst) - amount
         if left < 0:
@@ -84,14 +83,14 @@ class FrameMeter:
         self._budget = budget
         self._preface = len(PREFACE)
         self._head = b""
-        # The remaining bytes of the frame that is being received.
+        # The number of bytes that are still missing from the current frame.
         self._payload_bytes = 0
-        # The size of the latest header block.
+        # The size of the most recent header block.
         self._block_bytes = 0
         self._continuations = 0
 
     def add(self, data: bytes, now_s: float) -> None:
-        """Count the frames that start in these bytes. `now_s` may come from any monotonic clock.
+        """Count the frames that start in these bytes. `now_s` can come from any monotonic clock.
 
         Raises `FrameFlood` if a limit is exceeded.
         """
@@ -125,7 +124,7 @@ class FrameMeter:
         self._budget.take(_RATES.get(kind, OTHER), 1, now_s)
 
     def _count_block(self, kind: int, size: int) -> None:
-        """Count a frame of a header block."""
+        """Count a frame that is part of a header block."""
         if kind == _HEADERS:
             self._block_bytes = self._continuations = 0
         else:

@@ -1,10 +1,10 @@
 """The connections of the gRPC endpoint. They are accepted and limited here, and served by gRPC.
 
-gRPC's C core limits neither the number of connections per address nor most types of frames, and a
-Python server has no access to its sockets. For this reason, the gateway accepts the connections
-itself, terminates TLS, counts the frames (`frame_meter.py`), and forwards the bytes to gRPC over a
-Unix socket (`socket_names.py`). Flow control and back-pressure still work end to end, because each
-direction stops reading once `BUFFER_BYTES` bytes are buffered.
+gRPC's C core doesn't limit the number of connections per address or most types of frames, and a
+Python server can't access its sockets. The gateway therefore accepts the connections itself,
+terminates TLS, counts the frames (`frame_meter.py`), and forwards the bytes to gRPC through a Unix
+socket (`socket_names.py`). Flow control and back-pressure still work end to end, because reading
+stops in each direction once `BUFFER_BYTES` bytes are buffered.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from antiphon_gateway.serving.socket_names import SocketName, SocketNames
 
 BUFFER_BYTES = 64 << 10
 BUDGETS = 10_000
-"""The number of addresses whose frame budgets are kept. The one whose last connection is the oldest
-is forgotten first.
+"""The number of addresses for which frame budgets are kept. The address that has gone the longest
+without a new connection is forgotten first.
 """
 
 
@@ -37,8 +37,9 @@ class FrontBounds:
     """The limits of the gRPC endpoint.
 
     `connections` is the maximum number of connections, and `per_address` is the maximum for one
-    client address. `head_s` is the time until the first bytes must arrive, including TLS.
-    `closing_s` is the time that a client has to read the remaining data when its connection ends.
+    client address. `head_s` is the time in seconds within which the first bytes must arrive,
+    including TLS. `closing_s` is how many seconds a client has to read the remaining data when its
+    connection ends.
     """
 
     connections: int
@@ -48,8 +49,8 @@ class FrontBounds:
 
 
 def network_of(address: str) -> str:
-    """Return what counts as one client address. For IPv6, this is its /64 network, which may belong
-    to a single host.
+    """Return the part of an address that identifies a client. For IPv6, this is the /64 network,
+    which may belong to a single host.
     """
     if ":" not in address:
         return address
@@ -60,11 +61,12 @@ def network_of(address: str) -> str:
 
 
 class GrpcFront:
-    """Accepts connections and forwards them to `target`, which is the address of a Unix socket.
+    """Accepts connections, and forwards them to `target`, which is the address of a Unix socket.
 
-    `count` is called with each limit that a client reaches, and `peers` receives the addresses of
-    clients. If all connections are in use and a client with another address connects, the address
-    that has the most connections loses the one that has been silent for the longest time.
+    `count` is called whenever a client reaches a limit. `peers` receives the addresses of clients.
+    If all connections are in use and a client connects from another address, a connection of the
+    address with the most connections is closed. This is the connection that has been silent the
+    longest.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class GrpcFront:
             each.cancel()
 
     def abort(self) -> None:
-        """Cut all connections."""
+        """Cut all connections immediately."""
         for connections in list(self._by_address.values()):
             for each in list(connections):
                 each.abort()
@@ -130,7 +132,7 @@ class GrpcFront:
         return True
 
     def budget_of(self, address: str) -> FrameBudget:
-        """Return the budget of frames for all connections of an address together."""
+        """Return the frame budget that is shared by all connections from an address."""
         budget = self._budgets.pop(address, None) or FrameBudget()
         self._budgets[address] = budget
         if len(self._budgets) > BUDGETS:
@@ -138,13 +140,13 @@ class GrpcFront:
         return budget
 
     def moved(self, connection: ClientSide) -> None:
-        """Record that a connection has sent something."""
+        """Record that a connection has sent some data."""
         own = self._by_address.get(connection.address)
         if own is not None and connection in own:
             own.move_to_end(connection)
 
     def forget(self, connection: ClientSide) -> None:
-        """Record that a connection has ended. Calling this again has no effect."""
+        """Record that a connection has ended. This can be called more than once."""
         own = self._by_address.get(connection.address)
         if own is not None:
             own.pop(connection, None)
@@ -165,18 +167,18 @@ class ClientSide(asyncio.Protocol):
         self._meter = FrameMeter(front.budget_of(address))
         self._transport: asyncio.Transport | None = None
         self._server_side: ServerSide | None = None
-        # The data that arrived before gRPC's side was connected.
+        # Data that arrived before the connection to gRPC was established.
         self._early = bytearray()
         self._task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
     def silent_s(self) -> float:
-        """Return the time since the connection last sent something."""
+        """Return how long ago the connection last sent any data, in seconds."""
         return self._loop.time() - self._moved_at_s
 
     def open(self, connected: socket.socket) -> None:
-        """Take over a socket that has been accepted."""
+        """Take over an accepted socket."""
         self._deadline = self._loop.call_later(self._front.bounds.head_s, self.abort)
         bounds = self._front.bounds
         self._task = start_connection(
@@ -218,8 +220,8 @@ class ClientSide(asyncio.Protocol):
         try:
             connecting.bind(self._name.address)
             self._front.peers.add(self._name.uri, self._host)
-            # The event loop is not used for this, because uvloop treats an abstract name as an
-            # empty one.
+            # Don't use the event loop for this, because uvloop treats an abstract name as an empty
+            # one.
             connecting.connect(self._front.target)
             _, server_side = await self._loop.create_unix_connection(
                 lambda: ServerSide(self), sock=connecting
@@ -241,12 +243,12 @@ class ClientSide(asyncio.Protocol):
         self.pause(paused=False)
 
     def pause_writing(self) -> None:
-        """Pause gRPC's side, because the client does not read."""
+        """Pause gRPC's side, because the client isn't reading."""
         if (server_side := self._server_side) and not server_side.transport.is_closing():
             server_side.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Resume gRPC's side, because the client reads again."""
+        """Resume gRPC's side, because the client is reading again."""
         if (server_side := self._server_side) and not server_side.transport.is_closing():
             server_side.transport.resume_reading()
 
@@ -260,7 +262,7 @@ class ClientSide(asyncio.Protocol):
             self._transport.write(data)
 
     def pause(self, *, paused: bool) -> None:
-        """Stop reading while gRPC does not read."""
+        """Stop reading while gRPC isn't reading."""
         if self._transport is None or self._transport.is_closing():
             return
         if paused:
@@ -269,8 +271,8 @@ class ClientSide(asyncio.Protocol):
             self._transport.resume_reading()
 
     def finish(self) -> None:
-        """Give the client a limited time to read the remaining data, because gRPC has closed its
-        side.
+        """Give the client some time to read the remaining data, because gRPC has closed
+        its side.
         """
         if self._transport is None or self._transport.is_closing():
             return
@@ -284,7 +286,7 @@ class ClientSide(asyncio.Protocol):
             self._transport.abort()
 
     def _end(self) -> None:
-        """Release the connection's resources. Calling this again has no effect."""
+        """Release the connection's resources. This can be called more than once."""
         self._front.forget(self)
         self._front.peers.remove(self._name.uri)
         self._set_deadline(None)
@@ -294,14 +296,14 @@ class ClientSide(asyncio.Protocol):
             self._server_side.transport.abort()
 
     def _end_unconnected(self) -> None:
-        """Release the connection if there is no transport, which means that the TLS handshake has
-        failed.
+        """Release the connection if it has no transport, which means that the TLS
+        handshake failed.
         """
         if self._transport is None:
             self._end()
 
     def _set_deadline(self, after_s: float | None) -> None:
-        """Cut the connection after this time. This replaces any earlier deadline."""
+        """Cut the connection after this time. This replaces any previous deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if after_s is None else self._loop.call_later(after_s, self.abort)
@@ -325,11 +327,11 @@ class ServerSide(asyncio.Protocol):
         self._client.send(data)
 
     def pause_writing(self) -> None:
-        """Pause the client's side, because gRPC does not read."""
+        """Pause the client's side, because gRPC isn't reading."""
         self._client.pause(paused=True)
 
     def resume_writing(self) -> None:
-        """Resume the client's side, because gRPC reads again."""
+        """Resume the client's side, because gRPC is reading again."""
         self._client.pause(paused=False)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,11 +1,11 @@
-"""The gRPC endpoint, which consists of a server to which `GrpcFront` forwards connections, and of a
-second server while it is draining.
+"""The gRPC endpoint. It consists of a server to which `GrpcFront` forwards connections, and a
+second server that is used while the first one drains.
 
-gRPC only asks clients to connect elsewhere (GOAWAY) if the server is stopping, and a server that is
-stopping accepts no connections. A client that stays connected would keep sending requests to a
-gateway that refuses them, although other gateways could serve them. During the drain, new
+gRPC asks clients to connect elsewhere (GOAWAY) only when the server is stopping, but a server that
+is stopping doesn't accept connections. A client that stays connected would keep sending requests to
+a gateway that refuses them, although other gateways could serve them. During the drain, new
 connections therefore go to a second server. Its services refuse all calls, while the first server
-finishes its own.
+finishes its own calls.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ FIELD = "gateway.grpc_listen"
 
 
 class GrpcServer:
-    """The gRPC endpoint. `add` registers the services at a server. Raises `InvalidArgument` if the
-    address is invalid.
+    """The gRPC endpoint. `add` registers the services with a server. Raises `InvalidArgument` if
+    the address is invalid.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class GrpcServer:
         return self._front.connections
 
     async def start(self) -> str:
-        """Start to serve. Returns the address as "host:port". Raises `Unavailable` if the address
-        is in use.
+        """Start serving. Returns the address as "host:port". Raises `Unavailable` if the address is
+        already in use.
         """
         listeners, address = listen(*self._listen, field=FIELD)
         await self._serve()
@@ -63,13 +63,13 @@ class GrpcServer:
         return address
 
     async def wait_closed(self) -> None:
-        """Wait until the server stops for a reason other than a call to `stop`."""
+        """Wait until the server stops for any reason other than a call of `stop`."""
         (first,) = self._servers
         await wait_closed(first)
 
     async def send_elsewhere(self, finish_s: float) -> None:
-        """Make clients connect again, and give their calls this many seconds to finish. The
-        endpoint remains open.
+        """Make clients reconnect, and give their current calls this many seconds to finish. The
+        endpoint stays open.
         """
         (first,) = self._servers
         await self._serve()
@@ -85,7 +85,7 @@ class GrpcServer:
         self._front.names.close()
 
     async def _serve(self) -> None:
-        """Start a server that receives all new connections from now on."""
+        """Start a server that handles all new connections from now on."""
         server = grpc.aio.server(options=self._options)
         self._add(server)
         name = self._front.names.new("server")

@@ -1,4 +1,4 @@
-"""uvicorn's server, adapted to how the gateway starts and stops it."""
+"""uvicorn's server, adapted to the way in which the gateway starts and stops it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from antiphon_gateway.endpoints.http.connection import ConnectionLimiter
 from antiphon_gateway.serving.accepting import accept_connections, start_connection
 
 DATE_S = 1.0
-"""The interval in seconds at which the date in responses is updated."""
+"""How often the date in responses is updated, in seconds."""
 SHUTDOWN_GRACE_S = 1.0
-"""How many seconds the gateway waits for completed answers to be sent when it stops."""
+"""How long a stopping gateway waits for completed answers to be sent, in seconds."""
 
-# The maximum amount of unsent data. By default, the kernel would buffer megabytes for a client that
-# reads nothing, which is a minute of audio that would count as read.
+# The maximum amount of unsent data. By default, the kernel buffers megabytes for a client that
+# isn't reading. For audio, this would be a minute that counts as having been read.
 UNSENT_BYTES = 64 << 10
 
 
 def listen(host: str, port: int, *, field: str) -> tuple[list[socket.socket], str]:
-    """Return listening TCP sockets, and their common "host:port". Raises `Unavailable` if an
-    address is in use.
+    """Return listening TCP sockets, and the "host:port" that they share. Raises `Unavailable` if an
+    address is already in use.
     """
     try:
         listeners = listen_sockets(host, port)
@@ -42,10 +42,10 @@ def listen(host: str, port: int, *, field: str) -> tuple[list[socket.socket], st
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server without its handling of signals, which is left to the process.
+    """uvicorn's server without its signal handling, which is up to the process.
 
-    With `tls`, it accepts the connections itself, so that the `ConnectionLimiter` that creates its
-    protocols counts them before their handshakes.
+    With `tls`, it accepts connections itself. This allows the `ConnectionLimiter`, which creates
+    its protocols, to count connections before their handshakes.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class HttpServer(uvicorn.Server):
         self._ended.set()
 
     async def main_loop(self) -> None:
-        """Wait until the server ends. uvicorn checks this ten times per second, and updates the
-        date every second.
+        """Wait until the server ends. uvicorn checks this ten times per second and updates the date
+        once per second.
         """
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
@@ -72,8 +72,8 @@ class HttpServer(uvicorn.Server):
                     await self._ended.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve on these sockets. uvicorn itself would give a client one minute for its
-        handshake.
+        """Serve on these sockets. With uvicorn's own method, clients would have one minute for
+        their handshake.
         """
         if self._tls is None or sockets is None:
             await super().startup(sockets)
@@ -84,7 +84,7 @@ class HttpServer(uvicorn.Server):
             self._accepting.append(task)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting connections, and end existing ones in the same way as uvicorn."""
+        """Stop accepting connections, and end existing ones the way uvicorn does."""
         for each in self._accepting:
             each.cancel()
         if self._accepting:
@@ -109,10 +109,10 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Do not install any signal handlers."""
+        """Don't install any signal handlers."""
         yield
 
     def cut_connections(self) -> None:
-        """End all connections, even if something is waiting on them."""
+        """End all connections, even if something is still waiting for them."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()

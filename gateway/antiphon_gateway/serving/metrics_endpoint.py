@@ -1,4 +1,4 @@
-"""The endpoint for metrics on a separate address, if the deployment configures one."""
+"""Serves metrics on a separate address, if the deployment configures one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from antiphon_gateway.serving.http_server import HttpServer, listen
 
 FIELD = "gateway.metrics_listen"
 MAX_REQUESTS = 64
-"""The maximum number of concurrent requests. Prometheus only needs one, and further ones are
-refused with status 503.
+"""The maximum number of concurrent requests. Prometheus needs only one. Any others are refused with
+status 503.
 """
 HEAD_TIMEOUT_S = 5.0
 
 
 class MetricsEndpoint:
-    """Serves only `/metrics`. `address` is of the form "host:port". It is empty if there is no
-    separate address.
+    """Serves only `/metrics`. `address` has the form "host:port". If there is no separate address,
+    it is empty.
 
-    Raises `InvalidArgument` if the address is invalid.
+    Raises `InvalidArgument` if the configured address is invalid.
     """
 
     def __init__(self, address: str, metrics: Metrics) -> None:
@@ -48,7 +48,7 @@ class MetricsEndpoint:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start to listen. Raises `Unavailable` if the address is in use."""
+        """Start listening. Raises `Unavailable` if the address is already in use."""
         if self._listen is None:
             return
         listeners, self.address = listen(*self._listen, field=FIELD)

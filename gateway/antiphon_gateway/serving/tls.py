@@ -1,8 +1,8 @@
-"""The gateway's certificate, in the form that each endpoint needs.
+"""The gateway's certificate, in the form that each endpoint requires.
 
 Certificates can be renewed while the gateway is running. Each handshake checks whether the files
-have changed, and reads them again if so. Open connections keep using the certificate that they
-started with.
+have changed, and reloads them if so. Connections that are already open keep using their original
+certificate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class ServerTls:
 
 
 def server_tls(config: TlsConfig) -> ServerTls:
-    """Read the files. Raises `InvalidArgument` if one is missing or they do not match."""
+    """Read the files. Raises `InvalidArgument` if a file is missing, or if the files
+    don't match.
+    """
     paths = (config.certificate_file, config.key_file, config.client_ca_file)
     files = RenewedFiles(filter(None, paths), lambda: _read_identity(config))
 
@@ -50,7 +52,7 @@ def _read_identity(config: TlsConfig) -> ServerTls:
 
 
 def _context(config: TlsConfig, protocol: str) -> ssl.SSLContext:
-    """Return a context for connections with this ALPN protocol. Raises `InvalidArgument` if the
+    """Return a context for connections that use this ALPN protocol. Raises `InvalidArgument` if the
     files are invalid.
     """
     for name in ("certificate_file", "key_file"):
@@ -65,7 +67,7 @@ def _context(config: TlsConfig, protocol: str) -> ssl.SSLContext:
         authorities = _read("client_ca_file", config.client_ca_file)
         try:
             context.load_verify_locations(cadata=authorities.decode("ascii"))
-        # `ValueError` is raised if a file is empty or not text.
+        # `ValueError` is raised if a file is empty or isn't text.
         except (ValueError, ssl.SSLError) as error:
             raise _wrong("client_ca_file", "has no certificates", error) from error
         context.verify_mode = ssl.CERT_REQUIRED

@@ -1,9 +1,11 @@
-"""Converts speech probabilities to starts and ends of speech. This module performs no I/O.
+"""Detects the start and end of speech, given the speech probability of each frame. This module
+performs no I/O.
 
-Speech starts with a frame at or above the threshold if it is followed by at least 96 ms of speech.
-Speech ends after a period of silence, during which no frame reaches the threshold after one that
-was clearly below it. Between the two limits, nothing changes (hysteresis), so that a voice close to
-the threshold does not cause rapid changes.
+Speech starts with a frame whose probability is at or above the threshold, provided that at least 96
+ms of speech follow. It ends after a period of silence. Silence begins with a frame that is clearly
+below the threshold, and lasts as long as no frame reaches the threshold. Between the two limits,
+nothing changes (hysteresis). A voice that is close to the threshold therefore doesn't cause rapid
+changes.
 """
 
 from __future__ import annotations
@@ -15,16 +17,16 @@ from antiphon_gateway.voice_activity.network import FRAME_S
 
 HYSTERESIS = 0.15
 LOWEST = 0.01
-"""The minimum for the silence limit. Otherwise the limit could be zero, and no probability is below
-zero.
+"""The minimum value of the silence limit. If the limit were zero, no probability could be
+below it.
 """
 MIN_SPEECH_FRAMES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointRule:
-    """The probability from which a frame counts as speech, and the duration of silence that ends
-    speech.
+    """The probability at which a frame counts as speech, and how long the silence at the end of
+    speech must last.
     """
 
     threshold: float = 0.5
@@ -33,8 +35,8 @@ class EndpointRule:
 
 @dataclass(frozen=True, slots=True)
 class SpeechEdge:
-    """The frame, counted from 0, at which speech started, or before which it ended, including the
-    silence.
+    """The number of the frame at which speech started, or before which it ended, including the
+    silence. Frames are counted from 0.
     """
 
     begins: bool
@@ -54,7 +56,7 @@ class Endpointing:
         self.speaking = False
 
     def hear(self, probability: float) -> SpeechEdge | None:
-        """Return whether speech has started or ended with the next frame."""
+        """Return whether speech has started or ended with this frame."""
         self._heard += 1
         if not self.speaking:
             return self._begin(probability)
@@ -68,7 +70,7 @@ class Endpointing:
         return SpeechEdge(begins=False, frame=self._heard)
 
     def forget(self) -> None:
-        """Reset the state, so that earlier speech no longer counts."""
+        """Reset the state, so that any previous speech no longer counts."""
         self.speaking = False
         self._spoken = self._quiet = 0
 

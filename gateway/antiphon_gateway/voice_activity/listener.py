@@ -1,9 +1,9 @@
-"""A single thread that detects voice activity in all conversations. It processes a few frames of
+"""Detects voice activity for all conversations on a single thread, which processes a few frames of
 each conversation at a time.
 
-Each conversation has at most one piece of audio waiting here, because the caller waits until its
-audio has been processed. A long piece does not delay short ones, because every round processes the
-same number of frames of each piece, up to a total of `MOST_FRAMES`.
+Each conversation has at most one piece of audio waiting, because the caller waits until its audio
+has been processed. Long pieces don't delay short ones, because each round processes the same number
+of frames from every piece, up to a total of `MOST_FRAMES`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from antiphon_gateway.voice_activity.network import voice_network
 from antiphon_gateway.voice_activity.vad_stream import VadStream
 
 MOST_FRAMES = 32
-"""The number of frames that are processed together."""
+"""The maximum number of frames that are processed together."""
 
 
 class _Piece:
-    """A piece of audio from one conversation while it is being processed by the thread."""
+    """A piece of audio from one conversation that is being processed by the thread."""
 
     def __init__(
         self, ear: VadStream, pcm16: bytes, heard: asyncio.Future[list[SpeechEdge]]
@@ -40,12 +40,12 @@ class _Piece:
 
     @property
     def whole(self) -> bool:
-        """Whether all frames have been processed, or the caller has stopped waiting."""
+        """Whether all frames have been processed, or the caller is no longer waiting."""
         whole = self._frames is not None and self._next == len(self._frames)
         return whole or self.heard.cancelled()
 
     def next_frames(self, most: int) -> Tensor:
-        """Return the next frames. There may be none."""
+        """Return the next frames. The result may be empty."""
         if self._frames is None:
             self._frames = self.ear.frames(self._pcm16)
         frames = self._frames[self._next : self._next + most]
@@ -67,25 +67,25 @@ class _Piece:
 
 
 class VoiceListener:
-    """Detects voice activity as described in the module docstring. The thread starts with the first
-    audio, and ends when `close` is called.
+    """Detects voice activity as described in the module docstring. The thread is started when there
+    is audio for the first time, and stopped by `close`.
 
-    All audio must come from one event loop.
+    All audio must come from the same event loop.
     """
 
     def __init__(self) -> None:
-        # None is the last element and ends the thread.
+        # The final element is None, which stops the thread.
         self._waiting: SimpleQueue[_Piece | None] = SimpleQueue()
         self._closing = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     async def listen(self, ear: VadStream, pcm16: bytes) -> list[SpeechEdge]:
-        """Return where speech starts and ends in this audio. Each stream can only have one call at
-        a time.
+        """Return where speech starts and ends in this audio. A stream can have only one call at a
+        time.
 
-        If this is cancelled, the audio may have been processed in part. Raises `Unavailable` after
-        `close`.
+        If this is cancelled, some of the audio may already have been processed. After `close`,
+        `Unavailable` is raised.
         """
         loop = asyncio.get_running_loop()
         piece = _Piece(ear, pcm16, loop.create_future())
@@ -94,14 +94,15 @@ class VoiceListener:
                 raise _closed()
             if self._thread is None:
                 thread = threading.Thread(target=self._run, args=(loop,), name="voice-activity")
-                # If the thread cannot be started, this is tried again with the next audio.
+                # If the thread can't be started, starting it is tried again when there is more
+                # audio.
                 thread.start()
                 self._thread = thread
             self._waiting.put(piece)
         return await piece.heard
 
     def close(self) -> None:
-        """End the thread. Callers that are still waiting receive `Unavailable`."""
+        """Stop the thread. Callers that are still waiting receive `Unavailable`."""
         with self._closing:
             self._closed = True
             self._waiting.put(None)
@@ -113,7 +114,7 @@ class VoiceListener:
         while self._take(pieces):
             batch = [pieces.popleft() for _ in range(min(MOST_FRAMES, len(pieces)))]
             over = self._hear(batch)
-            # A single call is used for all of them, because each call wakes the event loop.
+            # Notify all callers with a single call, because each call wakes the event loop.
             if over:
                 loop.call_soon_threadsafe(_tell, over)
             pieces += [piece for piece in batch if piece not in over]
@@ -123,8 +124,8 @@ class VoiceListener:
             loop.call_soon_threadsafe(_tell, pieces)
 
     def _take(self, pieces: deque[_Piece]) -> bool:
-        """Take all pieces that are waiting, or wait for one if there are none. Returns False at the
-        end.
+        """Take all waiting pieces. If there are none, wait for one. Returns False if the thread has
+        to stop.
         """
         while not (pieces and self._waiting.empty()):
             piece = self._waiting.get()
@@ -134,14 +135,14 @@ class VoiceListener:
         return True
 
     def _hear(self, batch: list[_Piece]) -> list[_Piece]:
-        """Process the next frames of each piece. Returns the pieces that are complete."""
+        """Process the next frames of each piece. Returns the pieces that are now complete."""
         over: list[_Piece] = []
         going: list[tuple[_Piece, Tensor]] = []
         for piece in batch:
             try:
                 frames = piece.next_frames(MOST_FRAMES // len(batch))
             except Exception as error:
-                # The error is raised for the caller whose audio it is.
+                # The error is raised for the caller that provided this audio.
                 piece.error = error
                 over.append(piece)
                 continue

@@ -1,11 +1,12 @@
-"""silero's network in numpy, which computes the probability that a frame of 32 ms contains speech.
+"""silero's network in numpy. It computes the probability that a frame of 32 ms contains speech.
 This module performs no I/O.
 
-The network consists of a spectrum, four convolutions and an LSTM cell. Its results match those of
-onnxruntime, which would add 68 MB to the image, to within 3e-6. All layers except for the LSTM cell
-process each frame separately, so several frames of many conversations are processed at once. This
-is done with products of two matrices, because numpy computes products with more dimensions one
-matrix at a time. 32 frames together take a fifth of the time of 32 single frames.
+The network consists of a spectrum, four convolutions and an LSTM cell. Its results differ from
+those of onnxruntime, which would add 68 MB to the image, by at most 3e-6. Apart from the LSTM cell,
+all layers process each frame separately, so several frames from many conversations are processed at
+once. This is done with products of two matrices, because numpy computes products with more
+dimensions one matrix at a time. Processing 32 frames together takes a fifth of the time that it
+takes to process them one at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RATE_HZ = 16_000
 FRAME_SAMPLES = 512
 FRAME_S = FRAME_SAMPLES / RATE_HZ
 CONTEXT_SAMPLES = 64
-"""The number of samples from the previous frame that are used together with each frame."""
+"""The number of samples from the previous frame that are processed together with each frame."""
 SEEN_SAMPLES = CONTEXT_SAMPLES + FRAME_SAMPLES
 
 _HOP, _WINDOW, _BINS = 128, 256, 129
@@ -36,17 +37,17 @@ _UNITS = 128
 
 
 def no_memory() -> Tensor:
-    """Return the network's state before the first frame."""
+    """Return the initial state of the network."""
     return np.zeros(2 * _UNITS, np.float32)
 
 
 class VoiceNetwork:
-    """The network with its weights by name."""
+    """The network, with its weights by name."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        # The rows of silero's first layer are those of a Fourier transform multiplied by a window,
-        # which is visible in the row for frequency 0. The transform here divides by the length of
-        # the window.
+        # The rows of silero's first layer are a Fourier transform multiplied by a window, as can be
+        # seen from the row for frequency 0. Here, the transform divides by the length of the
+        # window.
         self._window = weights["stft"][0, 0] * np.float32(_WINDOW)
         layers = [(weights[f"encoder.{i}.weight"], weights[f"encoder.{i}.bias"]) for i in range(4)]
         # Three taps for all channels, for windows that are arranged in this order.
@@ -56,11 +57,10 @@ class VoiceNetwork:
         for (weight, bias), stride in zip(layers[1:], _STRIDES[1:], strict=True):
             self._layers.append(_ShortConvolution(weight, bias, steps, stride))
             steps = (steps - 1) // stride + 1
-        # The gates that use a sigmoid come first (input, forget and output), followed by the new
-        # values.
+        # The gates that use a sigmoid come first (input, forget and output). The new values follow.
         order = np.concatenate([np.r_[: 2 * _UNITS, 3 * _UNITS : 4 * _UNITS], np.r_[256:384]])
-        # sigmoid(x) is (tanh(x / 2) + 1) / 2, so one pass of the same function is sufficient for
-        # all four.
+        # sigmoid(x) equals (tanh(x / 2) + 1) / 2, so a single pass of the same function is enough
+        # for all four.
         scale = np.repeat(np.array([0.5, 1], np.float32), [3 * _UNITS, _UNITS])
         self._input = np.ascontiguousarray(weights["lstm.input"][order].T) * scale
         self._hidden = np.ascontiguousarray(weights["lstm.hidden"][order].T) * scale
@@ -72,15 +72,15 @@ class VoiceNetwork:
     def hear(
         self, sounds: Sequence[Tensor], memories: Sequence[Tensor]
     ) -> tuple[list[list[float]], list[Tensor]]:
-        """Return the probability of each frame of several conversations, and the state to pass with
-        the next frames of each.
+        """Return the probability of each frame for several conversations, and the states to pass
+        along with their next frames.
 
-        For each conversation, `sounds` contains its next frames [frames, SEEN_SAMPLES]. Their
-        number may differ, but there must be at least one.
+        `sounds` contains the next frames of each conversation [frames, SEEN_SAMPLES]. Conversations
+        can have different numbers of frames, but each needs at least one.
         """
         counts = [len(each) for each in sounds]
-        # Conversations with more frames come first, so that each step of the cell processes a
-        # prefix of them.
+        # Put conversations with more frames first, so that each step of the cell processes a prefix
+        # of them.
         order = sorted(range(len(counts)), key=counts.__getitem__, reverse=True)
         going = [sum(count > step for count in counts) for step in range(max(counts))]
         ends = list(accumulate(counts))
@@ -113,7 +113,8 @@ class VoiceNetwork:
         mirrored = sound[:, -2 : -2 - _MIRRORED : -1]
         np.multiply(mirrored, self._window[there:], out=last[:, there:])
         spectrum: Tensor = room.spectrum[:frames]
-        # With a float32 factor, numpy transforms in float32. Without one, it transforms in float64.
+        # With a float32 factor, numpy computes the transform in float32. Without one, it uses
+        # float64.
         np.fft.rfft(windows, norm="forward", out=spectrum)
         np.abs(spectrum, out=padded[:, 1:-1])
         taps = room.taps[:frames]
@@ -127,8 +128,8 @@ class VoiceNetwork:
         return np.asarray(values)
 
     def _remembered(self, seen: Tensor, memory: Tensor, going: Sequence[int]) -> Tensor:
-        """Run the steps of the cell. Step i processes the first `going[i]` conversations. `memory`
-        then contains their new state.
+        """Run the steps of the cell. Step i processes the first `going[i]` conversations.
+        Afterwards, `memory` contains their new states.
         """
         hidden, cell = memory[:, :_UNITS], memory[:, _UNITS:]
         heard = np.empty((len(seen), _UNITS), np.float32)
@@ -139,7 +140,7 @@ class VoiceNetwork:
             gates = hidden[:number] @ self._hidden
             gates += seen[step]
             np.tanh(gates, out=gates)
-            # np.split would take as long as the product.
+            # np.split would take as long as the product itself.
             opened = gates[:, : 3 * _UNITS]
             opened += 1
             opened *= 0.5
@@ -155,20 +156,20 @@ class VoiceNetwork:
 class _Room:
     """Reusable buffers for large arrays with a certain number of frames.
 
-    malloc would return the memory to the system each time, and the new page faults would take as
-    long as the transform.
+    malloc would return this memory to the system every time, and the resulting page faults would
+    take as long as the transform.
     """
 
     def __init__(self, frames: int) -> None:
         self.frames = frames
         self.sound = np.empty((frames, SEEN_SAMPLES), np.float32)
-        # All windows except for the last one, which is mirrored at the end of the frame.
+        # All windows except the last one, which is mirrored at the end of the frame.
         strides = (self.sound.strides[0], _HOP * self.sound.itemsize, self.sound.itemsize)
         shape = (frames, _WHOLE, _WINDOW)
         self.inside = np.ndarray(shape, np.float32, self.sound, strides=strides)
         self.windows = np.empty((frames, _STEPS, _WINDOW), np.float32)
         self.spectrum = np.empty((frames, _STEPS, _BINS), np.complex64)
-        # A step of zeros at both ends.
+        # There is a step of zeros at both ends.
         self.padded = np.zeros((frames, _STEPS + 2, _BINS), np.float32)
         shape = (frames, _STEPS, 3 * _BINS)
         self.overlapping = np.ndarray(shape, np.float32, self.padded, strides=self.padded.strides)
@@ -178,21 +179,21 @@ class _Room:
 
 
 class _Rooms(threading.local):
-    """The buffers of each thread."""
+    """The buffers that belong to each thread."""
 
     def __init__(self) -> None:
         self._room = _Room(1)
 
     def of(self, frames: int) -> _Room:
-        """Return buffers for at least this number of frames."""
+        """Return buffers that are large enough for this many frames."""
         if self._room.frames < frames:
             self._room = _Room(frames)
         return self._room
 
 
 class _ShortConvolution:
-    """A convolution [out, in, 3 taps] of so few steps that there is one matrix for each output
-    step. In this way, nothing has to be rearranged and nothing is multiplied by zeros.
+    """A convolution [out, in, 3 taps] with so few steps that there can be a separate matrix for
+    each output step. This way, nothing has to be rearranged, and nothing is multiplied by zero.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, steps: int, stride: int) -> None:
@@ -217,7 +218,7 @@ class _ShortConvolution:
 
 @cache
 def voice_network() -> VoiceNetwork:
-    """Return the network. It is loaded once per process."""
+    """Return the network, which is loaded only once per process."""
     with np.load(Path(__file__).with_name("silero.npz"), allow_pickle=False) as weights:
         return VoiceNetwork(dict(weights))
 
