@@ -1,6 +1,6 @@
-"""Turns a client's request into the segment that answers it. All endpoints share this code.
+"""Turns a client's request into the segment that answers it. This code is shared by all endpoints.
 
-This module owns all running sessions. It limits their number, and ends them at shutdown.
+It keeps track of all running sessions, limits their number, and ends them at shutdown.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ from antiphon_gateway.sessions.session_lines import CLOSE_WAIT_S
 from antiphon_gateway.sessions.standing_stream import StandingStreams
 
 AskTurn = Callable[[PreparedRequest, AnswerAttempt], Awaitable[CallSegment]]
-"""A function that starts an attempt to answer a turn."""
+"""A function that makes an attempt to answer a turn."""
 
 
 def _wait(_: Reservation) -> None:
-    """Do nothing, so that the order keeps waiting."""
+    """Do nothing, so that the order simply keeps waiting."""
 
 
 def _go_on(_: CallSegment) -> None:
-    """Do nothing, so that the order is not cancelled."""
+    """Do nothing, so that the order is never cancelled."""
 
 
 class Calls:
-    """All running sessions. This class refuses requests that exceed the limits, and ends the
-    remaining sessions at shutdown.
+    """All running sessions. Requests that exceed the limits are refused. At shutdown, any remaining
+    sessions are ended.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Calls:
 
     @property
     def in_flight(self) -> int:
-        """The number of calls that have been admitted and have not ended."""
+        """The number of calls that were admitted and haven't ended."""
         return self.admission.in_flight
 
     @property
@@ -115,13 +115,13 @@ class Calls:
             raise shutting_down()
 
     def check_model(self, name: str) -> None:
-        """Raise `NotFound` unless the name is empty, or is the name of the served model or an alias
-        of it.
+        """Raise `NotFound` unless the name is empty or refers to the served model. Aliases of the
+        model are allowed.
         """
         self._preparer.check_model(name)
 
     def check_options(self, options: Mapping[str, OptionInput]) -> None:
-        """Validate options before a request uses them. Raises the same errors as
+        """Validate options before they are used in a request. Raises the same errors as
         `RequestPreparer.check_options`.
         """
         self._preparer.check_options(options)
@@ -134,12 +134,13 @@ class Calls:
         heard: bool = False,
         is_turn: bool = False,
     ) -> PreparedRequest:
-        """Validate and decode an order, so that its answer can be requested. The other arguments
-        are described in `RequestPreparer.prepare`.
+        """Validate and decode an order, so that its answer can be requested. See
+        `RequestPreparer.prepare` for the other arguments.
 
-        `turn` and `choices` release the result. If neither is called, the caller must release it.
-        Files are only read if the request could be admitted or queued. Raises the errors of
-        `RequestPreparer` and `Reservation.granted`, and `Unavailable` at shutdown.
+        The result is released by `turn` or `choices`. If neither of these is called, the caller
+        must release it. Files are read only if the request could be admitted or queued at this
+        point. Raises the errors of `RequestPreparer` and `Reservation.granted`, and `Unavailable`
+        at shutdown.
         """
         self.check_open()
         checked = self._preparer.check(order)
@@ -155,8 +156,8 @@ class Calls:
     def answer(
         self, order: Order, on_wait: Callable[[Reservation], None] = _wait
     ) -> AbstractAsyncContextManager[FailoverSegment]:
-        """Return a context manager for the segment that answers an order. It is the only segment of
-        its session.
+        """Return a context manager for the segment that answers an order. Its session has no other
+        segments.
 
         Raises the errors of `prepare` and `choices`.
         """
@@ -178,14 +179,14 @@ class Calls:
     async def choices(
         self, prepared: PreparedRequest, on_wait: Callable[[Reservation], None] = _wait
     ) -> AsyncIterator[FailoverSegment | Choices]:
-        """Return a context manager for the segments that answer a request, each in a separate
+        """Return a context manager for the segments that answer a request, each of them in its own
         session.
 
-        If there is only one segment, its events are not wrapped. All segments have their slots. If
-        the slots are not available immediately, `on_wait` is called, and may give up the request.
-        Raises `ResourceExhausted` if the slots do not become available in time, `InvalidArgument`
-        if there are never enough slots, `GivenUp` if the request was given up, `Unavailable` at
-        shutdown, and the errors of `session` and `Session.ask`.
+        If there is only one segment, its events aren't wrapped. All segments already have their
+        slots. If the slots aren't available immediately, `on_wait` is called, and can give up the
+        request. Raises `ResourceExhausted` if the slots don't become available in time,
+        `InvalidArgument` if there will never be enough slots, `GivenUp` if the request was given
+        up, `Unavailable` at shutdown, and the errors of `session` and `Session.ask`.
         """
         async with AsyncExitStack() as held:
             held.enter_context(_released(prepared))
@@ -204,11 +205,11 @@ class Calls:
         on_open: Callable[[CallSegment], None] = _go_on,
     ) -> AsyncIterator[FailoverSegment]:
         """Return a context manager for the segment that answers a turn of a conversation. `ask`
-        requests it in the conversation's session.
+        requests the segment in the conversation's session.
 
-        The segment has all of its slots. If another replica could take over, the segment has also
-        produced its first output. Before that, `on_open` is called with each segment that is
-        requested, and may cancel it. Raises the errors of `choices`.
+        The segment already has all of its slots. If another replica could take over, the segment
+        has also produced its first output. Before that, `on_open` is called with every segment that
+        is requested, and can cancel it. Raises the errors of `choices`.
         """
         retries = ReplicaRetries(self.fleet)
         with _released(prepared), self._place(prepared, 1, Urgency.TURN) as place:
@@ -225,8 +226,8 @@ class Calls:
                         await segment.wait_begun()
                     break
                 except NotFound:
-                    # A stage no longer has a recording from an earlier turn. A new session sends
-                    # all of them again.
+                    # A stage has dropped a recording from an earlier turn. A new session sends all
+                    # recordings again.
                     if not segment.refers:
                         raise
                 except (ResourceExhausted, Unavailable) as error:
@@ -266,8 +267,8 @@ class Calls:
                         await segment.wait_opened()
                     self.admission.opened(place)
                     for segment in asked:
-                        # If another replica could take over, wait for the first output of the
-                        # answer.
+                        # If another replica could take over, wait until the answer has produced its
+                        # first output.
                         if retries.there_are(segment.assignment):
                             await segment.wait_begun()
                     self._keep(prepared)
@@ -287,8 +288,8 @@ class Calls:
         sessions: AsyncExitStack,
         avoided: Collection[Replica],
     ) -> dict[CallSegment, AskAgain]:
-        """Request a segment for each choice, in a separate session. Returns the segments, and for
-        each a function that requests it again.
+        """Request a segment for each choice, in separate sessions. Returns the segments, each with
+        a function that requests it again.
         """
         asked: dict[CallSegment, AskAgain] = {}
         on_freed = place.attempt()
@@ -308,7 +309,9 @@ class Calls:
         lost: LostSegment,
         avoided: Collection[Replica],
     ) -> CallSegment:
-        """Leave the session of a lost segment, and request the same answer in another session."""
+        """Leave the session of a segment that was lost, and request the same answer in a new
+        session.
+        """
         await own.aclose()
         attempt = replace(
             first,
@@ -331,11 +334,11 @@ class Calls:
         return await session.ask(prepared, replace(attempt, deadline_s=place.left_s), last=True)
 
     def _keep(self, prepared: PreparedRequest) -> None:
-        """Keep a request, so that it can be sent again, until its memory is needed for something
+        """Keep a request so that it can be sent again, until its memory is needed for something
         else.
 
-        Without failover, its files are released now, because the stages have them and the call may
-        take a long time.
+        Without failover, the request's files are released now. The stages already have them, and
+        the call may take a long time.
         """
         if self._failover.most:
             prepared.media.lease.spare(prepared.media.release)
@@ -377,10 +380,10 @@ class Calls:
     async def session(
         self, prepared: PreparedRequest, attempt: AnswerAttempt = FIRST_ATTEMPT
     ) -> AsyncIterator[Session]:
-        """Return a context manager for a session on stages that provide the requested outputs.
+        """Return a context manager for a session on stages that produce the requested outputs.
 
-        If the request has functions, the session supports calling them. The session has no
-        reservation of its own. Raises the errors of `Fleet.assign`, and `Unavailable` at shutdown.
+        If the request has functions, the session supports function calls. It doesn't have its own
+        reservation. Raises the errors of `Fleet.assign`, and `Unavailable` at shutdown.
         """
         self.check_open()
         order = prepared.order
@@ -410,29 +413,29 @@ class Calls:
                 self._live.discard(session)
 
     async def wait_idle(self) -> None:
-        """Wait until no request is running or waiting."""
+        """Wait until no requests are running or waiting."""
         await self.admission.idle.wait()
 
     def refuse(self) -> None:
-        """Stop admitting requests, including those that are waiting."""
+        """Stop admitting requests, including those that are already waiting."""
         self._stopping.set()
         self.admission.close()
 
     async def wait_closing(self) -> None:
-        """Wait until the gateway begins to shut down."""
+        """Wait until the gateway starts to shut down."""
         await self._stopping.wait()
 
     def force_stop(self) -> None:
-        """End all running requests immediately, without waiting for them to drain."""
+        """End all running requests now, instead of waiting for them to drain."""
         self._hurried.set()
 
     async def wait_hurried(self) -> None:
-        """Wait until `force_stop` has been called."""
+        """Wait for a call of `force_stop`."""
         await self._hurried.wait()
 
     async def close(self, drain_s: float) -> None:
-        """Stop admitting requests. After `drain_s` seconds or a call to `force_stop`, end the
-        remaining ones with `Unavailable`.
+        """Stop admitting requests. Any that are still running after `drain_s` seconds, or when
+        `force_stop` is called, end with `Unavailable`.
         """
         self.refuse()
         await _wait_first((self.admission.idle, self._hurried), drain_s)
@@ -455,7 +458,7 @@ def _released(prepared: PreparedRequest) -> Iterator[None]:
 async def _granted(
     place: Reservation, prepared: PreparedRequest, on_wait: Callable[[Reservation], None]
 ) -> None:
-    """Wait until a request may start. While it waits, its memory counts as that of a waiting
+    """Wait until a request can start. While it waits, its memory is counted as that of a waiting
     request.
     """
     lease = prepared.media.lease
@@ -468,7 +471,9 @@ async def _granted(
 
 
 def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
-    """Wrap a callback so that it is called once per role, even if there are several attempts."""
+    """Wrap a callback so that it is called only once per role, even if there are several
+    attempts.
+    """
     told: set[str] = set()
 
     def tell_once(role: str) -> None:

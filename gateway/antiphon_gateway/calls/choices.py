@@ -1,4 +1,4 @@
-"""Several concurrent answers to one request, as a single stream of events."""
+"""Combines several concurrent answers to one request into a single stream of events."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from antiphon_gateway.sessions.mailbox import EventMailbox
 
 @dataclass(frozen=True, slots=True)
 class OfChoice:
-    """An event of one of several answers, with its number counted from 0."""
+    """An event of one of several answers. Answers are numbered from 0."""
 
     choice: int
     event: Event
 
 
 class Choices:
-    """An async iterator of the events of several segments, in order of arrival.
+    """An async iterator over the events of several segments, in the order in which they arrive.
 
-    Use it as an async context manager. The first failure of a segment is raised, and the end of the
-    context ends the other segments.
+    Use it as an async context manager. If a segment fails, its error is raised, and the other
+    segments are ended when the context is left.
     """
 
     def __init__(self, segments: Sequence[FailoverSegment]) -> None:
@@ -57,7 +57,9 @@ class Choices:
         return self
 
     async def __anext__(self) -> OfChoice:
-        """Return the next event of any segment. Raises `AntiphonError` if a segment fails."""
+        """Return the next event from any of the segments. Raises `AntiphonError` if a segment
+        fails.
+        """
         while self._left:
             if (event := await self._events.get()) is not None:
                 return event

@@ -12,7 +12,7 @@ from antiphon_gateway.orders.order import Order
 from antiphon_gateway.sessions.events import Event
 
 Made = Literal["response", "transcript"]
-"""The kinds of output that a conversation produces. Each one is logged as a line in the access
+"""The kinds of output that a conversation produces. Each output gets its own line in the access
 log.
 """
 
@@ -35,7 +35,8 @@ class LogEntry(Protocol):
         """
 
     def counted(self) -> None:
-        """Count the order towards the requests per minute, but not towards the concurrent ones.
+        """Count the order as one of the requests per minute, but not as one of the concurrent
+        requests.
 
         Raises `ResourceExhausted` if the limit has been reached.
         """
@@ -45,7 +46,7 @@ RefuseResponse = Callable[[LogEntry, AntiphonError], Awaitable[None]]
 
 
 class ConversationClient(Protocol):
-    """Receives the events of a conversation, and logs what the conversation produces."""
+    """Receives a conversation's events, and logs its outputs."""
 
     async def send(self, events: Sequence[ConversationEvent]) -> None:
         """Send events, and wait until the client has received them.
@@ -54,6 +55,6 @@ class ConversationClient(Protocol):
         """
 
     def logged(self, made: Made, refuse: RefuseResponse) -> AbstractAsyncContextManager[LogEntry]:
-        """Return a context manager that logs a response or a transcript. Errors raised inside the
-        context are passed to `refuse`.
+        """Return a context manager that logs a response or a transcript. If an error is raised
+        inside the context, it is passed to `refuse`.
         """

@@ -1,6 +1,7 @@
-"""A conversation, with its settings, items, input audio and current responses.
+"""A conversation, which consists of settings, items, input audio and current responses.
 
-Commands are processed one at a time. Responses run concurrently with them (`responses.py`).
+Commands are executed one after another, while responses run concurrently with them
+(`responses.py`).
 """
 
 from __future__ import annotations
@@ -67,18 +68,20 @@ from antiphon_gateway.orders.tools import check_offered
 from antiphon_gateway.voice_activity.listener import VoiceListener
 
 STALLED_S = 1.0
-"""How many seconds may pass without audio in the middle of a turn, in addition to the silence that
-ends a turn.
+"""How long the audio may pause in the middle of a turn, in seconds. The silence that ends a turn is
+added to this.
 
-Some clients only send audio while someone is speaking.
+Some clients send audio only while someone is speaking.
 """
 LEAST_SLICE_S = 0.5
-"""The minimum duration of a timed turn in seconds. Answering more often would not be useful."""
+"""The minimum duration of a timed turn in seconds. There is no point in answering more often than
+this.
+"""
 
 
 class Action(NamedTuple):
-    """The function that executes a command, and the maximum number of bytes that the command adds
-    to the conversation.
+    """A function that executes a command, and the maximum number of bytes by which the command can
+    make the conversation grow.
     """
 
     do: Callable[[Any, Any], Awaitable[None]]
@@ -86,9 +89,9 @@ class Action(NamedTuple):
 
 
 class LiveConversation:
-    """A conversation. Enter its context, and call `do` for each command.
+    """A conversation. Enter its context, and then call `do` for each command.
 
-    Leaving the context cancels all responses and transcripts that are still running.
+    When the context is left, all responses and transcripts that are still running are cancelled.
     """
 
     def __init__(
@@ -145,8 +148,7 @@ class LiveConversation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Close all of these even if closing one of them fails, for example because the call is
-        # cancelled.
+        # Close all of these even if one of them fails, for example because the call is cancelled.
         async with AsyncExitStack() as closing:
             closing.callback(self._share.resize, 0)
             closing.callback(setattr, self._share, "is_busy", never_busy)
@@ -166,17 +168,17 @@ class LiveConversation:
         return held + self._settings.options_bytes
 
     def command(self) -> AbstractAsyncContextManager[None]:
-        """Return a context manager for a message from the client. Enter it when the message is
-        read, and leave it once it has been processed.
+        """Return a context manager that covers a message from the client, from the time it is read
+        until it has been processed.
         """
         self._share.active()
         return self._saved(counted=True)
 
     async def do(self, command: Command) -> None:
-        """Execute a command and send its events. For a response, these are only the events of its
-        start.
+        """Execute a command and send its events. If the command starts a response, only the events
+        at its start are sent.
 
-        Raises `AntiphonError` if the command is invalid, in which case nothing has changed. Raises
+        Raises `AntiphonError` if the command is invalid, in which case it has no effect. Raises
         `Cancelled` if the client has disconnected.
         """
         async with self._doing:
@@ -190,12 +192,12 @@ class LiveConversation:
                 self._saving.change()
 
     async def refuse(self, error: AntiphonError, reference: str) -> None:
-        """Send an error event. Endpoints call this if they cannot parse a message."""
+        """Send an error event. Endpoints use this if they can't parse a message."""
         await self._telling.tell(CommandFailed(error, reference))
 
     async def settled(self) -> None:
-        """Wait until all work that was requested is complete and its events have been sent. Send no
-        more commands after this.
+        """Wait until all requested work is complete and its events have been sent. No commands may
+        be sent after this.
         """
         self._silence_asks = False
         self._idle.stop()
@@ -214,7 +216,7 @@ class LiveConversation:
     async def stopped(self) -> None:
         """Wait until the gateway is shutting down and no response is running.
 
-        The client is notified when the shutdown begins, so that it can continue on another gateway.
+        The client is notified when the shutdown begins, so that it can move to another gateway.
         """
         await self._calls.wait_closing()
         await self._telling.tell(ServerStopping(self._config.drain_s))
@@ -224,12 +226,12 @@ class LiveConversation:
         return self._settings, self._items
 
     def _saved(self, *, counted: bool = False) -> AbstractAsyncContextManager[None]:
-        """Return a context manager for changes to the conversation. Once it ends, the saved state
-        includes these changes.
+        """Return a context manager for changes to the conversation. When it ends, the saved state
+        includes the changes.
         """
         if self._saving is None:
-            # Audio arrives in many small messages, and creating a generator for each of them would
-            # be noticeable.
+            # Audio arrives in many small messages, so the cost of a generator for each of them
+            # would be noticeable.
             return contextlib.nullcontext()
         return self._saved_by(self._saving, counted=counted)
 
@@ -288,7 +290,7 @@ class LiveConversation:
             raise InvalidArgument("content_index: the item has one part, 0", field="content_index")
         if not isinstance(item.parts[0], SpokenPart) or item.role != "assistant":
             raise InvalidArgument("item_id: the item is not spoken", field="item_id")
-        # The list does not contain the final form of an item while it is still being generated.
+        # While an item is being generated, its final form isn't in the list.
         if not self._responses.cut(item.id, command.heard_s):
             self._items.replace(item_as_heard(item, command.heard_s))
         await self._telling.tell(ItemCut(item.id, command.heard_s))
@@ -315,14 +317,14 @@ class LiveConversation:
         CreateResponse: Action(_create_response),
         CancelResponse: Action(_cancel_response),
     }
-    """Maps each type of command to its action."""
+    """Maps each type of command to the function that executes it."""
 
     def _checked(self, settings: ConversationSettings) -> ConversationSettings:
         check_offered(settings.tools, self._config, takes=settings.takes_tools)
         every_s, most_s = settings.answer_every_s, self._config.limits.max_recording_s
         if every_s is not None:
             settings.check_hears("answer_every_s")
-        # The condition is phrased so that NaN is rejected.
+        # The condition is written in such a way that NaN is rejected.
         if every_s is not None and not LEAST_SLICE_S <= every_s <= most_s:
             raise InvalidArgument(
                 f"answer_every_s: {every_s:g} is out of range; give {LEAST_SLICE_S:g} to "
@@ -343,7 +345,7 @@ class LiveConversation:
     # -- turns -------------------------------------------------------------------------
 
     async def _handle_vad(self, heard: SpeechBegan | TurnHeard) -> None:
-        """Handle the start or the end of a turn, according to the settings."""
+        """Handle the start or the end of a turn as specified by the settings."""
         turns = self._settings.voice_turns
         assert turns is not None
         self._idle.stop()
@@ -358,10 +360,10 @@ class LiveConversation:
         )
 
     async def _answer_slice(self) -> bool:
-        """If turns are timed, add the next slice of audio and answer it, unless an earlier one is
+        """With timed turns, add the next slice of audio and answer it, unless the previous slice is
         still being answered.
 
-        Returns whether a slice was available.
+        Returns whether there was a slice.
         """
         if self._responses.answering or (slice_ := self._hearing.next_slice()) is None:
             return False
@@ -369,8 +371,8 @@ class LiveConversation:
         return True
 
     async def _take_turn(self, item_id: str, recording: PcmRecording, *, respond: bool) -> None:
-        """Add a turn and answer it. Errors are sent to the client as events, because there is no
-        command that could report them.
+        """Add a turn and answer it. Since no command could report errors, they are sent to the
+        client as events.
         """
         try:
             await self._commit(item_id, recording)
@@ -382,8 +384,8 @@ class LiveConversation:
             await self._telling.tell(CommandFailed(error))
 
     def _answered(self, playing_s: float) -> None:
-        """Record that an answer has ended, and that its audio will keep playing for `playing_s`
-        seconds.
+        """Record that an answer has ended, and that its audio will keep playing for another
+        `playing_s` seconds.
         """
         if self._settings.answer_every_s is not None and self._silence_asks:
             self._idle.start(0.0)
@@ -403,7 +405,7 @@ class LiveConversation:
             self._stalled.stop()
 
     async def _hear_silence(self) -> None:
-        """Treat the rest of the turn as silence, because the audio has stopped arriving."""
+        """No more audio is arriving, so treat the rest of the turn as silence."""
         async with self._doing, self._saved():
             turns = self._settings.voice_turns
             if not (self._stalled.due and self._hearing.speaking) or turns is None:
@@ -419,8 +421,8 @@ class LiveConversation:
             self._expect_audio()
 
     async def _answer_silence(self) -> None:
-        """Ask the model to continue after a period of silence, or answer a slice of audio that is
-        waiting.
+        """Ask the model to continue after a period of silence, or answer a slice of audio that has
+        been waiting.
         """
         async with self._doing, self._saved():
             if self._idle.due and self._settings.answer_every_s is not None:

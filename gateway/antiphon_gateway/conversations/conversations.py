@@ -1,5 +1,5 @@
-"""All conversations of the gateway, independent of the protocol. This module limits their number
-and holds the state that they share.
+"""All conversations of the gateway, whatever their protocol. This module limits their number and
+holds their shared state.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from antiphon_gateway.voice_activity.listener import VoiceListener
 
 @dataclass(frozen=True, slots=True)
 class AdmittedConversation:
-    """A conversation that has been admitted, with its initial settings, its share of the resources,
-    and the event that forces it to end.
+    """A conversation that has been admitted, along with its initial settings, its share of the
+    resources, and an event that can force it to end.
     """
 
     settings: ConversationSettings
@@ -37,8 +37,8 @@ class AdmittedConversation:
 
 
 class Conversations:
-    """Opens conversations. Up to `max_conversations` may be open at a time. Call `close` when you
-    are done.
+    """Opens conversations, of which up to `max_conversations` can be open at a time. Call `close`
+    when it is no longer needed.
     """
 
     def __init__(self, calls: Calls, config: GatewayConfig) -> None:
@@ -57,11 +57,11 @@ class Conversations:
     def admit(
         self, model: str, owner: str = "", forced_end: ForcedEnd | None = None
     ) -> Iterator[AdmittedConversation]:
-        """Admit a conversation for the API key `owner`. It counts towards the limits until the
-        context ends.
+        """Admit a conversation for the API key `owner`. It counts towards the limits for the
+        duration of the context.
 
-        This may end a conversation of another key. Raises `AntiphonError` if the conversation
-        cannot be admitted.
+        This may end a conversation that belongs to another key. Raises `AntiphonError` if the
+        conversation can't be admitted.
         """
         self._calls.check_open()
         self._calls.check_model(model)
@@ -79,7 +79,7 @@ class Conversations:
                 self._none.set()
 
     async def wait_none(self, timeout_s: float) -> None:
-        """Wait until no conversation is open, or until the time is up."""
+        """Wait until no conversation is open, or until the time has elapsed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._none.wait()
@@ -93,11 +93,11 @@ class Conversations:
         resumable: bool = False,
         resumed: SavedConversation | None = None,
     ) -> LiveConversation:
-        """Return a conversation that has been admitted. The caller must enter its context. Raises
-        an error if the settings are invalid.
+        """Return a conversation that has been admitted. The caller must enter its context. If the
+        settings are invalid, an error is raised.
 
-        If it is `resumable`, its client receives tokens with which another gateway can continue it
-        for the same API key.
+        If it is `resumable`, its client receives tokens that allow it to continue on another
+        gateway with the same API key.
         """
         owner = admitted.share.owner
         return LiveConversation(
@@ -113,8 +113,8 @@ class Conversations:
         )
 
     def resume(self, token: bytes, owner: str, first: ConversationSettings) -> SavedConversation:
-        """Return the conversation that was saved in a token. Raises `InvalidArgument` or
-        `FailedPrecondition` if the token cannot be used.
+        """Return the conversation saved in a token. Raises `InvalidArgument` or
+        `FailedPrecondition` if the token can't be used.
         """
         return restore(self._seal.open(token, owner, self._config.resume.bytes), first)
 

@@ -1,4 +1,4 @@
-"""Errors for commands that are not allowed in the current state."""
+"""Errors for commands that aren't allowed in the current state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class NoAudio(FailedPrecondition):
 
 
 class ResponseUnderWay(FailedPrecondition):
-    """The conversation already has a response in progress. It can only have one at a time."""
+    """A response to the conversation is already in progress. There can be only one at a time."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -34,7 +34,7 @@ ItemUse = Literal["delete", "retrieve", "truncate"]
 
 
 class NoSuchItem(NotFound):
-    """A command refers to an item that does not exist or has been removed."""
+    """A command refers to an item that doesn't exist or was removed."""
 
     def __init__(self, use: ItemUse, error: NotFound) -> None:
         super().__init__(error.message, field=error.field)

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from antiphon_gateway.conversations.events import ConversationEvent
 
 SendEvents = Callable[[Sequence[ConversationEvent]], Awaitable[None]]
-"""`ConversationClient.send`, or a function that wraps it."""
+"""Either `ConversationClient.send` or a function that wraps it."""
 
 
 class EventSender:
     """Sends the events of commands and of responses, which run concurrently.
 
-    There is no queue. A sender waits for the client, which in turn slows down the stages that
-    generate the response.
+    There is no queue. The sender waits for the client, which in turn slows down the stages that are
+    generating the response.
     """
 
     def __init__(self, send: SendEvents) -> None:
@@ -23,15 +23,15 @@ class EventSender:
         self._order = asyncio.Lock()
 
     async def tell(self, *events: ConversationEvent) -> None:
-        """Send events without any other events in between."""
+        """Send several events in a row, with no other events in between."""
         async with self._order:
             await self._send(events)
 
     async def tell_if(
         self, wanted: Callable[[], bool], events: Callable[[], Sequence[ConversationEvent]]
     ) -> None:
-        """Wait until it is this sender's turn, and then create and send events if they are still
-        wanted.
+        """Wait for this sender's turn. Then, if the events are still wanted, create and
+        send them.
         """
         async with self._order:
             if wanted() and (told := events()):

@@ -1,4 +1,4 @@
-"""Events that are only used by endpoints, in addition to those in
+"""Events that are used only by endpoints, in addition to those in
 `antiphon.values.live_conversation`.
 """
 
@@ -22,7 +22,7 @@ from antiphon_gateway.conversations.settings import ConversationSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response(ConversationReply):
-    """A response and its settings. Once it has ended, `reports` contains an entry for each stage,
+    """A response and its settings. Once it has ended, `reports` contains the report of each stage,
     by role.
     """
 
@@ -32,7 +32,7 @@ class Response(ConversationReply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemStarted(ResponseItemStarted):
-    """The start of a response's item, which is still empty."""
+    """The start of an item in a response. The item is still empty."""
 
     response: Response
     item: Item
@@ -40,14 +40,14 @@ class ItemStarted(ResponseItemStarted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemDone(ResponseItemDone):
-    """The end of a response's item, with the state of the response at that time."""
+    """The end of an item in a response, with the state of the response at that time."""
 
     response: Response
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseSamples:
-    """The next piece of audio of an item, as mono float32 samples from the model.
+    """The next piece of an item's audio, as mono float32 samples from the model.
 
     Endpoints encode the samples. `ResponseAudioDelta` is the same event with 16-bit samples.
     """

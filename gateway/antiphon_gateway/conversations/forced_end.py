@@ -1,4 +1,4 @@
-"""Ends a conversation for a reason other than a request by its client or the shutdown of the
+"""Ends a conversation for reasons other than a request from its client or a shutdown of the
 gateway.
 """
 
@@ -10,7 +10,9 @@ from antiphon.errors import AntiphonError
 
 
 class ForcedEnd:
-    """Forces a conversation to end. It can be set once, and `error` is then sent to the client."""
+    """Forces a conversation to end. It can be set only once, after which `error` is sent to the
+    client.
+    """
 
     def __init__(self) -> None:
         self.error: AntiphonError | None = None

@@ -1,4 +1,4 @@
-"""The timer that asks the model to continue if the user stays silent after an answer."""
+"""A timer that asks the model to continue if the user doesn't say anything after an answer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 class IdleTimer:
     """Calls `ring` when the time is up, unless the timer has been stopped.
 
-    `ring` waits for other work to finish. It must then check `due`, because the timer may have been
-    stopped in the meantime.
+    `ring` first waits for other work to finish. After that, it must check `due`, because the timer
+    may have been stopped in the meantime.
     """
 
     def __init__(self, ring: Callable[[], Awaitable[None]]) -> None:
@@ -20,7 +20,7 @@ class IdleTimer:
         self.due = False
 
     def start(self, seconds: float) -> None:
-        """Start the timer. A timer that is already running is replaced."""
+        """Start the timer. If it is already running, it is restarted."""
         self.stop()
         self._timer = asyncio.get_running_loop().call_later(seconds, self._over)
 
@@ -32,7 +32,7 @@ class IdleTimer:
             self._timer = None
 
     async def close(self) -> None:
-        """Stop the timer, and cancel `ring` if it is running."""
+        """Stop the timer. If `ring` is running, it is cancelled."""
         self.stop()
         if self._ringing is not None:
             self._ringing.cancel()

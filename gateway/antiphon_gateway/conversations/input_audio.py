@@ -1,4 +1,4 @@
-"""The buffer for input audio that is not part of an item yet. This module performs no I/O."""
+"""A buffer for input audio that isn't part of an item yet. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from antiphon_gateway.media.pcm_recording import PcmRecording
 
 
 class InputAudioBuffer:
-    """A buffer for up to `max_s` seconds of 16-bit mono samples, which all have the same sample
+    """A buffer for up to `max_s` seconds of 16-bit mono samples, all of which have the same sample
     rate.
 
-    Positions are counted in samples from the start of the conversation, even if these samples are
-    no longer in the buffer.
+    Positions are counted in samples from the start of the conversation, even if those samples have
+    already been removed from the buffer.
     """
 
     def __init__(self, *, max_s: float) -> None:
@@ -32,7 +32,7 @@ class InputAudioBuffer:
         return len(self._pcm16) + len(pcm16) <= self._max_s * rate_hz * SAMPLE_BYTES
 
     def check_length(self, pcm16: bytes, rate_hz: int) -> None:
-        """Raise `InvalidArgument` if the audio would not even fit into an empty buffer."""
+        """Raise `InvalidArgument` if the audio is too long even for an empty buffer."""
         if len(pcm16) > self._max_s * rate_hz * SAMPLE_BYTES:
             raise InvalidArgument(
                 f"audio: is longer than {self._max_s:g} seconds, the most that a recording may "
@@ -41,8 +41,8 @@ class InputAudioBuffer:
             )
 
     def append(self, pcm16: bytes, rate_hz: int) -> None:
-        """Append samples. Raises `InvalidArgument` if there are too many or if their rate
-        differs.
+        """Append samples. Raises `InvalidArgument` if there are too many samples, or if their rate
+        differs from that of the buffer.
         """
         if self._pcm16 and rate_hz != self.rate_hz:
             raise InvalidArgument(
@@ -78,13 +78,13 @@ class InputAudioBuffer:
             self.start = position
 
     def cut(self, start: int, stop: int) -> bytes:
-        """Return the samples between `start` and `stop` that are still in the buffer."""
+        """Return the samples between `start` and `stop`, as far as they are still in the buffer."""
         with memoryview(self._pcm16) as whole:
             return bytes(whole[start * SAMPLE_BYTES : stop * SAMPLE_BYTES])
 
     def take(self, turn: int, end: int | None = None) -> PcmRecording:
         """Remove the audio up to the position `end`, and return it as the recording of a turn. If
-        `end` is None, all audio is removed.
+        `end` is None, all of the audio is removed.
 
         Only the audio after `end` is copied. Raises `NoAudio` if the buffer is empty.
         """

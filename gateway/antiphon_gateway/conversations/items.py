@@ -1,5 +1,5 @@
-"""The items of a conversation, in order. They are messages, function calls, and the results of
-calls. Their number and total size are limited. This module performs no I/O.
+"""The items of a conversation, in order. An item is a message, a function call or the result of a
+call. There are limits on their number and total size. This module performs no I/O.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ ROLES: dict[str, Role] = {
 """The roles of items."""
 
 FIRST = "root"
-"""The ID that stands for the position before the first item."""
+"""The ID for the position before the first item."""
 ITEM_BYTES, CONTENT_BYTES = 512, 128
-"""The approximate overhead of an item and of each of its parts, in bytes. It ensures that empty
-items are limited as well.
+"""The approximate overhead of an item, and of each of its parts, in bytes. It ensures that even
+empty items are limited.
 """
 SPOKEN_CHARS_PER_S = 20.0
-"""An estimate of the maximum speaking rate, in characters per second."""
+"""An estimate of how fast people speak at most, in characters per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HeardPart(RecordedPart):
-    """A recording of the user's speech. `recording` contains the samples, and `pcm16` is only
-    filled in `ItemFetched`.
+    """A recording of the user's speech. `recording` contains the samples, and `pcm16` is filled
+    only in `ItemFetched`.
     """
 
     recording: PcmRecording
@@ -54,9 +54,9 @@ def cut_part(part: SpokenPart, end_s: float, *, complete: bool) -> SpokenPart:
     """Return the part of an answer up to `end_s`. The corresponding position in the text is
     estimated, and then moved to the end of a word.
 
-    The model provides no alignment, so the text is assumed to be spread evenly over the audio. If
-    the answer is incomplete, its text may be ahead of its audio by an unknown amount, so it is
-    limited to what can be spoken in that time.
+    The model doesn't provide an alignment, so the text is assumed to be spread evenly over the
+    audio. If the answer is incomplete, its text may be ahead of its audio by an unknown amount. In
+    that case, the text is also limited to what can be spoken in that time.
     """
     seconds = min(end_s, part.audio_s)
     heard = float(len(part.transcript))
@@ -76,7 +76,7 @@ def new_id(kind: str) -> str:
 
 
 def item_bytes(item: Item) -> int:
-    """Return the size in bytes that an item counts for."""
+    """Return the number of bytes that an item counts as."""
     size = ITEM_BYTES + len(item.id) + CONTENT_BYTES * len(item.parts)
     for part in item.parts:
         match part:
@@ -105,11 +105,11 @@ def item_as_heard(item: Item, end_s: float) -> Item:
 
 
 RECORDED_BYTES = item_bytes(Item("user", (HeardPart.of(PcmRecording(b"", 1)),), new_id("item")))
-"""The size in bytes that a committed recording counts for, in addition to its samples."""
+"""The overhead of a committed recording in bytes, in addition to its samples."""
 
 
 class ItemList:
-    """An ordered list of up to `max_items` items, with a total size of up to `max_bytes`."""
+    """An ordered list of up to `max_items` items with a total size of up to `max_bytes` bytes."""
 
     def __init__(self, *, max_items: int, max_bytes: int) -> None:
         self._max_items = max_items
@@ -134,7 +134,7 @@ class ItemList:
         return next(reversed(self._items), None)
 
     def get(self, item_id: str) -> Item:
-        """Return the item with this ID. Raises `NotFound` if it does not exist."""
+        """Return the item with this ID. Raises `NotFound` if there is none."""
         try:
             return self._items[item_id]
         except KeyError:
@@ -144,9 +144,9 @@ class ItemList:
 
     def insert(self, item: Item, after: str | None = None) -> str | None:
         """Insert an item after another one, or at the end if `after` is None. Returns the ID of the
-        item before it.
+        preceding item.
 
-        Raises `InvalidArgument` if the item's ID already exists or `after` is unknown, and
+        Raises `InvalidArgument` if the item's ID is already in use or `after` doesn't exist, and
         `ResourceExhausted` if the limits are exceeded.
         """
         if item.id in self._items:
@@ -169,25 +169,25 @@ class ItemList:
         return before[at - 1] if at else None
 
     def replace(self, item: Item) -> None:
-        """Replace the item that has the same ID, if it still exists."""
+        """If there is still an item with this ID, replace it."""
         if (old := self._items.get(item.id)) is not None:
             self._bytes += item_bytes(item) - item_bytes(old)
             self._items[item.id] = item
 
     def remove(self, item_id: str) -> None:
-        """Remove an item. Raises `NotFound` if it does not exist."""
+        """Remove an item. Raises `NotFound` if it doesn't exist."""
         self._bytes -= item_bytes(self.get(item_id))
         del self._items[item_id]
 
     def discard(self, item_id: str) -> bool:
-        """Remove an item if it exists. Returns whether it existed."""
+        """Remove an item if it exists, and return whether it existed."""
         there = item_id in self._items
         if there:
             self.remove(item_id)
         return there
 
     def check_room(self, items: int, size_bytes: int) -> None:
-        """Raise `ResourceExhausted` if there is no room for the additional items."""
+        """Raise `ResourceExhausted` if there isn't enough room for the additional items."""
         if len(self._items) + items > self._max_items:
             raise ResourceExhausted(
                 f"the conversation has {len(self._items)} items, which is the most; delete some"
@@ -202,10 +202,10 @@ class ItemList:
 def messages_of(
     items: Iterable[Item], instructions: str = ""
 ) -> tuple[tuple[ConversationMessage, ...], Attachments]:
-    """Convert the items to messages for the model, preceded by the instructions. Also returns their
-    recordings.
+    """Convert the items to messages for the model, starting with the instructions. The recordings
+    in the messages are returned as well.
 
-    A function call is added to the assistant message before it. Calls that are still being
+    Function calls are added to the preceding assistant message. Calls that are still being
     generated are left out.
     """
     attachments = Attachments()
@@ -233,7 +233,7 @@ def messages_of(
 def text_to_read(items: Iterable[Item]) -> str:
     """Return the text of all user messages since the last answer, with one line per message.
 
-    Raises `InvalidArgument` if there is none.
+    Raises `InvalidArgument` if there are no such messages.
     """
     texts: list[str] = []
     for item in items:

@@ -1,4 +1,4 @@
-"""The session of a conversation, which is kept between turns and replaced if it is lost."""
+"""The session of a conversation. It is kept between turns, and replaced if it is lost."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class ConversationSession:
     """The session of a conversation, in which each turn is a segment. Call `close` when the
     conversation ends.
 
-    The stages park the session between turns, so that it does not occupy a slot. It is replaced by
-    a new session if it has failed, if the requested outputs need different stages, if functions may
-    be called but the session does not support them, or if one of its replicas no longer accepts
-    sessions. If a replica is draining, the session is closed between two turns, because the replica
-    would otherwise wait for it. The new session uses the same replicas if they have free slots.
+    Between turns, the stages park the session, so it doesn't occupy a slot. A new session replaces
+    it if it has failed, if the requested outputs need different stages, if functions may be called
+    but the session doesn't support them, or if one of its replicas no longer accepts sessions. If a
+    replica is draining, the session is closed between two turns, because the replica would
+    otherwise wait for it. The new session uses the same replicas if they have free slots.
 
-    A turn can be sent to the stages while it is being spoken. Its segment is then open before an
-    answer is requested, and its slots are not counted by admission. For this reason, the segment is
-    abandoned if an answer has to wait for slots, or if neither audio nor a request arrives for
-    `listen_idle_s` seconds.
+    A turn can be sent to the stages while the user is still speaking. Its segment is then open
+    before an answer has been requested, and its slots aren't counted by admission. For this reason,
+    the segment is abandoned if an answer has to wait for slots, or if neither audio nor a request
+    arrives for `listen_idle_s` seconds.
     """
 
     def __init__(self, calls: Calls, *, listen_idle_s: float) -> None:
@@ -51,11 +51,12 @@ class ConversationSession:
         self._heard_at = 0.0
 
     def hears(self, number: int) -> int | None:
-        """Return how many samples of turn `number` have been sent to the stages while it is being
-        spoken.
+        """Return how many samples of turn `number` have been sent to the stages while the user is
+        speaking.
 
-        Returns None if the turn is not being sent. You can then call `begin_turn`, if no other
-        segment is running. An earlier turn for which no answer was requested is abandoned.
+        Returns None if the turn isn't being sent. In that case, `begin_turn` can be called,
+        provided that no other segment is running. If an earlier turn was sent but no answer was
+        requested for it, that turn is abandoned.
         """
         if self._turn is not None and self._turn.number != number:
             self.forget_turn()
@@ -65,19 +66,19 @@ class ConversationSession:
 
     @property
     def is_free(self) -> bool:
-        """Whether the stages have released all abandoned turns."""
+        """Whether the stages have released all turns that were abandoned."""
         return self._leaving is None or self._leaving.done()
 
     def begin_turn(self, number: int, rate_hz: int, order: Order) -> None:
-        """Begin to send a turn to the stages while it is being spoken. It follows the items in the
-        order.
+        """Start sending a turn to the stages while the user is speaking. The turn follows the items
+        in the order.
         """
         span = self._calls.tracing.request("turn", given_traceparent.get())
         self._turn = LiveTurn(number, rate_hz, order, self._open_live, span)
 
     def asked(self) -> TraceSpan | None:
-        """Return the trace span of the current turn, or None if there is no turn. The response to
-        the turn must end the span.
+        """Return the trace span of the current turn, or None if there is no turn. The span must be
+        ended by the response to the turn.
         """
         if self._turn is None:
             return None
@@ -85,19 +86,19 @@ class ConversationSession:
         return self._turn.span
 
     async def hear(self, pcm16: bytes) -> None:
-        """Send the next piece of the turn that is being spoken."""
+        """Send the next piece of the turn while the user is speaking."""
         if self._turn is not None:
             await self._turn.hear(pcm16)
 
     def keep_listening(self) -> None:
-        """Send any audio of the turn that has not been sent yet."""
+        """Send any audio of the turn that hasn't been sent yet."""
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
         if self._turn is not None and self._idle is None:
             self._idle = loop.call_later(self._listen_idle_s, self._check_idle)
 
     def _check_idle(self) -> None:
-        """Abandon the turn if no more audio has arrived. All pieces share a single timer."""
+        """If no more audio has arrived, abandon the turn. All pieces share a single timer."""
         self._idle, loop = None, asyncio.get_running_loop()
         until = self._heard_at + self._listen_idle_s
         if until > loop.time():
@@ -106,8 +107,8 @@ class ConversationSession:
             self.forget_turn()
 
     def forget_turn(self) -> None:
-        """Abandon the turn that was sent to the stages, if there is one. Its answer then requires
-        an ordinary request.
+        """Abandon the turn that was sent to the stages, if any. Answering it then takes an ordinary
+        request.
         """
         turn = self._take_turn()
         if turn is not None:
@@ -120,12 +121,12 @@ class ConversationSession:
         on_wait: Callable[[Reservation], None],
         on_open: Callable[[CallSegment], None] = lambda segment: None,
     ) -> AsyncIterator[FailoverSegment]:
-        """Return the segment of an answer, which has all of its slots.
+        """Return the segment of an answer. It already has all of its slots.
 
-        If the slots are not available immediately, `on_wait` is called. A turn that was sent to the
-        stages is then abandoned, because an earlier request in the queue may be waiting for its
-        slots. `on_open` is described in `Calls.turn`. If the previous segment has not ended, it is
-        abandoned along with its session.
+        If the slots aren't available immediately, `on_wait` is called. If the turn was already sent
+        to the stages, it is abandoned, because an earlier request in the queue may be waiting for
+        its slots. See `Calls.turn` for `on_open`. If the previous segment hasn't ended, it is
+        abandoned together with its session.
 
         Raises the errors of `Calls.prepare`, `Calls.turn`, `Calls.session` and `Session.ask`.
         """
@@ -150,7 +151,9 @@ class ConversationSession:
             self._move_on()
 
     async def settle(self) -> None:
-        """Close the session if its segment has not ended, because nothing reads it any more."""
+        """If the session's segment hasn't ended, close the session, because no one reads the
+        segment any more.
+        """
         if self._turn is not None or (self._session is not None and not self._session.parked):
             await self.close()
 
@@ -166,7 +169,7 @@ class ConversationSession:
             await self._leave()
 
     def _take_turn(self) -> LiveTurn | None:
-        """Return the current turn, which the caller then owns."""
+        """Return the current turn. The caller becomes its owner."""
         self._stop_idle()
         turn, self._turn = self._turn, None
         return turn
@@ -183,16 +186,16 @@ class ConversationSession:
 
     @property
     def _is_to_go(self) -> bool:
-        """Whether the session is parked on a replica that it has to leave."""
+        """Whether the session is parked on a replica that it needs to leave."""
         session = self._session
         is_idle = not self._answering and self._turn is None
         return is_idle and session is not None and session.parked and session.assignment.leaving
 
     def _move_on(self) -> None:
-        """Leave a draining replica, which would otherwise have to wait for the next turn. The next
-        turn opens a new session.
+        """Leave a replica that is draining, because it would otherwise have to wait for the next
+        turn. The next turn will open a new session.
 
-        This does nothing if the session is already being closed.
+        This has no effect if the session is already being closed.
         """
         if self.is_free and self._is_to_go:
             self._leaving = asyncio.create_task(self._leave())
@@ -217,7 +220,7 @@ class ConversationSession:
         try:
             return await self._opened(prepared, live=True)
         finally:
-            # The stages already have the items before the turn. The rest is sent as it arrives.
+            # The stages already have the items before this turn. The rest is sent as it arrives.
             prepared.media.release()
 
     async def _opened(
@@ -249,15 +252,15 @@ class ConversationSession:
         try:
             return await session.ask(prepared, attempt, last=False, live=live)
         except AntiphonError:
-            # The session may have been lost while recordings were being read. A new one is then
-            # opened, and raises its own errors.
+            # The session may have been lost while the recordings were being read. In that case, a
+            # new session is opened, which raises its own errors.
             if not session.lost:
                 raise
         return await self._opened(prepared, attempt, live=live)
 
     def _elsewhere(self, session: Session, attempt: AnswerAttempt) -> AnswerAttempt:
-        """Return an attempt that avoids the replica that caused the loss of the session, if there
-        are others.
+        """Return an attempt that avoids the replica that caused the session to be lost, if there
+        are other replicas.
         """
         replicas = session.assignment.replicas
         lost = replicas.get(session.lost_stage)

@@ -1,11 +1,11 @@
-"""A turn that is sent to the stages while the user is still speaking, before an answer is
+"""A turn that is sent to the stages while the user is still speaking, before an answer has been
 requested.
 
-The turn is speculative, because the final request may turn out differently. Its instructions may
-change, another item may be inserted, or audio may be discarded. The order that is sent is the one
-that would result if the user stopped speaking now. The response compares it with the final order,
-and abandons the turn if they differ. If the turn fails, the error is not reported, and the turn is
-answered by an ordinary request.
+This is speculative, because the final request may turn out differently. Instructions can change,
+another item can be inserted, and audio can be discarded. The order that is sent is the one that
+would result if the user stopped speaking at that moment. Later, the response compares it with the
+final order. If they differ, the turn is abandoned. If the turn fails, the error isn't reported.
+Instead, the turn is answered with an ordinary request.
 """
 
 from __future__ import annotations
@@ -36,13 +36,11 @@ log = logging.getLogger("gateway.conversations")
 _THREADS = Threads("live-turns")
 
 CATCH_UP_BYTES = 1 << 20
-"""Larger amounts of audio are not resampled on the event loop. This is about 20 seconds of
-audio.
-"""
+"""Longer pieces of audio aren't resampled on the event loop. This is about 20 seconds of audio."""
 
 
 class _Rest(NamedTuple):
-    """The part of a recording that has not been sent yet, and the recording's name."""
+    """The part of a recording that hasn't been sent yet, and the name of the recording."""
 
     pcm16: bytes
     name: RecordingName
@@ -51,8 +49,9 @@ class _Rest(NamedTuple):
 class LiveTurn:
     """Turn number `number`, which consists of 16-bit samples at `rate_hz`.
 
-    `opening` requests the segment, whose order ends with an open recording. `span` is the trace
-    span of the turn. If the turn is answered (`is_asked`), the response ends the span.
+    `opening` requests the segment. The segment's order ends with a recording that is still open.
+    `span` is the trace span of the turn. If the turn is answered (`is_asked`), the response ends
+    the span.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class LiveTurn:
         self.is_asked = False
         self._listening = span.child("listening")
         self.heard = 0
-        # The order as it will be requested, except that its attachments do not include the last
+        # The order that will be requested, except that its attachments don't include the last
         # recording.
         self._whole = _spoken(order, live=False)
         self._rate_hz = rate_hz
@@ -80,7 +79,7 @@ class LiveTurn:
 
     @property
     def segment(self) -> CallSegment | None:
-        """The segment that contains the turn. It is None until the segment is open, and if it has
+        """The segment that contains the turn. This is None until the segment is open, and if it has
         failed.
         """
         return self._segment
@@ -93,14 +92,14 @@ class LiveTurn:
             await self._bring()
 
     def is_answered_by(self, order: Order) -> bool:
-        """Return whether an order matches this turn, as far as the turn has been sent."""
+        """Return whether an order is the same as this turn, as far as the turn has been sent."""
         return not self._failed and self._rest(order) is not None
 
     async def answer(self, order: Order, on_freed: Callable[[str], None]) -> CallSegment | None:
         """Complete the input, and return the segment that answers the order.
 
-        If the order does not match or the segment has failed, the turn is abandoned and None is
-        returned. `on_freed` is described in `AnswerAttempt`.
+        If the order doesn't match or the segment has failed, the turn is abandoned and None is
+        returned. See `AnswerAttempt` for `on_freed`.
         """
         await asyncio.wait([self._opened])
         rest = self._rest(order)
@@ -115,7 +114,9 @@ class LiveTurn:
         return self._segment
 
     async def give_up(self) -> None:
-        """Abandon the turn, and wait until the stages have released it. The session may be lost."""
+        """Abandon the turn, and wait until the stages have released it. This may cost the
+        session.
+        """
         self._failed = True
         self._opened.cancel()
         await asyncio.wait([self._opened])
@@ -146,11 +147,11 @@ class LiveTurn:
             self._failed = True
 
     def _rest(self, order: Order) -> _Rest | None:
-        """Return the part of the order's last recording that has not been sent, or None if the
-        order does not match.
+        """Return the part of the order's last recording that hasn't been sent yet, or None if the
+        order doesn't match.
 
-        Recordings are compared by identity instead of by content, so the comparison takes the same
-        time for any length.
+        Recordings are compared by identity rather than by content, so the time doesn't depend on
+        their length.
         """
         recordings = order.attachments.recordings
         spoken = recordings[-1].data if recordings else None
@@ -164,7 +165,7 @@ class LiveTurn:
         return _Rest(spoken.behind(self.heard), name_of(recordings[-1].field, spoken))
 
     async def _bring(self, *, last: bool = False) -> None:
-        """Send the waiting audio to the stages."""
+        """Send all audio that is waiting to the stages."""
         pcm16 = b"".join(self._waiting)
         self._waiting.clear()
         segment = self._segment
@@ -198,5 +199,5 @@ def _spoken(order: Order, *, live: bool) -> Order:
 
 
 def _question(order: Order) -> Order:
-    """Return the order without recordings and time limits, so that it can be compared."""
+    """Return the order without its recordings and time limits, so that it can be compared."""
     return replace(order, attachments=Attachments(), timeout_s=0.0, start_within_s=0.0)

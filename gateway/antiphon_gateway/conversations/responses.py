@@ -1,9 +1,9 @@
-"""The responses of a conversation. They are requested by commands, run concurrently with them, and
-can be cancelled.
+"""The responses of a conversation. They are requested by commands and run concurrently with them.
+They can also be cancelled.
 
-Only one response at a time can answer the conversation, but a few others may run out of band.
-Responses share the `EventSender` with commands. A response only chooses its next event once it can
-be sent, so that no delta follows a cancellation.
+Only one response at a time can answer the conversation, but several others can run out of band.
+Responses share the `EventSender` with commands. A response picks its next event only when the event
+can actually be sent, so nothing is sent for it after a cancellation.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from antiphon_gateway.sessions.events import (
 )
 
 MOST_OUT_OF_BAND = 4
-"""The maximum number of responses that run out of band at the same time."""
+"""The maximum number of responses that can run out of band at the same time."""
 LISTEN_PIECE_S = 0.4
-"""The length in seconds of the pieces in which a turn is sent to the stages. A message with such a
-piece costs no more than one with 20 ms of audio. The audio that remains at the end of a turn is
-sent along with its end.
+"""The length in seconds of the pieces in which a turn is sent to the stages. A message that
+contains such a piece is no more expensive than one with 20 ms of audio. The audio that remains at
+the end of a turn is sent together with the end.
 """
 MOST_ENDING = 2
-"""The maximum number of cancelled responses that another response can wait for until the stages
-have released them.
+"""The maximum number of cancelled responses that another response can wait for. They count until
+the stages have released them.
 """
 
 
@@ -77,16 +77,16 @@ class Responses:
         self._answered = answered
         self._session = ConversationSession(calls, listen_idle_s=config.conversations.listen_idle_s)
         self._running: dict[str, RunningResponse] = {}
-        # This includes tasks that are sending their last events.
+        # This includes tasks that are still sending their final events.
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def busy(self) -> bool:
-        """Whether any response is running or is still sending its events."""
+        """Whether any response is running, or still has events to send."""
         return bool(self._tasks)
 
     async def close(self) -> None:
-        """Cancel all responses that are running, and release the stages."""
+        """Cancel all running responses, and release the stages."""
         for task in self._tasks:
             task.cancel()
         try:
@@ -95,15 +95,15 @@ class Responses:
             await self._session.close()
 
     async def settled(self) -> None:
-        """Wait until the last events of all requested responses have been sent."""
+        """Wait until the final events of all requested responses have been sent."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def create(self, asked: CreateResponse, settings: ConversationSettings) -> None:
-        """Start a response with these settings. It runs concurrently with later commands.
+        """Start a response with these settings. It runs concurrently with any commands that follow.
 
         Raises `ResponseUnderWay` or `ResourceExhausted` if too many responses are running, and
-        `InvalidArgument` if there is no input to answer.
+        `InvalidArgument` if there is no input to respond to.
         """
         in_conversation = not asked.out_of_band
         alike = [e for e in self._running.values() if e.in_conversation is in_conversation]
@@ -134,9 +134,10 @@ class Responses:
         cut: Callable[[int, int], bytes],
         settings: ConversationSettings,
     ) -> None:
-        """Send a long turn to the stages while it is being spoken, after the conversation's items.
+        """Send a long turn to the stages while the user is speaking, following the items of the
+        conversation.
 
-        `cut` returns samples of the turn. The only visible effect is that the answer begins sooner.
+        `cut` returns samples of the turn. The only visible effect is that the answer starts sooner.
         """
         if so_far is None or self.answering:
             return
@@ -153,23 +154,23 @@ class Responses:
             await self._session.hear(cut(heard, so_far.samples))
 
     def forget_turn(self) -> None:
-        """Abandon the turn that was sent. It may be an earlier turn than the one for which an
-        answer is requested.
+        """Abandon the turn that was sent. It may precede the turn for which an answer is
+        requested.
         """
         if not any(each.in_conversation for each in self._running.values()):
             self._session.forget_turn()
 
     def interrupt(self) -> None:
-        """Cancel the current answer to the conversation, if there is one, because the user is
-        speaking.
+        """Cancel the current answer to the conversation, if any, because the user has started to
+        speak.
         """
         for running in self._running.values():
             if running.in_conversation:
                 running.cancel("turn_detected")
 
     def cancel(self, response_id: str, reason: EndedBy) -> None:
-        """Cancel a response. If the ID is empty, this is the response that answers the
-        conversation. Raises `NoResponse` if there is no such response.
+        """Cancel a response. If the ID is empty, cancel the response that answers the conversation.
+        Raises `NoResponse` if it doesn't exist.
         """
         for running in self._running.values():
             meant = running.id == response_id if response_id else running.in_conversation
@@ -179,8 +180,8 @@ class Responses:
         raise NoResponse
 
     def cut(self, item_id: str, heard_s: float) -> bool:
-        """Shorten an item of a running response. Returns False if the item does not belong to
-        one.
+        """Shorten an item of a running response. Returns False if the item doesn't belong to such a
+        response.
         """
         for running in self._running.values():
             if running.item_id == item_id:
@@ -198,8 +199,8 @@ class Responses:
         return _order_of(items, settings)
 
     def _given(self, given: Iterable[Item | str]) -> tuple[Item, ...]:
-        """Return the input of a response that does not answer the conversation. It is subject to
-        the same limits as the conversation.
+        """Return the input of a response that doesn't answer the conversation. The limits are the
+        same as for the conversation.
         """
         items = ItemList(
             max_items=self._config.limits.max_parts, max_bytes=self._config.limits.max_body_bytes
@@ -218,8 +219,8 @@ class Responses:
     ) -> None:
         """Run one response from its request to its end.
 
-        If it has to wait for the responses in `ending`, it has no order yet. The order is created
-        once the stages have released these responses and their items are complete.
+        If it has to wait for the responses in `ending`, it has no order yet. Its order is created
+        when the stages have released these responses and their items are complete.
         """
 
         async def refuse(entry: LogEntry, error: AntiphonError) -> None:
@@ -248,7 +249,8 @@ class Responses:
                     async with self._answer(entry.for_key(order), running) as segment:
                         await self._follow(segment, running, entry)
         except Cancelled:
-            # The client has disconnected, so there is nobody to notify of the end of the response.
+            # The client has disconnected, so no one needs to be notified of the end of the
+            # response.
             return
         finally:
             self._running.pop(running.id, None)
@@ -268,7 +270,7 @@ class Responses:
     async def _follow(
         self, segment: FailoverSegment, running: RunningResponse, entry: LogEntry
     ) -> None:
-        """Send the output of a segment until it has ended."""
+        """Send the output of a segment until it ends."""
         running.answered_by(segment)
         if not running.may_call:
             await self._telling.tell(self._begin(running))
@@ -277,20 +279,20 @@ class Responses:
             if isinstance(event, SegmentFinished):
                 ends = running.finished(event)
                 entry.status = "OK"
-                # A client that disconnects at this point has already received all of the output.
+                # If the client disconnects now, it has already received all of the output.
                 with contextlib.suppress(Cancelled):
                     await self._end(running, ends)
             else:
                 await self._tell_deltas(running, event)
 
     async def _tell_deltas(self, running: RunningResponse, event: Event) -> None:
-        """Send new output, unless the response has been cancelled."""
+        """Send new output, unless the response was cancelled."""
         await self._telling.tell_if(
             lambda: not running.cancelled, lambda: self._deltas(running, event)
         )
 
     def _deltas(self, running: RunningResponse, event: Event) -> list[ConversationEvent]:
-        """Convert an event of the segment to events of the conversation."""
+        """Convert an event of the segment to conversation events."""
         told: list[ConversationEvent] = []
         if running.begins_with(event):
             told.append(self._begin(running))
@@ -303,7 +305,7 @@ class Responses:
     def _call_deltas(
         self, running: RunningResponse, piece: ToolCallPiece
     ) -> Iterator[ConversationEvent]:
-        """Convert a piece of a function call to events of the conversation."""
+        """Convert a piece of a function call to conversation events."""
         if piece.begins:
             yield running.call_begun(self._insert(running, running.begin_call(piece)))
         yield from running.call_deltas(piece)
@@ -321,10 +323,10 @@ class Responses:
         return (self._items.insert(item) or "") if running.in_conversation else ""
 
     async def _end(self, running: RunningResponse, ends: list[ConversationEvent]) -> None:
-        """Send the last events of a response, which is then no longer running.
+        """Send the final events of a response, after which it is no longer running.
 
-        The items become part of the conversation when they can no longer be shortened. A function
-        call that has not ended is removed, so that the client does not execute it.
+        Its items become part of the conversation once they can no longer be shortened. If a
+        function call hasn't ended, it is removed, so that the client doesn't execute it.
         """
 
         def last() -> list[ConversationEvent]:
@@ -337,7 +339,7 @@ class Responses:
             return ends
 
         await self._telling.tell_if(lambda: True, last)
-        # Another response may have been waiting for this one.
+        # Another response may be waiting for this one.
         if running.in_conversation and not self.answering:
             self._answered(running.playing_s)
 
@@ -377,7 +379,7 @@ def _order_of(
 
 
 def _reading_of(text: str, settings: ConversationSettings) -> Order:
-    """Return an order that reads a text aloud verbatim."""
+    """Return an order to read a text aloud verbatim."""
     return Order(
         model=settings.model,
         messages=(ConversationMessage("user", (TextPart(text),)),),

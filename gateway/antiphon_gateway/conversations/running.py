@@ -1,4 +1,4 @@
-"""A running response, with its output so far and the events that result from it."""
+"""A running response, with the output it has produced so far and the resulting events."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ _ENDS: Mapping[FinishReason, tuple[ReplyStatus, EndedBy]] = {
     FinishReason.LENGTH: ("incomplete", "max_output_tokens"),
     FinishReason.CANCELLED: ("cancelled", ""),
 }
-"""Maps finish reasons to the status of a response and the reason for it. For a cancelled response,
-the reason for the cancellation is used instead.
+"""Maps each finish reason to a response status and its reason. If the response was cancelled, the
+reason for the cancellation is used instead.
 """
 
 
 class RunningResponse:
-    """A running response. `cancelled` is the reason why it was cancelled, if it was.
+    """A running response. `cancelled` is the reason for its cancellation, if it was cancelled.
 
-    The text of a spoken item may be ahead of its audio. `heard_s` is the playback position that the
-    client has reported.
+    The text of a spoken item may be ahead of its audio. `heard_s` is the playback position reported
+    by the client, in seconds.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RunningResponse:
         self._first_audio: float | None = None
         self._created = False
         self._index: int | None = None
-        # The latest call may still be incomplete.
+        # The latest call may not be complete yet.
         self._calls: list[Item] = []
         self._call_index = 0
         self._complete = False
@@ -94,7 +94,7 @@ class RunningResponse:
     # -- what happens to it ------------------------------------------------------------
 
     def cancel(self, reason: EndedBy) -> None:
-        """Cancel the response. No further deltas are sent for it."""
+        """Cancel the response. No more deltas are sent for it."""
         self.cancelled = self.cancelled or reason
         if self._segment is not None:
             self._segment.cancel()
@@ -102,24 +102,24 @@ class RunningResponse:
             self._place.give_up()
 
     def waits_at(self, place: Reservation) -> None:
-        """Record that the response has to wait for slots. Gives up the wait if the response was
-        already cancelled.
+        """Record that the response has to wait for slots. If the response has already been
+        cancelled, the wait is given up.
         """
-        # The earlier requests were not answered.
+        # The earlier requests haven't been answered.
         self._place, self._segment = place, None
         if self.cancelled:
             place.give_up()
 
     def answered_by(self, segment: CallSegment | FailoverSegment) -> None:
-        """Record that the stages have received the request. The response may already have been
-        cancelled.
+        """Record that the stages have received the request. The response may have been cancelled in
+        the meantime.
         """
         self._segment = segment
         if self.cancelled:
             segment.cancel()
 
     def reads(self, messages: Iterable[ConversationMessage]) -> None:
-        """Use the text of these messages as the transcript, because the response reads them aloud
+        """Use the text of these messages as the transcript, because the response reads it aloud
         verbatim.
         """
         parts = (part for message in messages for part in message.parts)
@@ -140,13 +140,13 @@ class RunningResponse:
 
     @property
     def item_to_keep(self) -> Item:
-        """The message up to the playback position."""
+        """The message up to the current playback position."""
         return self.item if self.heard_s is None else item_as_heard(self.item, self.heard_s)
 
     @property
     def playing_s(self) -> float:
-        """The remaining playback time in seconds, assuming that playback started with the first
-        audio.
+        """How many seconds are left to play, assuming that playback started when the first audio
+        was sent.
         """
         if self._first_audio is None:
             return 0.0
@@ -155,7 +155,7 @@ class RunningResponse:
 
     def created(self) -> ResponseStarted:
         """Return the first event of the response. If the response ends before it has started, this
-        event precedes its last ones.
+        event is sent before the final ones.
         """
         self._created = True
         return ResponseStarted(self._response())
@@ -166,7 +166,7 @@ class RunningResponse:
         return self._item_started(self.item, self._index, previous_item_id)
 
     def deltas(self, event: Event) -> Sequence[ConversationEvent]:
-        """Convert an event of the segment. The last event is handled by `finished`."""
+        """Convert an event of the segment. The final event is handled by `finished`."""
         match event:
             case SegmentStarted():
                 self._sample_rate_hz = event.sample_rate_hz
@@ -188,13 +188,13 @@ class RunningResponse:
 
     @property
     def may_call(self) -> bool:
-        """Whether the response may contain function calls. If so, it only contains a message if
+        """Whether the response may contain function calls. If so, it contains a message only if
         there is any text.
         """
         return bool(self.settings.offered[0])
 
     def begins_with(self, event: Event) -> bool:
-        """Return whether the event is the first one that belongs to the message."""
+        """Return whether the event is the first one for the message."""
         match event:
             case TextProduced(text) if text:
                 return self._index is None
@@ -209,13 +209,13 @@ class RunningResponse:
 
     @property
     def unfinished_call(self) -> str | None:
-        """The item ID of a function call that is still incomplete and therefore not valid, or
-        None.
+        """The item ID of a function call that isn't valid because it is still incomplete. None if
+        there is no such call.
         """
         return next((each.id for each in self._calls[-1:] if not each.complete), None)
 
     def begin_call(self, piece: ToolCallPiece) -> Item:
-        """Return the item for a call that starts."""
+        """Return the item for a call that is about to start."""
         call = FunctionCall(piece.id, piece.name, "")
         self._calls.append(Item("assistant", (call,), new_id("item"), complete=False))
         self._call_index = len(self._calls) - (self._index is None)
@@ -226,8 +226,8 @@ class RunningResponse:
         return self._item_started(self.latest_call, self._call_index, previous_item_id)
 
     def call_deltas(self, piece: ToolCallPiece) -> Sequence[ConversationEvent]:
-        """Return the events for the next piece of the latest call, including its end if it has
-        ended.
+        """Return the events for the next piece of the latest call. If the call is complete, this
+        includes the events for its end.
         """
         item, index = self.latest_call, self._call_index
         told: list[ConversationEvent] = []
@@ -243,7 +243,7 @@ class RunningResponse:
         return told
 
     def finished(self, end: SegmentFinished) -> list[ConversationEvent]:
-        """Return the events for the end of the response, whether it completed or was cancelled."""
+        """Return the events for the end of a response that was completed or cancelled."""
         self._complete = end.finish_reason is FinishReason.STOP
         status, reason = _ENDS[end.finish_reason]
         if end.finish_reason is FinishReason.CANCELLED:
@@ -251,7 +251,7 @@ class RunningResponse:
         return self._ended(self._response(status, reason=reason, end=end))
 
     def failed(self, error: AntiphonError) -> list[ConversationEvent]:
-        """Return the events for a response that has failed. This does not end the conversation."""
+        """Return the events for a response that has failed. The conversation continues."""
         return self._ended(self._response("failed", error=error))
 
     def given_up(self) -> list[ConversationEvent]:

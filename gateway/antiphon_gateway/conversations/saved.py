@@ -1,8 +1,8 @@
-"""Serializes a conversation for another gateway, and restores it. The size is limited. This module
-performs no I/O.
+"""Serializes a conversation so that another gateway can restore it. There is a limit on the size.
+This module performs no I/O.
 
-All texts are included. Recordings can be large, so only the latest ones that fit are included.
-Older recordings are replaced by their transcript, or lost if they have none.
+The result always includes all texts. Recordings can be large, so only the latest ones that fit are
+included. Earlier recordings are replaced by their transcripts. If they have none, they are lost.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ _SERVED = {
     "reads_aloud",
     "voice_instructions",
 }
-"""Settings that depend on the model that is served."""
+"""Settings that depend on the served model."""
 _KEPT = {n: hint for n, hint in get_type_hints(ConversationSettings).items() if n not in _SERVED}
 """Settings that the client has set, and their types."""
 _WRITTEN = {"turns", "input_format", "output_format", "options"}
 """Settings that are saved in a different form."""
 _NARROWED = ("voice", "spoken", "instructions")
-"""Settings for which the served model may only accept certain values."""
+"""Settings for which the served model may accept only certain values."""
 
 
 class PendingResponse(msgspec.Struct, frozen=True, array_like=True):
-    """A response that is in progress.
+    """A response in progress.
 
-    `open_items` are the items that have started but not ended, with their positions in the
+    `open_items` contains the items that have started but not ended, with their positions in the
     response.
     """
 
@@ -104,9 +104,9 @@ def save(
     pending: Iterable[PendingResponse],
     most_bytes: int,
 ) -> bytes | None:
-    """Serialize a conversation to at most `most_bytes` bytes.
+    """Serialize a conversation, using at most `most_bytes` bytes.
 
-    Returns None if the texts and options alone exceed this size or cannot be encoded as UTF-8.
+    Returns None if the texts and options alone are larger than that, or can't be encoded as UTF-8.
     """
     kept = tuple(items)
     texts = sum(item_bytes(each) - _recorded_bytes(each) for each in kept)
@@ -128,8 +128,8 @@ def save(
 def restore(data: bytes, first: ConversationSettings) -> SavedConversation:
     """Restore a conversation. `first` contains the settings of a new conversation.
 
-    Raises `InvalidArgument` if the data is from a different version, and `FailedPrecondition` if
-    the conversation uses a different model.
+    Raises `InvalidArgument` if the data was saved by a different version, and `FailedPrecondition`
+    if the conversation uses a different model.
     """
     try:
         saved = msgspec.msgpack.decode(data, type=_Saved)
@@ -154,8 +154,8 @@ def restore(data: bytes, first: ConversationSettings) -> SavedConversation:
 def with_delivered(
     saved: SavedConversation, delivered: Mapping[str, tuple[str, float]]
 ) -> SavedConversation:
-    """Return the conversation with its incomplete items cut to the text and audio that the client
-    has received.
+    """Return the conversation with its incomplete items shortened to the text and audio that the
+    client has received.
 
     Incomplete function calls are removed.
     """
@@ -172,7 +172,7 @@ def with_delivered(
 
 
 def lost_responses(saved: SavedConversation) -> list[ConversationEvent]:
-    """Return the events that end the responses that were in progress, with the status "failed"."""
+    """Return the events that end the responses that were in progress. Their status is "failed"."""
     ends: list[ConversationEvent] = []
     items = {each.id: each for each in saved.items}
     lost = Unavailable("the gateway that made the answer was lost; ask for another")
@@ -209,7 +209,7 @@ def _unpacked(packed: list[Any], kinds: Mapping[str, type[Any]]) -> Any:
 
 
 def _settings(holds: ConversationSettings) -> dict[str, Any]:
-    """Return the settings that were set by the client, by field name."""
+    """Return the settings that the client has set, by field name."""
     return {name: getattr(holds, name) for name in _KEPT} | {
         "turns": None if holds.turns is None else _packed(holds.turns, _TURNS),
         "input_format": holds.input_format.name,
@@ -222,8 +222,8 @@ def _restored_settings(
 ) -> ConversationSettings:
     """Restore the settings.
 
-    Raises `LookupError`, `ValueError` or `msgspec.ValidationError` if they were saved by an
-    incompatible version.
+    If they were saved by an incompatible version, `LookupError`, `ValueError` or
+    `msgspec.ValidationError` is raised.
     """
     if held.keys() != _KEPT.keys():
         raise ValueError("other settings")
@@ -261,12 +261,12 @@ def _recorded_bytes(item: Item) -> int:
 
 
 def _latest_recordings(items: Iterable[Item], room: int) -> frozenset[int]:
-    """Return the indices of the latest recordings that fit into `room` bytes together."""
+    """Return the indices of the latest recordings that fit into `room` bytes."""
     heard = set()
     parts = [each for item in items for each in item.parts]
     for part in reversed(parts):
         if isinstance(part, HeardPart):
-            # The serialized form needs a few additional bytes for the length and the type.
+            # Serialization adds a few bytes for the length and the type.
             room -= len(part.recording.pcm16) + 64
             if room < 0:
                 break

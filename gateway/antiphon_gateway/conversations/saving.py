@@ -1,7 +1,7 @@
-"""Sends tokens to the client, with which another gateway can continue the conversation.
+"""Sends tokens that allow the client to continue the conversation on another gateway.
 
-A token is only sent between commands. It includes the effect of all commands before it and of none
-after it, so the client knows which commands to send again.
+Tokens are sent only between commands. A token includes the effects of all earlier commands, and of
+no later ones, so the client knows which commands to send again.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from antiphon_gateway.conversations.saved import PendingResponse, save
 from antiphon_gateway.conversations.settings import ConversationSettings
 
 SealToken = Callable[[bytes], bytes]
-"""Creates a token from a saved conversation."""
+"""Creates a token from a conversation that has been saved."""
 
 
 class Saving:
-    """A wrapper around the client that sees all events. `state` returns the settings and items of
-    the conversation.
+    """A wrapper around the client that sees all events. `state` returns the conversation's settings
+    and items.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Saving:
         self._begun = self._done = self._audio_done = 0
 
     async def send(self, events: Sequence[ConversationEvent]) -> None:
-        """Send events to the client, followed by a token if one is due."""
+        """Send events to the client. If a token is due, it is sent after the events."""
         for event in events:
             self._note(event)
         await self._client.send(events)
@@ -71,8 +71,8 @@ class Saving:
 
     @contextmanager
     def command(self, *, counted: bool) -> Iterator[None]:
-        """Return a context manager for the execution of a command. `counted` is true if the command
-        came from the client.
+        """Return a context manager for the execution of a command. `counted` is true if the client
+        sent the command.
         """
         self._busy += 1
         self._begun += counted
@@ -83,7 +83,7 @@ class Saving:
             self._done += counted
 
     def change(self) -> None:
-        """Record a change that did not come from the client."""
+        """Record a change that wasn't caused by the client."""
         self._stale = True
 
     @property
@@ -116,7 +116,7 @@ class Saving:
             case ResponseDone(response):
                 self._pending.pop(response.id, None)
             case AudioAccepted() | AudioDropped():
-                # Include the command that is being executed.
+                # This includes the command that is currently being executed.
                 self._audio_done = self._begun
             case (
                 ConversationOpened()

@@ -1,10 +1,10 @@
-"""Seals the conversation state that is stored by clients, so that a gateway can trust the state
-when a client sends it back.
+"""Seals conversation state that is stored by clients. When a client sends it back, a gateway can be
+sure that the state hasn't been modified.
 
 A seal is an HMAC-SHA256 over the name of the client's API key, the expiry time, and the content.
-The content is not encrypted, because it is the client's own conversation. The first line of the key
-file is the current key. Seals that were created with the keys on the other lines are still
-accepted, which allows keys to be rotated. Without a key file, the process uses a random key.
+The content isn't encrypted, because it is the client's own conversation. The first line of the key
+file is the current key. Seals that were created with one of the other keys in the file are still
+accepted, so that keys can be rotated. Without a key file, the process uses a random key.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SEAL_BYTES = _MAC_BYTES + _UNTIL.size
 
 
 class Seal:
-    """Creates and verifies seals. Raises `InvalidArgument` if the file is invalid.
+    """Creates and verifies seals. Raises `InvalidArgument` if the key file is invalid.
 
-    If the file becomes invalid later, an error is logged and the previous keys remain in use.
+    If the file becomes invalid later, an error is logged and the previous keys stay in use.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Seal:
         self._keys = (secrets.token_bytes(),) if self._path is None else read_keys(self._path)
 
     def close(self, content: bytes, owner: str) -> bytes:
-        """Return a token with the given content for the API key named `owner`."""
+        """Return a token that contains `content` and is valid for the API key named `owner`."""
         self._look()
         until = _UNTIL.pack(int(self._now() + self._holds_s))
         return _mac(self._keys[0], owner, until, content) + until + content
@@ -67,8 +67,8 @@ class Seal:
     def open(self, token: bytes, owner: str, most_bytes: int) -> bytes:
         """Return the content of a token.
 
-        Raises `InvalidArgument` if the token is too large, or if it was not created for this API
-        key with one of the known keys. Raises `FailedPrecondition` if the token has expired.
+        Raises `InvalidArgument` if the token is too large, or if it wasn't created with one of the
+        known keys for this API key. Raises `FailedPrecondition` if the token has expired.
         """
         if len(token) > most_bytes + SEAL_BYTES:
             raise InvalidArgument(
@@ -78,7 +78,7 @@ class Seal:
             )
         self._look()
         mac, until, content = token[:_MAC_BYTES], token[_MAC_BYTES:SEAL_BYTES], token[SEAL_BYTES:]
-        # Don't use `any`, because the time that it takes would reveal which key matched.
+        # Don't use `any`. The time it takes would reveal which of the keys matched.
         alike = [hmac.compare_digest(_mac(key, owner, until, content), mac) for key in self._keys]
         if len(token) < SEAL_BYTES or True not in alike:
             raise InvalidArgument(
@@ -95,8 +95,8 @@ class Seal:
         return content
 
     def _look(self) -> None:
-        """Read the file again if it has changed. It is checked at most once every `reload_s`
-        seconds.
+        """Reload the file if it has changed. This is checked at most once every
+        `reload_s` seconds.
         """
         if self._path is None or self._clock() - self._looked_at < self._reload_s:
             return
@@ -132,8 +132,8 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 
 def _mac(key: bytes, owner: str, until: bytes, content: bytes) -> bytes:
     made = hmac.new(key, digestmod=hashlib.sha256)
-    # Each part either has a fixed length or is preceded by its length, so different parts never
-    # produce the same bytes.
+    # Every part either has a fixed length or is preceded by its length. Therefore, different parts
+    # can't result in the same bytes.
     named = owner.encode()
     for part in (_PURPOSE, struct.pack(">I", len(named)), named, until, content):
         made.update(part)

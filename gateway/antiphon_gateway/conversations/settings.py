@@ -1,4 +1,4 @@
-"""The settings of a conversation or of a single response. This module performs no I/O."""
+"""The settings of a conversation, or of a single response. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphon_gateway.outputs import AUDIO, TEXT
 
 
 class Eagerness(enum.Enum):
-    """How soon an answer may start after a pause that may not be the end of the turn."""
+    """How soon an answer can start after a pause that might not be the end of the turn."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -32,15 +32,15 @@ EAGER_SILENCE_S = {
     Eagerness.AUTO: 0.7,
     Eagerness.HIGH: 0.4,
 }
-"""The duration of silence in seconds for each level of eagerness. The meaning of the speech is not
-taken into account.
+"""How long the silence must last for each level of eagerness, in seconds. The meaning of the speech
+isn't taken into account.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SemanticTurns(VoiceTurns):
-    """Turn detection based on voice activity, in which the eagerness determines the duration of
-    silence.
+    """Turn detection based on voice activity. The eagerness determines how long the silence must
+    last.
     """
 
     eagerness: Eagerness
@@ -48,33 +48,33 @@ class SemanticTurns(VoiceTurns):
 
 FUNCTION = "function:"
 MOST_STAGES = 16
-"""The maximum number of stages that have separate sampling settings."""
+"""The maximum number of stages with separate sampling settings."""
 _BY_VOICE = VoiceTurns()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSettings(HeldSettings):
-    """The settings of a conversation or of a single response, including those that only the gateway
-    uses.
+    """The settings of a conversation or of a single response, including those that are used only by
+    the gateway.
 
     If `max_output_tokens` is None, there is no limit. `output_rate_hz` is the model's sample rate.
     If output is `spoken`, its text is included as a transcript. The formats are those of the
-    client's input and output audio, which the endpoint converts from and to the model's. If the
-    model `hears`, it also transcribes the user's speech when `transcripts` are requested. If it
-    `takes_tools`, functions can be offered to it.
+    client's input and output audio. The endpoint converts between these and the model's formats. If
+    the model `hears`, it also transcribes the user's speech when `transcripts` are requested. If it
+    `takes_tools`, it can be offered functions.
 
-    A model that `reads_aloud` speaks the user's text verbatim and generates no text of its own. If
-    it supports `voice_instructions`, `instructions` describe how to speak. Otherwise, it has no
-    instructions.
+    A model that `reads_aloud` speaks the user's text verbatim, without generating any text itself.
+    If it supports `voice_instructions`, then `instructions` describes how to speak. Otherwise, it
+    has no instructions.
 
     If `timeline` is true, each response is followed by an event with the times of its stages. If
-    `stopping` is true, a client of OpenAI's API receives an event at shutdown, which is not part of
-    that API.
+    `stopping` is true, a client of OpenAI's API is notified of a shutdown by an event that isn't
+    part of that API.
 
-    `options` contains the model's options, including recordings as files. `sampling` contains
-    settings by stage, as in an order. For the stage that reads the messages, `max_output_tokens`
-    takes precedence. `tools` has the same format as in `Conversation`. `tool_choice` is "none",
-    "auto", "required", or `FUNCTION` and the name of a function.
+    `options` contains the model's options, with recordings as files. `sampling` contains settings
+    by stage, as in an order. For the stage that reads the messages, `max_output_tokens` takes
+    precedence. `tools` has the same format as in `Conversation`. `tool_choice` is "none", "auto",
+    "required", or `FUNCTION` and the name of a function.
     """
 
     model: str
@@ -97,12 +97,12 @@ class ConversationSettings(HeldSettings):
 
     @property
     def voice_turns(self) -> VoiceTurns | None:
-        """The settings for voice activity detection, or None if it is not used."""
+        """The settings for voice activity detection, or None if it isn't used."""
         return self.turns if isinstance(self.turns, VoiceTurns) else None
 
     @property
     def answer_every_s(self) -> float | None:
-        """The duration of a timed turn in seconds, or None if turns are not timed."""
+        """The duration of a timed turn in seconds, or None if turns aren't timed."""
         return self.turns.answer_every_s if isinstance(self.turns, TimedTurns) else None
 
     @property
@@ -134,8 +134,8 @@ class ConversationSettings(HeldSettings):
         return sum(len(each) for each in self.options.values() if isinstance(each, str | bytes))
 
     def with_options(self, given: Mapping[str, str | float | bytes | None]) -> ConversationSettings:
-        """Return the settings with these options added or replaced. Setting an option to None
-        removes it.
+        """Return the settings with these options added or replaced. If the value of an option is
+        None, the option is removed.
 
         Raises `InvalidArgument` if there are too many options.
         """
@@ -145,8 +145,8 @@ class ConversationSettings(HeldSettings):
         return replace(self, options=options)
 
     def with_sampling(self, given: Mapping[str, SamplingRequest]) -> ConversationSettings:
-        """Return the settings with the sampling of these stages replaced. An empty entry removes
-        that of the stage.
+        """Return the settings with new sampling settings for these stages. If the new settings are
+        empty, those of the stage are removed.
 
         Raises `InvalidArgument` if there are too many stages.
         """
@@ -157,7 +157,7 @@ class ConversationSettings(HeldSettings):
 
     @property
     def offered(self) -> tuple[tuple[str, ...], ToolChoice]:
-        """The functions that a response may call, and the rules for calling them. Raises
+        """The functions that a response can call, and the rules for calling them. Raises
         `InvalidArgument` if they are invalid.
         """
         choice, parallel = self.tool_choice, self.parallel_calls
@@ -167,7 +167,7 @@ class ConversationSettings(HeldSettings):
         return choose_tools(self.tools, choice, "", parallel=parallel)
 
     def check_hears(self, field: str) -> None:
-        """Raise `InvalidArgument` for the given field if the model does not accept audio."""
+        """Raise `InvalidArgument` with this field if the model doesn't accept audio."""
         if not self.hears:
             raise InvalidArgument(
                 f"{field}: the model {self.model!r} takes no audio; send text in an item of the "
@@ -176,14 +176,14 @@ class ConversationSettings(HeldSettings):
             )
 
     def with_spoken(self, spoken: bool) -> ConversationSettings:
-        """Return the settings with spoken or written answers. A model that reads text aloud always
-        speaks.
+        """Return the settings with either spoken or written answers. A model that reads text aloud
+        always speaks.
         """
         return replace(self, spoken=spoken or self.reads_aloud)
 
     def with_instructions(self, text: str) -> ConversationSettings:
         """Return the settings with these instructions. They are ignored if the model reads text
-        aloud and does not support `voice_instructions`.
+        aloud without supporting `voice_instructions`.
         """
         has_none = self.reads_aloud and not self.voice_instructions
         return replace(self, instructions="" if has_none else text)
@@ -191,8 +191,8 @@ class ConversationSettings(HeldSettings):
     def with_turns(self, turns: VoiceTurns | TimedTurns | None) -> ConversationSettings:
         """Return the settings with this type of turn detection.
 
-        If the model does not accept audio, voice activity detection is turned off. Timed turns are
-        rejected when the settings are applied.
+        If the model doesn't accept audio, voice activity detection is turned off. Timed turns are
+        rejected later, when the settings are applied.
         """
         has_none = not self.hears and isinstance(turns, VoiceTurns)
         return replace(self, turns=None if has_none else turns)
@@ -200,9 +200,9 @@ class ConversationSettings(HeldSettings):
     def with_voice(self, name: str) -> ConversationSettings:
         """Return the settings with this voice.
 
-        An unknown name leaves the voice unchanged, because clients may request voices of other
-        servers, and some of them would stop after an error. For a model that reads text aloud, ""
-        is the default voice.
+        If the name isn't known, the voice remains unchanged. Clients may request voices of other
+        servers, and some of them would stop after an error. If the model reads text aloud, ""
+        stands for the default voice.
         """
         voice = self.voice_aliases.get(name.lower(), name.lower())
         is_default = not voice and self.reads_aloud

@@ -1,8 +1,8 @@
-"""Distributes conversations and their memory among API keys. This module performs no I/O.
+"""Divides conversations and their memory among API keys. This module performs no I/O.
 
-If there is no room for another conversation or for more data, the key that uses the most loses the
-conversation that has been idle the longest. A key never takes from one that uses no more than
-itself, so two keys cannot keep taking from each other.
+If there is no room for another conversation or for more data, a conversation of the key that uses
+the most is ended. It is the one that has been idle the longest. A key can't take from another key
+that uses no more than itself, so two keys can't keep taking from each other.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ RETRY_AFTER_S = 1.0
 
 
 def never_busy() -> bool:
-    """Return False. This is the default for a conversation that has not begun yet."""
+    """Always return False. This is the default for a conversation that hasn't started yet."""
     return False
 
 
 class ConversationShares:
-    """The shares of all conversations. Their memory is part of the gateway's `memory`."""
+    """The shares of all conversations. Their memory belongs to the gateway's `memory`."""
 
     def __init__(self, max_conversations: int, memory: ByteBudget) -> None:
         self.memory = memory
@@ -32,14 +32,14 @@ class ConversationShares:
 
     @property
     def open(self) -> int:
-        """The number of conversations that have a share."""
+        """The number of conversations with a share."""
         return len(self._held)
 
     def take(self, owner: str, end: Callable[[AntiphonError], None]) -> ConversationShare:
-        """Return a share for a new conversation of a key. `end` is called if the conversation has
+        """Return a share for a new conversation of a key. `end` is called if this conversation has
         to make room for another one.
 
-        Raises `ResourceExhausted` if there is no room.
+        Raises `ResourceExhausted` if there is no room for it.
         """
 
         def missing() -> int:
@@ -56,7 +56,7 @@ class ConversationShares:
         return share
 
     def check(self, owner: str, more_bytes: int) -> None:
-        """Make room for additional bytes. Raises `ResourceExhausted` if this is not possible."""
+        """Make room for additional bytes. Raises `ResourceExhausted` if that isn't possible."""
 
         if more_bytes <= 0:
             return
@@ -73,7 +73,7 @@ class ConversationShares:
                 ) from full
 
     def forget(self, share: ConversationShare) -> None:
-        """Stop counting a share. Calling this again has no effect."""
+        """Stop counting a share. This can be called more than once."""
         self._held.pop(share, None)
 
     def _free(
@@ -83,10 +83,10 @@ class ConversationShares:
         missing: Callable[[], int],
         amount_of: Callable[[ConversationShare], int],
     ) -> bool:
-        """End conversations of keys that use more than `owner` would, until nothing is missing.
+        """End conversations of keys that use more than `owner` would, until there is enough room.
 
-        Returns whether there is enough room now. If ending conversations could not provide enough,
-        none of them is ended.
+        Returns whether there is enough room. If that couldn't be achieved by ending conversations,
+        no conversation is ended.
         """
         giving: list[ConversationShare] = []
         found = 0
@@ -116,8 +116,8 @@ class ConversationShares:
 
 
 class ConversationShare:
-    """The resources of one conversation. It can only be ended while it is idle, which means that
-    `is_busy` returns False.
+    """The resources of one conversation. The conversation can be ended only while it is idle, which
+    means that `is_busy` returns False.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ConversationShare:
         self._shares = shares
         self._end = end
         self._lease = shares.memory.lease(Holder.CONVERSATIONS)
-        # This decides which conversation has to end.
+        # This determines which conversation has to end.
         self._lease.keep()
 
     @property
@@ -142,11 +142,11 @@ class ConversationShare:
         self.active_at = self._shares.memory.clock()
 
     def check(self, more_bytes: int) -> None:
-        """Make room for additional bytes. Raises `ResourceExhausted` if this is not possible."""
+        """Make room for additional bytes. Raises `ResourceExhausted` if that isn't possible."""
         self._shares.check(self.owner, more_bytes)
 
     def resize(self, size_bytes: int) -> None:
-        """Record how many bytes the conversation keeps now. This does nothing once the share is
+        """Record how many bytes the conversation currently keeps. Has no effect once the share is
         closed.
         """
         self._lease.resize(size_bytes)
@@ -163,6 +163,6 @@ class ConversationShare:
         )
 
     def close(self) -> None:
-        """Release the share. Calling this again has no effect."""
+        """Release the share. This can be called more than once."""
         self._lease.close()
         self._shares.forget(self)

@@ -1,11 +1,11 @@
-"""Transcribes the user's speech with the model. This happens concurrently with the answers, in
+"""Uses the model to transcribe the user's speech. This runs concurrently with the answers, in
 separate sessions.
 
-Recordings are transcribed in order, one at a time, so a conversation uses at most one call and one
-slot for them. An answer never waits for a transcript. A transcript counts towards the requests per
-minute of an API key, but not towards its concurrency limit. Otherwise, with `concurrency: 1`,
+Recordings are transcribed in order, one at a time, so each conversation uses at most one call and
+one slot for this. Answers never wait for transcripts. A transcript counts as one of an API key's
+requests per minute, but not as one of its concurrent requests. Otherwise, with `concurrency: 1`,
 either the transcript or the answer would be refused. The number of concurrent transcripts is
-limited by the number of conversations.
+limited anyway, because the number of conversations is.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from antiphon_gateway.orders.transcribing import transcription_order
 from antiphon_gateway.sessions.events import SegmentFinished, TextProduced
 
 MOST_WAITING = 16
-"""The maximum number of recordings of a conversation that may wait to be transcribed."""
+"""The maximum number of a conversation's recordings that can be waiting to be transcribed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A recording that is waiting to be transcribed. It is referenced by its position, so that a
-    deleted item can be freed.
+    """A recording that is waiting to be transcribed. It is referenced by its position, so that the
+    item can be freed if it is deleted.
     """
 
     item_id: str
@@ -67,7 +67,7 @@ class Transcripts:
         self._work: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Cancel all transcripts that are running or waiting."""
+        """Cancel all transcripts, whether they are running or waiting."""
         self._waiting.clear()
         if self._work is not None:
             self._work.cancel()
@@ -133,14 +133,14 @@ class Transcripts:
         )
 
     def _recording(self, wanted: _Waiting) -> HeardPart:
-        """Return the recording. Raises `NotFound` if it has been deleted."""
+        """Return the recording. Raises `NotFound` if it was deleted."""
         for content in self._items.get(wanted.item_id).parts[wanted.index :][:1]:
             if isinstance(content, HeardPart):
                 return content
         raise NotFound(f"the item {wanted.item_id!r} is another one now, without a recording there")
 
     def _keep(self, wanted: _Waiting, said: str) -> None:
-        """Add the text to the item, if the item still exists."""
+        """If the item still exists, add the text to it."""
         try:
             recording = self._recording(wanted)
         except NotFound:

@@ -1,7 +1,7 @@
-"""The input audio of a conversation, and the detection of turns in it.
+"""Detects turns in the input audio of a conversation.
 
-`append` waits until its audio has been processed. This way, a command sees the effects of all
-earlier audio, and a client that sends audio too fast is slowed down.
+`append` doesn't return until its audio has been processed. This way, a command sees the effects of
+all audio before it, and clients that send audio too fast are slowed down.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from antiphon_gateway.voice_activity.listener import VoiceListener
 from antiphon_gateway.voice_activity.vad_stream import VadStream
 
 UNDECIDED_S = 0.25
-"""The maximum length in seconds of the speech that is processed before its start is reported. It is
-the sum of the minimum length of speech, one frame, and the samples in the resampler.
+"""The maximum length of the speech that is processed before its start is reported, in seconds. It
+is the sum of the minimum length of speech, one frame, and the samples in the resampler.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TurnSoFar:
-    """The turn that is being spoken. It contains its number, and how many samples certainly belong
-    to it.
+    """A turn in progress, with its number and the number of samples that are certain to belong to
+    it.
     """
 
     number: int
@@ -43,8 +43,8 @@ class TurnHeard:
 
 
 class TurnDetector:
-    """Detects the turns in the input audio. Between turns, it only keeps the audio that the next
-    turn may need.
+    """Detects turns in the input audio. Between turns, it keeps only the audio that may be needed
+    for the next turn.
     """
 
     def __init__(self, listener: VoiceListener, turns: VoiceTurns | None, *, max_s: float) -> None:
@@ -61,7 +61,7 @@ class TurnDetector:
     def so_far(self) -> TurnSoFar | None:
         """The current turn, or None. A turn lasts until its end is detected or the client ends it.
 
-        A detected end may be slightly before the last audio that was processed.
+        The detected end can be slightly before the last audio that was processed.
         """
         buffer = self._buffer
         samples = buffer.end - buffer.start
@@ -72,9 +72,7 @@ class TurnDetector:
         return TurnSoFar(self._number, samples, buffer.rate_hz)
 
     def of_turn(self, start: int, stop: int) -> bytes:
-        """Return samples of the turn that is being spoken. Positions are relative to its
-        beginning.
-        """
+        """Return samples of the current turn. Positions are relative to the start of the turn."""
         return self._buffer.cut(start, stop)
 
     @property
@@ -88,10 +86,11 @@ class TurnDetector:
         return self._buffer.size_bytes
 
     def detect(self, turns: VoiceTurns | None, every_s: float | None = None) -> None:
-        """Set how turns are detected. If `turns` is None, each turn ends after `every_s` seconds,
-        if this is set.
+        """Set how turns are detected. If `turns` is None and `every_s` is set, each turn ends after
+        `every_s` seconds.
 
-        If the setting has changed, the end of a turn that is in progress is not reported.
+        If this changes the setting while a turn is in progress, the end of that turn isn't
+        reported.
         """
         self._every_s = every_s
         if turns != self._turns:
@@ -105,8 +104,8 @@ class TurnDetector:
         if self._turns is None:
             self._buffer.append(pcm16, rate_hz)
             return []
-        # Check this first. Otherwise, a turn could be ended to make room for the audio, and would
-        # then be lost along with it.
+        # Check this first. Otherwise, a turn might be ended to make room for the audio, and then be
+        # lost together with it.
         self._buffer.check_length(pcm16, rate_hz)
         heard = self._make_room(self._turns, pcm16, rate_hz)
         self._buffer.append(pcm16, rate_hz)
@@ -121,13 +120,15 @@ class TurnDetector:
         return heard
 
     async def append_silence(self, seconds: float) -> list[SpeechBegan | TurnHeard]:
-        """Process silence as if it had been received. Raises the errors of the buffer."""
+        """Process silence as if it had been received from the client. Raises the errors of the
+        buffer.
+        """
         rate_hz = self._buffer.rate_hz
         return await self.append(bytes(round(seconds * rate_hz) * SAMPLE_BYTES), rate_hz)
 
     def next_slice(self) -> tuple[str, PcmRecording] | None:
-        """Return the next slice of timed audio as a message, or None if not enough audio has
-        arrived.
+        """Return the next slice of timed audio as a message, or None if there isn't enough audio
+        yet.
         """
         size = round((self._every_s or 0.0) * self._buffer.rate_hz)
         if not size or self._buffer.end - self._buffer.start < size:
@@ -137,16 +138,16 @@ class TurnDetector:
         return new_id("item"), recording
 
     def commit(self) -> tuple[str, PcmRecording]:
-        """Turn the buffered audio into a message. Its ID is the one in the speech events.
+        """Turn the buffered audio into a message, with the ID from the speech events.
 
-        Raises `NoAudio` if there is none.
+        Raises `NoAudio` if there is no audio.
         """
         recording = self._buffer.take(self._number)
         self._number += 1
         return self._forget_speech() or new_id("item"), recording
 
     def clear(self) -> None:
-        """Discard the buffered audio. If the user is speaking, the speech counts as having started
+        """Discard the buffered audio. If the user is speaking, the speech is considered to start
         now.
         """
         self._buffer.clear()
@@ -165,8 +166,8 @@ class TurnDetector:
     def _make_room(
         self, turns: VoiceTurns, pcm16: bytes, rate_hz: int
     ) -> list[SpeechBegan | TurnHeard]:
-        """End the turn if it has reached the maximum length of a recording, or if the new audio has
-        a different sample rate.
+        """End the turn if it is as long as a recording may be, or if the new audio has a different
+        sample rate.
         """
         if self._buffer.rate_hz not in (0, rate_hz):
             self._buffer.clear()
@@ -191,7 +192,7 @@ class TurnDetector:
         return SpeechBegan(self._speech_id, self._buffer.seconds(self._buffer.start))
 
     def _ended(self, position: int) -> TurnHeard:
-        # The audio that is being processed now may already belong to the next turn.
+        # The audio that is currently being processed may belong to the next turn.
         item_id, self._speech_id = self._speech_id, ""
         recording = self._buffer.take(self._number, position)
         end_s = self._buffer.seconds(self._buffer.start)
@@ -205,13 +206,13 @@ class TurnDetector:
         return item_id
 
     def _stop_listening(self) -> None:
-        """Process later audio as if there had been no audio before it."""
+        """Process further audio as if there had been no audio before it."""
         self._ear, self._speech_id = None, ""
         self._number += 1
         self._trim()
 
     def _trim(self) -> None:
-        """Discard the audio that can no longer be part of a turn."""
+        """Discard audio that can't become part of a turn any more."""
         if self._turns is not None and not self._speech_id:
             keep_s = self._turns.prefix_padding_s + UNDECIDED_S
             keep_s = max(keep_s, self._turns.idle_timeout_s or 0.0)

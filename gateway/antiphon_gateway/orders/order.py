@@ -1,5 +1,5 @@
-"""A client's request in a form that does not depend on the protocol. It is created from the request
-body, and a segment is created from it.
+"""A client's request in a form that doesn't depend on the protocol. It is created from the request
+body, and a segment is then created from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEED_BITS = 63
 
 
 def draw_seed() -> int:
-    """Return a seed for a request that has none."""
+    """Return a seed for a request that doesn't have one."""
     return secrets.randbits(SEED_BITS)
 
 

@@ -1,5 +1,5 @@
-"""A request that has been parsed, validated and decoded. Admission, sessions and failover all work
-with this form.
+"""A request that has been parsed, validated and decoded. This is the form that admission, sessions
+and failover use.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from antiphon_gateway.orders.order import Order
 
 
 def _ignore(_: str) -> None:
-    """Do nothing when a stage has finished."""
+    """Do nothing when a stage is finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A request from which any number of attempts to answer it can be started.
+    """A request that can be used to start any number of attempts to answer it.
 
-    In `order`, the instruction has been converted to an option. It contains no files, unless it is
-    a turn of a conversation, which keeps its files. It was validated against the stages of
-    `lineup`, and its voice is one of theirs. `options` contains what each stage receives.
-    `field_names` maps field names in error messages to those that the client used, including those
-    of files. The attachments of a turn count towards the memory of its conversation.
+    In `order`, the instruction has been converted to an option. The order doesn't contain any
+    files, unless it is a turn of a conversation, which keeps its files. It was validated against
+    the stages of `lineup`, and its voice is one of theirs. `options` contains what each stage
+    receives. `field_names` maps field names in error messages to those used by the client,
+    including the field names of files. The attachments of a turn count towards the memory of its
+    conversation.
     """
 
     order: Order
@@ -55,12 +56,12 @@ class PreparedRequest:
         return own_bytes + self.media.size_bytes + decoded
 
     def seed(self, attempt: AnswerAttempt) -> int:
-        """Return the seed for stages that have no seed of their own."""
+        """Return a seed for stages that don't have one of their own."""
         return self.order.drawn_seed if attempt.drawn_seed is None else attempt.drawn_seed
 
     def conversation(self, sent: SentRecordings, lineup: Lineup) -> Conversation:
-        """Return the conversation to send to the stage that reads the messages. Recordings in
-        `sent` have already been sent in the same session.
+        """Return the conversation for the stage that reads the messages. Recordings in `sent` have
+        already been sent in the same session.
 
         See `RequestMedia.conversation`.
         """
@@ -79,11 +80,11 @@ class AnswerAttempt:
     """An attempt to answer a prepared request. It contains the settings that can differ between
     attempts.
 
-    The attempt must end within `deadline_s` seconds. `choice` is its number if there are several
-    answers. Replicas in `avoided` are not used, and those in `preferred` are used if they have free
-    slots. `drawn_seed` replaces the drawn seed of the request, if it is set. If `history` is set,
-    the attempt continues after it. `on_freed` is called with the role of each stage that has
-    finished its part.
+    The attempt must end within `deadline_s` seconds. If there are several answers, `choice` is the
+    number of this one. Replicas in `avoided` aren't used, while replicas in `preferred` are used if
+    they have free slots. If `drawn_seed` is set, it replaces the request's own drawn seed. If
+    `history` is set, the attempt continues after it. `on_freed` is called with the role of each
+    stage that has finished its part.
     """
 
     deadline_s: float = math.inf

@@ -1,7 +1,7 @@
-"""Converts an order to a `PreparedRequest`. This is done once, before admission.
+"""Converts an order to a `PreparedRequest`. This happens once per request, before admission.
 
-All validation uses the same state of the fleet, and takes place before anything is fetched or
-decoded.
+All validation is based on the same state of the fleet, and takes place before anything is fetched
+or decoded.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from antiphon_gateway.outputs import AUDIO as SPEECH
 
 
 def too_late() -> DeadlineExceeded:
-    """Return the error for a request that ran out of time before it could start."""
+    """Return the error for a request that couldn't start before its time was up."""
     return DeadlineExceeded("the request's time was over before its attachments were read")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """An order that the stages of `lineup` accept, as far as this is known before its files are
-    read. It also lists the stages that read each option.
+    """An order that the stages of `lineup` accept, as far as this can be decided without reading
+    its files. It also lists the stages that read each option.
     """
 
     order: Order
@@ -79,18 +79,18 @@ class RequestPreparer:
         self._media = media
 
     def check_model(self, name: str) -> None:
-        """Raise `NotFound` unless the name is empty, or is the name of the served model or an alias
-        of it.
+        """Raise `NotFound` unless the name is empty or refers to the served model. Aliases of the
+        model are allowed.
         """
         served = self._fleet.model_name()
         if name not in ("", served) and not self._fleet.names.has_model(name):
             raise NotFound(f"no model {name!r}; there is: {served}", field="model")
 
     def check_options(self, options: Mapping[str, OptionInput]) -> None:
-        """Validate options, except for the content of their recordings.
+        """Validate options. The content of their recordings isn't validated.
 
-        Raises `InvalidArgument` with the field, and `Unavailable` if a stage that may support an
-        option has not been reached yet.
+        Raises `InvalidArgument` with the field, and `Unavailable` if a stage that might support an
+        option hasn't been reached yet.
         """
         readers = self._fleet.accepted().option_readers(options.keys())
         check_options(options, readers, self._config, recordings=0)
@@ -98,10 +98,10 @@ class RequestPreparer:
     def check(self, order: Order) -> CheckedRequest:
         """Validate an order against the stages that would currently answer it.
 
-        Raises `NotFound` if the model does not exist, `NotImplementedYet` if the model does not
-        support the request, and `InvalidArgument` for all other problems. These errors contain the
-        field name that the client used. Raises `Unavailable` if a stage is down, or if a stage that
-        may support an option has not been reached yet.
+        Raises `NotFound` if the model doesn't exist, `NotImplementedYet` if it doesn't support the
+        request, and `InvalidArgument` for any other problem. These errors contain the field name
+        that the client used. Raises `Unavailable` if a stage is down, or if a stage that might
+        support an option hasn't been reached yet.
         """
         fields = _all_names(order.field_names, order.attachments.fields)
         with _named(fields):
@@ -117,15 +117,15 @@ class RequestPreparer:
         heard: bool = False,
         is_turn: bool = False,
     ) -> PreparedRequest:
-        """Fetch and decode the files of a validated request, within its time limit. The caller must
+        """Fetch and decode the files of a validated request within its time limit. The caller must
         release the result.
 
-        For a turn of a conversation, recordings in `sent` are already in the session. If `heard` is
-        true, the last recording was sent while it was being spoken. None of these recordings are
-        decoded. The data of a conversation counts towards its own memory. Raises `InvalidArgument`
-        or `NotImplementedYet` with the field of a file that cannot be used, `DeadlineExceeded` if
-        the time limit is exceeded, and `ResourceExhausted` if the memory for requests runs out.
-        Cancelling this frees all resources.
+        For a turn of a conversation, the recordings in `sent` are already in the session. If
+        `heard` is true, the last recording was sent while the user was speaking. None of these
+        recordings are decoded. The data of a conversation counts towards the conversation's own
+        memory. Raises `InvalidArgument` or `NotImplementedYet` with the field of a file that can't
+        be used, `DeadlineExceeded` if the time limit is exceeded, and `ResourceExhausted` if there
+        isn't enough memory for requests. If this is cancelled, all resources are freed.
         """
         began, order, config = time.monotonic(), checked.order, self._config
         reader = checked.lineup.input_member.description
@@ -172,10 +172,10 @@ class RequestPreparer:
             return prepared
 
     def fit(self, prepared: PreparedRequest, lineup: Lineup) -> PreparedRequest:
-        """Adapt a request to the stages of a session. If these have the same terms as the stages
-        against which it was validated, it is returned unchanged.
+        """Adapt a request to the stages of a session. If these have the same terms as the stages it
+        was validated against, the request is returned unchanged.
 
-        This is needed because a fleet may contain two builds, which accept different requests.
+        This is necessary because a fleet may contain two builds that accept different requests.
         Raises the errors of `check`, and `Unavailable` if files would have to be decoded again.
         """
         if lineup.terms == prepared.lineup.terms:
@@ -202,7 +202,7 @@ class RequestPreparer:
         return self._fleet.accepted().of_session(lineup)
 
     def _checked(self, order: Order, lineup: Lineup, files: FieldsByKind) -> CheckedRequest:
-        """Validate everything that does not depend on the content of files. `files` contains their
+        """Validate everything that doesn't depend on the content of files. `files` contains their
         paths.
         """
         config, accepted = self._config, self._accepted(lineup)
@@ -222,10 +222,10 @@ class RequestPreparer:
 
 
 def _check_reading(order: Order, lineup: Lineup) -> None:
-    """Raise an error if the text cannot be read aloud as requested.
+    """Raise an error if the text can't be read aloud as requested.
 
-    Raises `NotImplementedYet` if the model only answers and cannot read text aloud, and
-    `InvalidArgument` if the input is not a single user message of text.
+    Raises `NotImplementedYet` if the model can only answer and not read text aloud, and
+    `InvalidArgument` if the input isn't a single user message of text.
     """
     reads_aloud = lineup.input_member.description.reads_aloud
     if order.reads_aloud and not (reads_aloud or TASK in order.options):
@@ -250,8 +250,8 @@ def _check_reading(order: Order, lineup: Lineup) -> None:
 def _audio_readers(
     prepared: PreparedRequest, accepted: Accepted
 ) -> dict[str, dict[str, tuple[int, float]]]:
-    """Return, for each option that is a recording, the stages that read it and the format that each
-    of them needs.
+    """For each option that is a recording, return the stages that read it and the formats they
+    need.
     """
     names = {name for each in prepared.options.values() for name in each}
     recorded = names - prepared.order.options.keys()
@@ -283,8 +283,8 @@ def _with_instruction(order: Order, accepted: Accepted) -> Order:
 
 
 def _all_names(names: Mapping[str, str], files: FieldsByKind) -> dict[str, str]:
-    """Return a mapping to the field names that the client used. It includes the files, by their
-    names in the conversation.
+    """Return a mapping to the field names used by the client. It includes files, under their names
+    in the conversation.
     """
     by_input = {f"{kind}.{at}": path for kind in files for at, path in enumerate(files[kind])}
     return {**names, **by_input}
@@ -314,7 +314,7 @@ def _released_on_error(media: RequestMedia) -> Iterator[None]:
 
 @contextmanager
 def _named(names: dict[str, str]) -> Iterator[None]:
-    """Replace field names in errors that the block raises with those that the client used."""
+    """In errors that the block raises, replace field names with those used by the client."""
     try:
         yield
     except AntiphonError as error:

@@ -1,5 +1,5 @@
-"""The functions of a request, independent of the protocol. This module parses and limits them, and
-determines the rules for calling them.
+"""The functions of a request, whatever its protocol. This module parses functions, applies limits
+to them, and determines the rules for calling them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from antiphon.values.conversation import (
 from antiphon_gateway.orders.order import Order
 
 KIND = "tools"
-"""The type of input that a stage reports if it supports functions."""
+"""The input type that a stage reports if it supports functions."""
 
 _arguments = msgspec.json.Decoder(dict[str, Any])
 
 
 class FunctionDefinition(msgspec.Struct, frozen=True):
-    """A function. All other fields that the client specifies are passed to the model unchanged.
+    """A function. Any other fields sent by the client are passed to the model unchanged.
 
-    `strict` has no effect, because the model's output is validated instead of constrained.
+    `strict` has no effect, because the model's output is validated rather than constrained.
     """
 
     name: str
@@ -39,7 +39,7 @@ class FunctionDefinition(msgspec.Struct, frozen=True):
 
 
 def read_functions(functions: Sequence[Mapping[str, Any]], field: str) -> tuple[str, ...]:
-    """Convert functions to the form that `Conversation.tools` uses.
+    """Convert functions to the form used in `Conversation.tools`.
 
     `field` is the path of a function, with `{}` in place of its number. Raises `InvalidArgument` if
     a function is invalid.
@@ -72,10 +72,10 @@ def read_function_texts(texts: Sequence[str], field: str) -> tuple[str, ...]:
 
 
 def read_arguments(arguments: str, path: str) -> str:
-    """Validate the arguments of an earlier call, which must be a JSON object. An empty string
-    stands for no arguments.
+    """Validate the arguments of an earlier call, which must be a JSON object. An empty string means
+    that there are no arguments.
 
-    Raises `InvalidArgument` if they are invalid.
+    Raises `InvalidArgument` if the arguments are invalid.
     """
     try:
         _arguments.decode(arguments or "{}")
@@ -92,11 +92,11 @@ def choose_tools(
     parallel: bool | None,
     field: str = "tool_choice",
 ) -> tuple[tuple[str, ...], ToolChoice]:
-    """Return the functions that the model may call, and the rules for calling them.
+    """Return the functions that the model can call, and the rules for calling them.
 
-    `choice` is "none", "auto" (the default), "required", or "function", which requires a `name`.
-    With "none", the prompt contains no functions. Raises `InvalidArgument` with the `field` if the
-    choice is invalid.
+    `choice` is "none", "auto" (the default), "required", or "function", for which `name` must be
+    set. With "none", the prompt doesn't contain any functions. If the choice is invalid,
+    `InvalidArgument` is raised with the `field`.
     """
     together = parallel is not False
     if choice in (None, "auto"):
@@ -120,8 +120,8 @@ def choose_tools(
 
 
 def check_tools(order: Order, reader: stage_pb2.DescribeResponse, config: GatewayConfig) -> None:
-    """Raise the errors of `check_offered`, and `NotImplementedYet` if the messages contain function
-    calls that the stage does not support.
+    """Raise the errors of `check_offered`. If the messages contain function calls but the stage
+    doesn't support them, raise `NotImplementedYet`.
     """
     takes = KIND in reader.input_kinds
     check_offered(order.tools, config, takes=takes)
@@ -130,8 +130,8 @@ def check_tools(order: Order, reader: stage_pb2.DescribeResponse, config: Gatewa
 
 
 def check_offered(tools: Sequence[str], config: GatewayConfig, *, takes: bool) -> None:
-    """Raise `InvalidArgument` if there are more or larger functions than allowed, and
-    `NotImplementedYet` if the model does not support functions.
+    """Raise `InvalidArgument` if there are too many functions or if they are too large, and
+    `NotImplementedYet` if the model doesn't support functions.
     """
     if len(tools) > config.limits.max_tools:
         raise InvalidArgument(
@@ -159,8 +159,8 @@ def _no_place(field: str) -> NotImplementedYet:
 
 
 def _called_at(messages: Sequence[ConversationMessage]) -> str:
-    """Return the path of the first message that contains a function call or a result, or an empty
-    string.
+    """Return the path of the first message with a function call or a result. Returns an empty
+    string if there is none.
     """
     for index, message in enumerate(messages):
         if message.tool_calls or message.role == "tool":

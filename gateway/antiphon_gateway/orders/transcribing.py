@@ -1,4 +1,4 @@
-"""Requests a transcript of a recording from the model. The request is a user message with the
+"""Asks the model to transcribe a recording. The request is a user message that contains the
 recording and an instruction, unless the model has an option for this task.
 """
 
@@ -25,10 +25,10 @@ def transcription_order(
     sampling: SamplingRequest | None = None,
     model_options: Iterable[Option] = (),
 ) -> Order:
-    """Return an order for the transcript of a recording.
+    """Return an order for a transcript of a recording.
 
-    `language` is the language of the recording, and `prompt` provides additional context. If
-    `model_options` include the transcription task, `instruction` is not used.
+    `language` is the language of the recording, and `prompt` provides additional context. If the
+    transcription task is one of the `model_options`, `instruction` isn't used.
     """
     by_task = does_task(model_options, TRANSCRIPTION)
     asked = [] if by_task else [instruction]
