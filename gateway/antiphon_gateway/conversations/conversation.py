@@ -405,7 +405,7 @@ class LiveConversation:
             self._stalled.stop()
 
     async def _hear_silence(self) -> None:
-        """No more audio is arriving, so treat the rest of the turn as silence."""
+        """Treat the rest of the turn as silence, because no more audio is arriving."""
         async with self._doing, self._saved():
             turns = self._settings.voice_turns
             if not (self._stalled.due and self._hearing.speaking) or turns is None:

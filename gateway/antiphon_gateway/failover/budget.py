@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class FailoverBudget:
-    """The failover limit of a gateway. It prevents a request that fails on every replica from being
-    tried on each of them in turn.
+    """The failover limit of a gateway. Without it, a request that makes replicas fail would be
+    tried on every one of them.
 
-    Up to `per_minute` answers can be continued immediately, and as many again in each minute after
-    that.
+    Up to `per_minute` answers can be continued right away, and the same number again in every
+    minute that follows.
     """
 
     def __init__(self, *, per_minute: int) -> None:
@@ -17,7 +17,7 @@ class FailoverBudget:
         self._at = 0.0
 
     def spend(self, now: float) -> bool:
-        """Return whether another answer may be continued, and count it if so. `now` is in
+        """Return whether another answer can be continued. If so, it is counted. `now` is in
         seconds.
         """
         refilled = self._left + (now - self._at) * self._per_minute / 60

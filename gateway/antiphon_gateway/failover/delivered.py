@@ -1,10 +1,10 @@
-"""Tracks which part of an answer a client has received, and determines what is missing when the
-answer is generated again. This module performs no I/O.
+"""Tracks how much of an answer a client has received, and works out what is missing when the answer
+is generated again. This module performs no I/O.
 
-Another attempt either generates the whole answer again with the same seeds, or continues after the
-part that the client has. Both deliver the complete output again. The part that the client has is
-compared and dropped, down to the individual ID, character and sample, so nothing is repeated or
-lost.
+A new attempt either generates the whole answer again with the same seeds, or continues after the
+part that the client has. In both cases, the stages send the complete output. The part that the
+client already has is compared and then dropped, down to the individual ID, character and sample, so
+nothing is repeated or lost.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from antiphon_gateway.sessions.events import (
 )
 
 ROUNDED = 1e-3
-"""The maximum difference between the floats of two attempts, which rounding errors can explain."""
+"""The maximum difference between floats in two attempts that is attributed to rounding errors."""
 
 
 class DeliveredOutput:
-    """The output of a segment that has been delivered, across all attempts. Pass it every event,
-    and call `start_over` for every new attempt.
+    """The output of a segment that has been delivered, across all attempts. It has to be passed
+    every event, and `start_over` must be called for every new attempt.
     """
 
     def __init__(self) -> None:
@@ -48,14 +48,13 @@ class DeliveredOutput:
         self._images = _Count()
         self._call_text = _Series()
         self._ended_calls = _Count()
-        # The IDs under which the client knows the function calls. Another attempt may use different
-        # IDs.
+        # The IDs by which the client knows the function calls. A new attempt may use different IDs.
         self._call_ids: list[str] = []
 
     @property
     def size_bytes(self) -> int:
-        """The size in bytes of the data that is kept for the comparison, which consists of text,
-        IDs and codec frames. For audio, only the length is kept.
+        """The size of the data that is kept for comparison, in bytes. This includes text, IDs and
+        codec frames. For audio, only the length is kept.
         """
         return (
             self._text.size_bytes
@@ -66,8 +65,8 @@ class DeliveredOutput:
 
     @property
     def history(self) -> History:
-        """The history from which another attempt can continue. It contains IDs, and either codec
-        frames or latent frames, all of the same size.
+        """The history after which another attempt can continue. It contains IDs, and either codec
+        frames or latent frames that all have the same size.
         """
         ids, frames = self._ids.values, self._frames.values
         history = History()
@@ -83,15 +82,15 @@ class DeliveredOutput:
         return (self._text, self._frames, self._ids, self._call_text)
 
     def start_over(self) -> None:
-        """Start over, because the next event is the first one of another attempt."""
+        """Start over, because the next event is the first one of a new attempt."""
         for each in self._series:
             each.start_over()
         for count in (self._logprobs, self._samples, self._images, self._ended_calls):
             count.start_over()
 
     def take(self, event: Event) -> Event | None:
-        """Return the part of an event that the client does not have yet, or None if it has
-        everything.
+        """Return the part of an event that the client doesn't have yet, or None if it already has
+        all of it.
 
         Raises `Unavailable` if the output differs from what was delivered before.
         """
@@ -151,14 +150,16 @@ class DeliveredOutput:
         )
 
     def _check_whole(self) -> None:
-        """Raise an error unless the attempt has reached the end of an earlier one."""
+        """Raise an error unless the attempt has got as far as the earlier ones."""
         series = any(each.behind for each in self._series)
         if series or any(each.behind for each in (self._samples, self._images, self._ended_calls)):
             raise _differs()
 
 
 class _Count:
-    """Counts how many elements the client has, and the position of the current attempt."""
+    """Counts the elements that the client has, and keeps track of the position of the current
+    attempt.
+    """
 
     def __init__(self) -> None:
         self._had = self.at = 0
@@ -193,7 +194,7 @@ class _Series:
 
     @property
     def values(self) -> Tensor | None:
-        """Return all values that the client has, or None if there are none."""
+        """Return all values that the client has, or None if it has none."""
         if len(self._parts) > 1:
             self._parts = [np.concatenate(self._parts)]
         return self._parts[0] if self._parts else None
@@ -213,15 +214,15 @@ class _Series:
             if not _same(self._whole[at : at + known], values[:known]):
                 raise _differs()
         if known < len(values):
-            # Copy the values, so that they do not keep a transport's buffer alive.
+            # Copy the values. Otherwise, they would keep a transport's buffer alive.
             self._parts.append(values[known:].copy())
             self.size_bytes += self._parts[-1].nbytes
         return known
 
 
 def _same(had: Tensor, made: Tensor) -> bool:
-    """Return whether the values are equal. For floats, differences due to rounding on another
-    machine are allowed.
+    """Return whether the values are equal. Floats may differ by as much as rounding on another
+    machine can explain.
     """
     if had.dtype.kind != "f":
         return np.array_equal(had, made)

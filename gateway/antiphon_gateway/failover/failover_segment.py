@@ -1,10 +1,11 @@
 """A segment that can continue after a replica has been lost.
 
-The session is opened again with another replica in place of the lost one, while the other replicas
-stay the same. The same request is sent with the same seeds. Stages that can continue after the
-client's output receive that output when the session is opened, and the other stages compute it
-again. If any stage refuses the output, all stages compute it again. The stages then send their
-output again. The part that the client already has is dropped, so the client sees a single answer.
+The session is opened again, with another replica in place of the one that was lost. The other
+replicas stay the same, and the same request is sent with the same seeds. Stages that are able to
+continue after the output that the client already has receive it when the session is opened. The
+other stages compute it again. If any stage refuses this output, all stages compute it again. The
+stages then resend their output, and the part that the client already has is dropped. The client
+sees a single answer.
 """
 
 from __future__ import annotations
@@ -38,21 +39,19 @@ from antiphon_gateway.sessions.events import Event, SegmentFinished, SegmentUsag
 log = logging.getLogger("gateway.failover")
 
 PAUSE_S = 0.05
-"""The time in seconds after which full replicas are tried again, unless the fleet changes
-sooner.
-"""
+"""How many seconds to wait before trying full replicas again, unless the fleet changes sooner."""
 
 COUNTED_BYTES = 16 << 10
-"""The memory budget is updated each time an answer has grown by this many bytes."""
+"""Each time an answer has grown by this many bytes, the memory budget is updated."""
 
 _LOSSES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS})
-"""The error codes that are caused by a replica or its connection, and not by the request."""
+"""The error codes whose cause is a replica or the connection to it, rather than the request."""
 _NO_USAGE = SegmentUsage(0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class LostSegment:
-    """A lost attempt of a segment, and the part of its output that the client has."""
+    """An attempt that was lost, and the part of its output that the client has."""
 
     drawn_seed: int
     assignment: Assignment
@@ -60,13 +59,13 @@ class LostSegment:
 
 
 AskAgain = Callable[[LostSegment, Collection[Replica]], Awaitable[CallSegment]]
-"""A function that leaves the session of a lost segment, and sends the same request in another
-session. That session does not use the given replicas.
+"""A function that leaves the session of a lost segment, and sends the same request in a new
+session. The new session doesn't use the given replicas.
 """
 
 
 class Failover:
-    """The state that is shared by all segments of a gateway that can fail over."""
+    """State that is shared by all segments of a gateway that are able to fail over."""
 
     def __init__(self, fleet: Fleet, config: GatewayConfig, metrics: Metrics) -> None:
         self.fleet = fleet
@@ -79,11 +78,11 @@ class Failover:
 
 
 class FailoverSegment:
-    """An async iterator over the events of a segment, like `CallSegment`, but across several
+    """An async iterator over the events of a segment, like `CallSegment`, but with several
     attempts.
 
-    `lease` covers the memory for the request and for the part of the answer that is kept. Once the
-    lease is closed, the segment can no longer fail over.
+    `lease` covers the memory for the request, and for the part of the answer that is kept. Once it
+    is closed, the segment can't fail over any more.
     """
 
     def __init__(
@@ -97,7 +96,8 @@ class FailoverSegment:
         self._delivered = DeliveredOutput()
         self._failovers = 0
         self._cancelled = self._over = False
-        # Whether the current attempt continues from a history, and whether a stage has refused one.
+        # Whether the current attempt continues after a history, and whether any stage has refused
+        # to do so.
         self._from_history = self._anew = False
 
     def __aiter__(self) -> FailoverSegment:
@@ -106,7 +106,7 @@ class FailoverSegment:
     async def __anext__(self) -> Event:
         """Return the next event. Raises `AntiphonError` if the segment fails.
 
-        No event is lost if this is cancelled. The iteration can continue.
+        No event is lost if this is cancelled, so the iteration can continue afterwards.
         """
         while not self._over:
             try:
@@ -118,7 +118,7 @@ class FailoverSegment:
                 self._over = True
                 return SegmentFinished(FinishReason.CANCELLED, _NO_USAGE, {})
             if self._lease.closed:
-                # The lease was evicted before a loss, or the answer was never kept.
+                # Either the lease was evicted before the loss, or the answer was never kept.
                 self._delivered = DeliveredOutput()
                 return event
             if self._cancelled and isinstance(event, SegmentFinished):
@@ -129,14 +129,14 @@ class FailoverSegment:
         raise StopAsyncIteration
 
     def _count_delivered(self) -> None:
-        """Update the memory budget once the answer has grown by enough."""
+        """Update the memory budget if the answer has grown by enough."""
         more = self._delivered.size_bytes - self._counted_bytes
         if more >= COUNTED_BYTES:
             self._counted_bytes += more
             self._lease.resize(self._lease.size_bytes + more)
 
     def cancel(self) -> None:
-        """Cancel the segment on all stages, as described in `CallSegment.cancel`."""
+        """Cancel the segment on all stages. See `CallSegment.cancel`."""
         self._cancelled = True
         self._segment.cancel()
 
@@ -149,7 +149,7 @@ class FailoverSegment:
                 await self._continue(error)
 
     async def _continue(self, error: AntiphonError) -> None:
-        """Start another attempt, or raise the error if this is not possible."""
+        """Start another attempt. If that isn't possible, raise the error."""
         failover = self._failover
         if self._lease.closed or self._cancelled or self._failovers >= failover.most:
             raise error
@@ -158,7 +158,7 @@ class FailoverSegment:
             if error.code not in _LOSSES or role not in self._segment.assignment.replicas:
                 raise error
             if not detours.may_be_taken(error, self._segment.assignment, _LOSSES):
-                # If only the connection broke, the replica may be back soon.
+                # If only the connection broke, the same replica may soon be available again.
                 detours.forget()
         if not self._spend():
             log.warning("%s is lost, and too many answers were continued lately", role)
@@ -166,7 +166,7 @@ class FailoverSegment:
             raise error
         began = time.monotonic()
         log.warning("%s; the answer is continued in another session", error)
-        # From here on, the request is sent again, and its output is compared with what was
+        # From here on, the request is sent again, and the output is compared with what was already
         # delivered.
         self._lease.keep()
         try:
@@ -177,8 +177,8 @@ class FailoverSegment:
         failover.metrics.failed_over(role, "continued", time.monotonic() - began)
 
     async def _attempts(self, detours: ReplicaRetries, began: float) -> None:
-        """Try other replicas until all stages have a slot. Raises the last refusal if this
-        fails.
+        """Try other replicas until all stages have a slot. If none can be found, raises the last
+        refusal.
         """
         forgotten = False
         while True:
@@ -197,8 +197,8 @@ class FailoverSegment:
             if self._cancelled:
                 raise error
             if isinstance(error, NotFound) and self._segment.refers and not forgotten:
-                # A stage no longer has a recording from an earlier turn. A new session sends all of
-                # them again.
+                # A stage has dropped a recording from an earlier turn. A new session sends all
+                # recordings again.
                 forgotten = True
                 continue
             if self._refuses_history(error):
@@ -214,15 +214,15 @@ class FailoverSegment:
             detours.forget()
 
     def _wait_s(self, error: AntiphonError) -> float:
-        """Return how many seconds to wait before another attempt if all replicas of a stage have
-        refused.
+        """Return how long to wait before another attempt if all replicas of a stage have refused,
+        in seconds.
         """
         if error.code is ErrorCode.RESOURCE_EXHAUSTED:
             return self._failover.wait_s
         return self._failover.return_s if error.code in _LOSSES and error.stage else 0.0
 
     def _spend(self) -> bool:
-        """Return whether another attempt is allowed, and count it if so."""
+        """Return whether another attempt is allowed. If so, it is counted."""
         failover = self._failover
         if self._failovers >= failover.most or not failover.budget.spend(time.monotonic()):
             return False
@@ -230,8 +230,8 @@ class FailoverSegment:
         return True
 
     def _refuses_history(self, error: AntiphonError) -> bool:
-        """Return whether a stage has refused the client's output, so that all stages must compute
-        it again.
+        """Return whether a stage has refused to continue after the client's output, so that all
+        stages have to compute it again.
         """
         named = error.field.partition(".")[0] == "history"
         if not (self._from_history and named and isinstance(error, InvalidArgument)):
@@ -240,7 +240,7 @@ class FailoverSegment:
         return True
 
     async def _open(self) -> None:
-        """Wait until the new attempt has all of its slots, and its references have been
+        """Wait until the new attempt has all of its slots and all of its references have been
         resolved.
         """
         self._delivered.start_over()

@@ -1,4 +1,4 @@
-"""Retries on other replicas after a refusal."""
+"""Retries a refused request on other replicas."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from antiphon_gateway.sessions.call_segment import CallSegment
 
 MOST = 3
 """The maximum number of replicas that a request tries before it waits for a slot or fails. If this
-many replicas refuse, the others would probably refuse as well. The limit also prevents a request
-that crashes a stage from crashing all of its replicas.
+many replicas have refused it, the others would probably do the same. The limit also keeps a request
+that crashes a stage from crashing every replica.
 """
 
 REFUSALS = frozenset({ErrorCode.RESOURCE_EXHAUSTED, ErrorCode.UNAVAILABLE})
 
 
 class ReplicaRetries:
-    """The retries of a request for which no output has been produced yet. `avoided` contains the
-    replicas that have refused it.
+    """The retries of a request that hasn't produced any output yet. `avoided` contains the replicas
+    that have refused it.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -35,8 +35,8 @@ class ReplicaRetries:
         assignment: Assignment,
         codes: Collection[ErrorCode] = REFUSALS,
     ) -> bool:
-        """Return whether to try other replicas immediately after this error. This is only done for
-        the given error codes.
+        """Return whether to try other replicas right away after this error. This depends on its
+        error code.
         """
         replica = assignment.replicas.get(error.stage)
         if replica is None or error.code not in codes:
@@ -49,8 +49,8 @@ class ReplicaRetries:
     def go_on(
         self, error: ResourceExhausted | Unavailable, segment: CallSegment, place: Reservation
     ) -> bool:
-        """Return whether to send a refused request again. It is either sent to other replicas
-        immediately, or waits for a slot first.
+        """Return whether to send a refused request again. It may be sent to other replicas right
+        away, or have to wait for a slot first.
         """
         if place.is_open and isinstance(error, ResourceExhausted):
             return False
@@ -64,12 +64,14 @@ class ReplicaRetries:
         return False
 
     def there_are(self, assignment: Assignment) -> bool:
-        """Return whether the session could use another replica for at least one of its stages."""
+        """Return whether there is another replica that the session could use for at least one of
+        its stages.
+        """
         return len(self.avoided) < MOST and any(
             self._fleet.has_others(assignment.replicas, {*self.avoided, each})
             for each in assignment.replicas.values()
         )
 
     def forget(self) -> None:
-        """Forget the refusals, because these replicas may have free slots again by now."""
+        """Forget all refusals, because these replicas may have free slots by now."""
         self.avoided.clear()

@@ -1,8 +1,8 @@
-"""Continues an answer that a client began to receive from another gateway. This module performs no
-I/O.
+"""Continues an answer of which the client has received the beginning from another gateway. This
+module performs no I/O.
 
-This gateway only knows how much of the answer the client has. The same order with the same seed
-produces the same answer, so that amount is dropped from its beginning. A digest is used to verify
+This gateway only knows how much of the answer the client has. With the same order and the same
+seed, it generates the same answer and drops that much of its beginning. A digest is used to verify
 that the text is the same.
 """
 
@@ -24,7 +24,7 @@ from antiphon_gateway.sessions.events import (
 
 @dataclass(frozen=True, slots=True)
 class HeldPart:
-    """How much of an answer a client has, along with the SHA-256 digest of its text in UTF-8.
+    """How much of an answer a client has, with the SHA-256 digest of its text in UTF-8.
 
     `frame_values` is the total number of values in its codec frames, across all groups.
     """
@@ -39,10 +39,11 @@ class HeldPart:
 
 
 class ResumedOutput:
-    """The output of an answer that is generated from the beginning. Pass it every event.
+    """The output of an answer that is generated from the beginning. It has to be passed every
+    event.
 
-    If `with_ids` is false, the client does not receive token IDs and codec frames, so none of them
-    are dropped.
+    If `with_ids` is false, the client doesn't receive token IDs or codec frames, so they aren't
+    taken into account.
     """
 
     def __init__(self, held: HeldPart, *, with_ids: bool) -> None:
@@ -59,7 +60,7 @@ class ResumedOutput:
         self._digest = hashlib.sha256()
 
     def take(self, event: Event) -> Event | None:
-        """Return the part of an event that the client does not have, or None if it has everything.
+        """Return the part of an event that the client doesn't have, or None if it has all of it.
 
         Raises `DataLoss` if the answer differs from the one that the client began to receive.
         """
@@ -99,7 +100,7 @@ class ResumedOutput:
         return replace(event, samples=samples, frames=frames, first_sample=first)
 
     def _drop(self, kind: str, count: int) -> int:
-        """Return how many of the next elements of a type the client already has."""
+        """Return how many of the next elements of this type the client already has."""
         known = min(count, self._left[kind])
         self._left[kind] -= known
         return known
@@ -111,7 +112,7 @@ class ResumedOutput:
 
 
 async def lacked(events: AsyncIterator[Event], resumed: ResumedOutput) -> AsyncIterator[Event]:
-    """Yield the events of an answer without the part that the client already has."""
+    """Yield the events of an answer, leaving out the part that the client already has."""
     async for event in events:
         if (lacking := resumed.take(event)) is not None:
             yield lacking

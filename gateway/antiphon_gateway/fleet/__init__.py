@@ -1,3 +1,3 @@
-"""The stages that the gateway uses: discovery, health checks, and the choice of replicas for
-sessions.
+"""The stages that the gateway uses, including discovery, health checks, and the choice of replicas
+for sessions.
 """

@@ -1,7 +1,7 @@
-"""The sampling settings and options that requests may set, as reported by the stages.
+"""The sampling settings and options that can be set in requests, as reported by the stages.
 
-A stage that is down, or is not part of a request, is represented by its most recent description.
-This module performs no I/O.
+If a stage is down or isn't part of a request, its most recent description is used. This module
+performs no I/O.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from antiphon_gateway.fleet.lineup import Edges, Lineup
 
 @dataclass(frozen=True)
 class Accepted:
-    """The settings that requests may set. `told` maps each role to the most recent description of
-    its stage. Stages that have never been reached are missing.
+    """The settings that can be set in requests. `told` maps each role to the most recent
+    description of its stage. Stages that have never been reached are missing.
     """
 
     edges: Edges
     told: Mapping[str, stage_pb2.DescribeResponse]
 
     def of_session(self, lineup: Lineup) -> Accepted:
-        """Return the settings that apply to a session, based on the descriptions of its own stages.
+        """Return the settings that apply to a session, using the descriptions of the session's own
+        stages.
 
-        These can differ from those of the fleet during an upgrade, when two builds run at the same
-        time. Stages outside the session keep the descriptions that they have here.
+        These can differ from those of the fleet during an upgrade, when two builds are running.
+        Stages that aren't part of the session keep their current descriptions.
         """
         own = {member.role: member.description for member in lineup.members}
         if own.keys() == self.told.keys() and all(self.told[r] is each for r, each in own.items()):
@@ -47,30 +48,30 @@ class Accepted:
 
     @cached_property
     def sampling_stages(self) -> tuple[str, ...]:
-        """The stages whose sampling can be configured by name. This excludes the stage that reads
-        the messages, because it uses the settings of the request itself.
+        """The stages whose sampling is configured by name. The stage that reads the messages isn't
+        included, because it uses the settings of the request itself.
         """
         return tuple(r for r in self.roles if r in self.told and self._may_be_given(r))
 
     @cached_property
     def sampling_fields(self) -> tuple[str, ...]:
-        """The stages that may be named in `sampling`. This includes stages that have not been
+        """The stages that can be named in `sampling`. This includes stages that haven't been
         reached yet.
         """
         return tuple(filter(self._may_be_given, self.roles))
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """The available options. If several stages read an option, the description is that of the
-        first one.
+        """The available options. If several stages read an option, its description is that of the
+        first stage.
         """
         return tuple(next(iter(each.values())) for each in self._options.values())
 
     def instructing_option(self) -> str:
         """Return the name of the option that describes how the model should speak.
 
-        Raises `NotImplementedYet` if there is none, and `Unavailable` if a stage that may have one
-        has not been reached yet.
+        Raises `NotImplementedYet` if there is no such option, and `Unavailable` if a stage that
+        might have one hasn't been reached yet.
         """
         for option in self.options:
             if option.instructs:
@@ -85,8 +86,8 @@ class Accepted:
         """Return the stages that read each of the named options. The result maps option names to
         roles, and roles to the stage's own description of the option.
 
-        Raises `InvalidArgument` if an option does not exist, and `Unavailable` if a stage that may
-        support it has not been reached yet.
+        Raises `InvalidArgument` if an option doesn't exist, and `Unavailable` if a stage that might
+        support it hasn't been reached yet.
         """
         known = self._options if names else {}
         for name in names:
@@ -99,8 +100,8 @@ class Accepted:
         return {name: known[name] for name in names}
 
     def check_sampling(self, sampling: Mapping[str, SamplingRequest]) -> None:
-        """Raise `InvalidArgument` if settings are given for a stage that does not exist or does not
-        sample, or if they are given twice for the same stage.
+        """Raise `InvalidArgument` if there are settings for a stage that doesn't exist or doesn't
+        sample, or if the settings of a stage are given twice.
         """
         for stage, request in sampling.items():
             field = f"sampling.{stage}"
@@ -120,7 +121,7 @@ class Accepted:
                 )
 
     def _check_heard(self, field: str) -> None:
-        """Raise `Unavailable` if a stage that may support the field has not been reached yet."""
+        """Raise `Unavailable` if a stage that might support the field hasn't been reached yet."""
         if unheard := [role for role in self.roles if role not in self.told]:
             raise Unavailable(
                 f"{field}: the stage {unheard[0]}, which may know it, was not reached yet",
@@ -155,8 +156,8 @@ class Accepted:
         return role != self._reader and self._may_sample(role)
 
     def _check_reader(self, request: SamplingRequest) -> None:
-        """Check the settings for the stage that reads the messages. If it does not sample, only the
-        seed is allowed, because the seed applies to all stages.
+        """Check the settings for the stage that reads the messages. If this stage doesn't sample,
+        only the seed can be set, because it applies to all stages.
         """
         if request.json_schema is not None and not self._may_constrain(self._reader):
             raise NotImplementedYet(

@@ -14,10 +14,10 @@ from antiphon_gateway.fleet.replicated_stage import ReplicatedStage
 
 
 class Assignment:
-    """The replica chosen for each role of a session. Use it as a context manager for the duration
-    of the session.
+    """The replica that was chosen for each role of a session. It is a context manager that is used
+    for the duration of the session.
 
-    The outcome of the session influences how replicas are chosen for later sessions.
+    How the session ends influences the choice of replicas for later sessions.
     """
 
     def __init__(
@@ -26,7 +26,8 @@ class Assignment:
         self.replicas = {role: pick.key for role, pick in picks.items()}
         self._picks = picks
         self._stages = stages
-        # The trial numbers of this session, for the roles whose replica it tries after an ejection.
+        # The trial numbers of this session. There is one for each role whose replica is being tried
+        # after an ejection.
         self._trials: dict[str, int] = {}
 
     def __getitem__(self, role: str) -> Replica:
@@ -52,8 +53,8 @@ class Assignment:
             self._stages[role].release(replica)
 
     def should_avoid(self, avoided: Collection[Replica]) -> bool:
-        """Return whether any of the replicas is in `avoided` or no longer accepts new sessions. If
-        so, a conversation should move to other replicas.
+        """Return whether any of the replicas is in `avoided` or no longer accepts new sessions. In
+        either case, a conversation should move to other replicas.
         """
         return any(each in avoided or not each.takes_sessions for each in self.replicas.values())
 
@@ -64,7 +65,7 @@ class Assignment:
 
     @contextmanager
     def telling(self, leaving: Callable[[], None]) -> Iterator[None]:
-        """Call `leaving` if any of the replicas stops accepting new sessions. It may be called more
+        """Call `leaving` if one of the replicas stops accepting new sessions. It can be called more
         than once.
         """
         for replica in self.replicas.values():
@@ -76,8 +77,8 @@ class Assignment:
                 replica.on_leaving.discard(leaving)
 
     def reported(self, role: str, finish_reason: int) -> None:
-        """Record that a stage has completed its part of a segment. A cancelled segment counts
-        neither as a success nor as a failure.
+        """Record that a stage has completed its part of a segment. If the segment was cancelled,
+        this counts neither as a success nor as a failure.
         """
         if finish_reason == chunk_pb2.FINISH_REASON_CANCELLED:
             self._undecided(role)
@@ -88,15 +89,15 @@ class Assignment:
         self._stages[role].undecided(self.replicas[role], self._trials.pop(role, None))
 
     def refused(self, role: str, code: ErrorCode) -> None:
-        """Record that a stage's replica has refused a request. This does nothing if the session
-        does not use the role.
+        """Record that a stage's replica has refused a request. Has no effect if the session doesn't
+        use the role.
         """
         if role in self.replicas:
             self._stages[role].refusals[code] += 1
 
     def failed(self, role: str) -> None:
-        """Record that the session failed on a stage's replica. This does nothing if the session
-        does not use the role.
+        """Record that the session has failed on a stage's replica. Has no effect if the session
+        doesn't use the role.
         """
         if role in self.replicas:
             self._stages[role].failed(self.replicas[role], self._trials.get(role))

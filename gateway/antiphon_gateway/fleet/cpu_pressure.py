@@ -9,12 +9,12 @@ _CPU = Path("/proc/pressure/cpu")
 
 
 class CpuPressure:
-    """Measures the fraction of time during which a runnable thread on the host had to wait for a
-    core.
+    """Measures for what fraction of the time some thread on the host was ready to run but had to
+    wait for a core.
 
-    PSI always covers the whole host, even inside a container. If the kernel does not support PSI,
-    the result is 0. Reading it takes about 30 µs, so it is only used during waits that are already
-    long.
+    PSI always covers the whole host, even inside a container. If the kernel doesn't support PSI,
+    the result is 0. A measurement takes about 30 µs, so it is only made during waits that are
+    already long.
     """
 
     def __init__(self, path: Path = _CPU) -> None:
@@ -23,7 +23,7 @@ class CpuPressure:
         self._stalled_s = 0.0
 
     def begin(self) -> None:
-        """Reset the measurement. The next call to `share` returns 0, because it has nothing to
+        """Reset the measurement. The next call of `share` returns 0, because there is nothing to
         compare with.
         """
         self._looked_at = None
@@ -43,7 +43,7 @@ class CpuPressure:
 
 
 def _total_s(text: str) -> float:
-    """Parse the total from a line of the form `some avg10=... total=MICROSECONDS`. Raises
+    """Parse the total in a line of the form `some avg10=... total=MICROSECONDS`. Raises
     `ValueError` if the text has a different form.
     """
     some = text.partition("\n")[0]

@@ -1,9 +1,9 @@
-"""All known replicas of all stages, and the choice of replicas for a session.
+"""All known replicas of all stages, and the choice of replicas for sessions.
 
 Discovery reports which replicas exist, and each replica reports whether it is serving. If a stage
-has no replica that accepts sessions, a request fails immediately. All stages of a session have the
-same build, which consists of the pipeline and the checkpoint. This allows two builds to run at the
-same time during an upgrade.
+has no replica that accepts sessions, requests fail immediately. All stages of a session must have
+the same build, which is defined by the pipeline and the checkpoint. This makes it possible to run
+two builds at the same time during an upgrade.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from antiphon_gateway.outputs import TOOL_CALLS
 
 NONE_AVOIDED: frozenset[Replica] = frozenset()
 ALIKE, STICKY = 1e9, 1e18
-"""Weights for choosing a build. They favor the build that a request was prepared for, and even more
-the build of the preferred replicas.
+"""Weights for choosing a build. They favor the build that a request was prepared for, and the build
+of the preferred replicas even more so.
 """
 MAX_LINEUPS = 1024
-"""The maximum number of line-ups that are cached. The cache is cleared when the replicas change. A
-large fleet may have more line-ups, and creates some of them repeatedly.
+"""The maximum number of cached line-ups. The cache is cleared when the replicas change. In a large
+fleet, there may be more line-ups, some of which are then created repeatedly.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A build that can produce the requested outputs. `pools` has a non-empty pool for each role,
-    upstream first.
+    """A build that can produce the requested outputs. `pools` contains a non-empty pool for each
+    role, upstream first.
     """
 
     build: Build
@@ -62,7 +62,7 @@ class _Candidate:
     outputs: frozenset[str]
 
     def has_besides(self, avoided: Collection[Replica]) -> bool:
-        """Return whether each stage has a replica that is not in `avoided`."""
+        """Return whether every stage has a replica that isn't in `avoided`."""
         return all(pool.has_besides(avoided) for pool in self.pools.values())
 
 
@@ -77,7 +77,9 @@ class _Chosen:
 
 @dataclass(slots=True)
 class _Derived:
-    """Values derived from the available replicas. They are discarded when the replicas change."""
+    """Values that are derived from the available replicas. They are discarded whenever the replicas
+    change.
+    """
 
     descriptions: Mapping[str, stage_pb2.DescribeResponse] | None = None
     accepted: Accepted | None = None
@@ -89,7 +91,7 @@ class _Derived:
 
 
 class Fleet:
-    """The stages of a deployment, by role. Use it as an async context manager.
+    """The stages of a deployment, by role. It is used as an async context manager.
 
     Raises `InvalidArgument` if the deployment has no stages, or if a stage has no address.
     """
@@ -146,8 +148,8 @@ class Fleet:
 
     @property
     def descriptions(self) -> Mapping[str, stage_pb2.DescribeResponse]:
-        """The descriptions of the running stages, by role. If one build covers all stages, they all
-        come from that build.
+        """The descriptions of the running stages, by role. If there is a build that covers all
+        stages, all descriptions are from that build.
         """
         if self._derived.descriptions is None:
             build = self._build()
@@ -157,8 +159,8 @@ class Fleet:
 
     @property
     def slots(self) -> Mapping[str, int]:
-        """The total number of slots of the available replicas, by role. It is 0 if a replica does
-        not report its slots.
+        """The total number of slots on the available replicas, by role. The number is 0 if a
+        replica doesn't report its slots.
         """
         return self._slots
 
@@ -172,7 +174,7 @@ class Fleet:
             await self.wait_changed()
 
     async def readiness(self) -> AsyncGenerator[bool, None]:
-        """Yield whether all stages are ready and compatible, first immediately and then after each
+        """Yield whether all stages are ready and compatible, first right away and then after each
         change.
         """
         while True:
@@ -186,7 +188,7 @@ class Fleet:
         await self.changes.next.wait()
 
     def fault(self) -> AntiphonError | None:
-        """Return the reason why some requests cannot be served, or None if all can be."""
+        """Return why some requests can't be served, or None if all of them can."""
         try:
             for stage in self:
                 stage.require()
@@ -197,7 +199,7 @@ class Fleet:
         return None
 
     def model_name(self) -> str:
-        """Return the name under which clients see the model. Raises `Unavailable` if no stage has
+        """Return the name under which clients know the model. Raises `Unavailable` if no stage has
         reported it yet.
         """
         if self._deployment.model_name:
@@ -211,8 +213,8 @@ class Fleet:
         return next(iter(self._described().values())).pipeline_edges
 
     def accepted(self) -> Accepted:
-        """Return the sampling settings and options that requests may set, as last reported by the
-        stages.
+        """Return the sampling settings and options that can be set in requests, as last reported by
+        the stages.
 
         Raises `Unavailable` if no stage has reported yet.
         """
@@ -240,9 +242,9 @@ class Fleet:
         """Return stages that produce the given outputs for a client. If `outputs` is empty, they
         produce all outputs.
 
-        If `tool_calls` is true, the session also sends function calls, provided that a stage
-        produces them. If several builds are running, one is drawn at random, weighted by the number
-        of slots.
+        If `tool_calls` is true, the session also sends function calls, provided that there is a
+        stage that produces them. If several builds are running, one of them is drawn at random,
+        weighted by the number of slots.
 
         Raises `Unavailable` if a required stage is down, and `FailedPrecondition` if the stages are
         incompatible.
@@ -263,11 +265,12 @@ class Fleet:
         preferred: Assignment | None = None,
         like: Lineup | None = None,
     ) -> tuple[Lineup, Assignment]:
-        """Choose replicas for a session that is about to begin, and return them with their line-up.
+        """Choose the replicas for a session that is about to start, and return them with their
+        line-up.
 
-        Replicas in `avoided` are never chosen. Replicas of `preferred` are kept if they have a free
-        slot. For the other stages, the build of `like` is preferred. Raises the same errors as
-        `line_up`.
+        Replicas in `avoided` are never chosen. Replicas in `preferred` are kept if they have a free
+        slot. For all other stages, replicas with the same build as `like` are preferred. Raises the
+        same errors as `line_up`.
         """
         chosen = self._choose(outputs, avoided, preferred, like)
         replicas = (pick.key for pick in chosen.picks.values())
@@ -295,7 +298,7 @@ class Fleet:
         return lineup
 
     def has_others(self, roles: Iterable[str], avoided: Collection[Replica] = NONE_AVOIDED) -> bool:
-        """Return whether a session on these stages is possible without the replicas in
+        """Return whether there can be a session on these stages without the replicas in
         `avoided`.
         """
         needed = tuple(roles)
@@ -308,8 +311,8 @@ class Fleet:
         preferred: Assignment | None = None,
         like: Lineup | None = None,
     ) -> _Chosen:
-        """Choose a replica for each role, upstream first, preferring replicas close to those
-        already chosen.
+        """Choose a replica for each role, upstream first. Replicas that are close to those already
+        chosen are preferred.
         """
         found = self._candidates(outputs)
         if avoided:
@@ -347,7 +350,9 @@ class Fleet:
         return found
 
     def _candidate(self, build: Build, outputs: frozenset[str]) -> _Candidate | None:
-        """Return the build as a candidate, or None if it lacks an output or a required stage."""
+        """Return the build as a candidate, or None if it doesn't have one of the outputs or a
+        required stage.
+        """
         edges = self._edges(build)
         wanted = outputs or client_outputs(edges)
         try:
@@ -366,7 +371,7 @@ class Fleet:
     def _weight(
         self, candidate: _Candidate, preferred: Assignment | None, like: Lineup | None
     ) -> float:
-        """Return the weight with which a build is drawn. It is based on the number of slots, and on
+        """Return the weight of a build when one is drawn. It depends on the number of slots, and on
         whether the build matches another assignment or line-up.
         """
         weight = 1.0 if preferred is None else self._kept(candidate.build, preferred)
@@ -374,7 +379,7 @@ class Fleet:
         return weight * min(map(_size, candidate.pools.values()))
 
     def _kept(self, build: Build, preferred: Assignment) -> float:
-        """Return the factor by which a build is preferred if it still has replicas of another
+        """Return the factor by which a build is favored if it still has replicas of another
         assignment.
         """
         pools = ((self._by_role[r].pool(build), each) for r, each in preferred.replicas.items())
@@ -388,8 +393,8 @@ class Fleet:
         return self._derived.builds
 
     def _build(self) -> Build | None:
-        """Return the build that covers the most stages. If there are several, it is the one with
-        the most slots.
+        """Return the build that covers the most stages. If there are several, the one with the most
+        slots is returned.
         """
 
         def rank(build: Build) -> tuple[int, int]:
@@ -403,7 +408,7 @@ class Fleet:
         return stage.require(build).pipeline_edges
 
     def _complete(self, build: Build, roles: Iterable[str], avoided: Collection[Replica]) -> bool:
-        """Return whether each of these stages has a replica of the build that is not in
+        """Return whether each of these stages has a replica of this build that isn't in
         `avoided`.
         """
         stages = [self._by_role.get(role) for role in roles]
@@ -440,8 +445,8 @@ class Fleet:
             self._by_role[role].keep(found)
 
     def _on_change(self, replaced: bool = True) -> None:
-        """Wake waiting tasks, and report a change in the number of slots. The derived values are
-        discarded if replicas were `replaced`, which includes a change in their descriptions.
+        """Wake all waiting tasks, and report a change in the number of slots. If replicas were
+        `replaced`, which includes changes to their descriptions, all derived values are discarded.
         """
         if replaced:
             self._derived = _Derived()
@@ -458,8 +463,8 @@ class Fleet:
         return descriptions
 
     def _check_roles(self) -> None:
-        """Raise `FailedPrecondition` if the stages of the deployment differ from those of the
-        pipeline, or if `delivery` names an unknown edge.
+        """Raise `FailedPrecondition` if the deployment and the pipeline don't have the same stages,
+        or if `delivery` names an edge that doesn't exist.
         """
         edges = self.edges()
         roles = {r for e in edges for r in (e.producer, e.consumer) if r != CLIENT}
@@ -474,5 +479,7 @@ class Fleet:
 
 
 def _size(pool: Pool[Replica]) -> int:
-    """Return the number of slots, or of replicas if a replica does not report its slots."""
+    """Return the number of slots. If a replica doesn't report its slots, the number of replicas is
+    returned instead.
+    """
     return len(pool) if pool.unbounded else pool.slots

@@ -1,4 +1,4 @@
-"""Prometheus metrics of all replicas, which are computed at each scrape."""
+"""Prometheus metrics for all replicas. They are computed on each scrape."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from antiphon_gateway.metrics import PREFIX
 
 
 class FleetMetrics(Collector):
-    """Collects metrics from a fleet. Call it on the event loop that owns the fleet."""
+    """Collects metrics from a fleet. It must be called on the event loop that owns the fleet."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
     def collect(self) -> Iterator[Metric]:
-        """Return all current metrics. Every stage has the same series, even for events that have
-        not occurred yet.
+        """Return all current metrics. Every stage has the same series, including those for events
+        that haven't occurred yet.
         """
         stages = {stage.role: stage for stage in self._fleet}
         told = Counter((each.role, each.state) for each in self._fleet.endpoints)

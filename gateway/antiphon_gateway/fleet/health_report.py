@@ -1,4 +1,6 @@
-"""Reports whether the gateway can serve requests, for each stage and each output."""
+"""Reports whether the gateway can serve requests. There is a result for each stage and
+each output.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from antiphon_gateway.fleet.replicated_stage import ReplicatedStage
 
 
 class StageHealth(msgspec.Struct, frozen=True):
-    """The health of one stage: its address, whether it is ready, and if not, the reason.
+    """The health of one stage, with its address, whether it is ready, and the reason if it isn't.
 
-    If there are several replicas, `address` is the address of one of them. `replicas` is their
-    total number, and `serving` is how many of them are serving.
+    If the stage has several replicas, `address` is the address of one of them. `replicas` is the
+    total number of replicas, and `serving` is the number of those that are serving.
     """
 
     address: str | msgspec.UnsetType
@@ -25,10 +27,11 @@ class StageHealth(msgspec.Struct, frozen=True):
 
 
 class HealthReport(msgspec.Struct, frozen=True):
-    """The health of all stages. `reason` explains why the deployment is not ready.
+    """The health of all stages. `reason` explains why the deployment isn't ready.
 
-    `outputs` states for each output whether requests for it can be served, even if the deployment
-    as a whole is not ready. It is empty until a stage has reported the graph.
+    `outputs` states for each output whether requests for it can be served. This can be the case
+    even if the deployment as a whole isn't ready. `outputs` is empty until a stage has reported the
+    graph.
     """
 
     ready: bool
@@ -41,8 +44,8 @@ NOT_READY = "not ready; /health says why to those with an API key"
 
 
 def health_report(fleet: Fleet, *, detailed: bool = True) -> HealthReport:
-    """Return the current health. Addresses are only included if `detailed` is true, as are reasons,
-    because they may contain addresses.
+    """Return the current health. Addresses are included only if `detailed` is true. The same
+    applies to reasons, because they can contain addresses.
     """
     fault = fleet.fault()
     reason = "" if fault is None else fault.message
@@ -62,7 +65,7 @@ def _stage_health(stage: ReplicatedStage, *, detailed: bool) -> StageHealth:
 
 
 def _outputs(fleet: Fleet) -> dict[str, bool]:
-    """Return whether a request for each output could be served now."""
+    """Return for each output whether a request for it could currently be served."""
     if not fleet.descriptions:
         return {}
     names = [edge.name for edge in fleet.edges() if edge.consumer == CLIENT]

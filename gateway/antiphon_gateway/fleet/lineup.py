@@ -1,9 +1,9 @@
-"""Determines which stages a session needs, and where each of their output edges leads. This module
-performs no I/O.
+"""Determines which stages a session needs, and where their output edges lead. This module performs
+no I/O.
 
-All of this follows from the graph that the stages describe. An edge without a producer carries
-input from the client, and an edge without a consumer leads to the client. A session needs every
-stage from which a requested client edge can be reached.
+The result follows from the graph that the stages describe. An edge without a producer carries input
+from the client, and an edge without a consumer leads to the client. A session needs all stages from
+which a requested client edge can be reached.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Member:
 class Lineup:
     """The stages of a session, upstream first, and the graph that connects them.
 
-    Sessions on the same replicas share one object, so the properties are computed only once.
-    `names` contains aliases for voices, and `pacing` limits how far output may run ahead of its
+    Sessions on the same replicas share a single object, so the properties are computed only once.
+    `names` contains aliases for voices, and `pacing` limits how far output can run ahead of its
     consumer.
     """
 
@@ -74,8 +74,8 @@ class Lineup:
 
     @cached_property
     def makers(self) -> dict[str, str]:
-        """Maps each edge that leads to the client to the role that produces it. It includes edges
-        that were not requested.
+        """Maps each edge that leads to the client to the role that produces it. Edges that weren't
+        requested are included.
         """
         return {
             edge.name: edge.producer
@@ -91,19 +91,19 @@ class Lineup:
 
     @cached_property
     def terms(self) -> tuple[tuple[object, ...], ...]:
-        """The properties of the stages that affect how a request is prepared. Line-ups with equal
-        terms can use the same prepared request.
+        """The properties of the stages that affect how a request is prepared. If two line-ups have
+        equal terms, they can use the same prepared request.
         """
         return tuple(_terms(member) for member in self.members)
 
     @cached_property
     def sample_rate_hz(self) -> int:
-        """The sample rate of the generated audio in Hz, or 0 if audio was not requested."""
+        """The sample rate of the generated audio in Hz, or 0 if audio wasn't requested."""
         return self.producer(AUDIO).description.sample_rate_hz if AUDIO in self.outputs else 0
 
     def check_rate(self) -> None:
-        """Raise `FailedPrecondition` if audio was requested but the stage that generates it reports
-        no sample rate.
+        """Raise `FailedPrecondition` if audio was requested, but the stage that generates it
+        doesn't report a sample rate.
         """
         if AUDIO in self.outputs and not self.sample_rate_hz:
             role = self.makers[AUDIO]
@@ -114,8 +114,8 @@ class Lineup:
 
     @cached_property
     def samples_per_frame(self) -> int:
-        """The number of audio samples per codec frame. It is 0 if audio was not requested or has no
-        frames.
+        """The number of audio samples per codec frame. This is 0 if audio wasn't requested or has
+        no frames.
         """
         return self.producer(AUDIO).description.samples_per_frame if AUDIO in self.outputs else 0
 
@@ -129,8 +129,8 @@ class Lineup:
         return self.names.voice_aliases(self.voices)
 
     def choose_voice(self, name: str) -> str:
-        """Resolve the name or alias of a voice, and return it in lower case. If the name is empty,
-        it stays empty, and the stages use their default voice.
+        """Resolve the name or alias of a voice, and return the voice's name in lower case. An empty
+        name is returned as it is, in which case the stages use their default voice.
 
         Raises `InvalidArgument` if there is no such voice.
         """
@@ -163,12 +163,12 @@ class Lineup:
 
     @cached_property
     def windows(self) -> dict[str, int]:
-        """Maps each governed edge to its credit window, in positions.
+        """Maps each edge that is limited by credit to its window, in positions.
 
-        For audio that is sent to the client, the window has a fixed duration. For an edge to a
-        stage, it also has a fixed duration, which is converted to positions at the stage's codec
-        frame rate or the edge's rate. If neither rate is reported, the window is a fixed number of
-        positions. Other output to the client is not limited by credit.
+        For audio to the client, the window has a fixed duration. For an edge to a stage, it also
+        has a fixed duration, which is converted to positions using the stage's codec frame rate or
+        the edge's own rate. If neither is reported, the window is a fixed number of positions.
+        Other output to the client isn't limited by credit.
         """
         without = {e.name for e in self.edges if e.consumer == CLIENT} & self.outputs - {AUDIO}
         found: dict[str, int] = {}
@@ -195,9 +195,9 @@ class Lineup:
 
 def roles_for(edges: Edges, outputs: Iterable[str], model: str = "") -> tuple[str, ...]:
     """Return the roles that are needed to produce `outputs` for the client, upstream first. `model`
-    is only used in error messages.
+    is used only in error messages.
 
-    Raises `NotImplementedYet` if the pipeline does not produce one of the outputs.
+    Raises `NotImplementedYet` if the pipeline doesn't produce one of the outputs.
     """
     wanted = []
     for output in sorted(outputs):
@@ -221,8 +221,8 @@ def client_outputs(edges: Edges) -> frozenset[str]:
 
 
 def check_agreement(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> None:
-    """Raise `FailedPrecondition` if the stages have different pipelines or checkpoints, or if an
-    option has different kinds on different stages.
+    """Raise `FailedPrecondition` if the stages have different pipelines or checkpoints, or if the
+    kind of an option differs between stages.
     """
     kinds: dict[str, int] = {}
     for role, each in descriptions.items():
@@ -241,7 +241,7 @@ def check_agreement(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> N
 
 
 def _collect(edges: Edges, role: str, found: list[str], above: frozenset[str]) -> None:
-    """Append a role after all roles that it depends on."""
+    """Append a role, after all the roles that it depends on."""
     if role in found:
         return
     if role in above:
@@ -276,7 +276,7 @@ def _terms(member: Member) -> tuple[object, ...]:
 
 
 def _frame_rate_hz(member: Member) -> float:
-    """Return the number of codec frames per second of audio, or 0 if the stage has no codec
+    """Return the number of codec frames per second of audio. Returns 0 if the stage has no codec
     frames.
     """
     description = member.description

@@ -1,7 +1,7 @@
-"""Aliases for the served model and its voices. They are configured by the deployment, or are
-OpenAI's names.
+"""Aliases for the served model and its voices. They are either OpenAI's names or configured by the
+deployment.
 
-Many programs have OpenAI's names such as `whisper-1` or `alloy` built in.
+OpenAI's names, such as `whisper-1` or `alloy`, are built into many programs.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ OPENAI_MODELS = (
 )
 """OpenAI's models for speech and images, and the default chat models of voice frameworks.
 
-A name that ends in a date, such as `gpt-4o-mini-tts-2025-12-15`, denotes a snapshot. Snapshots are
-accepted but not listed.
+A name that ends in a date, such as `gpt-4o-mini-tts-2025-12-15`, refers to a snapshot. Snapshots
+are accepted, but they aren't listed.
 """
 _SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
 OPENAI_VOICES = (
@@ -68,16 +68,16 @@ OPENAI_VOICES = (
     "cedar",
     "marin",
 )
-"""OpenAI's voices, in the order in which they are assigned to the checkpoint's voices. Append new
-names at the end, so that existing assignments do not change.
+"""OpenAI's voices, in the order in which they are assigned to the checkpoint's voices. New names
+must be appended at the end. Otherwise, existing assignments would change.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Aliases for the served model and its voices. `models` contains additional names of the model.
-    `voices` maps additional names to voices. If `openai_voices` is true, OpenAI's voice names are
-    aliases as well.
+    """Aliases for the served model and its voices. `models` contains additional names for the
+    model, and `voices` maps additional names to voices. If `openai_voices` is true, OpenAI's voice
+    names are aliases, too.
     """
 
     models: tuple[str, ...] = ()
@@ -85,8 +85,8 @@ class Names:
     openai_voices: bool = False
 
     def has_model(self, name: str) -> bool:
-        """Return whether the name is an alias of the model, or a snapshot of such an alias from
-        OpenAI.
+        """Return whether the name is an alias of the model, or OpenAI's name for a snapshot of such
+        an alias.
         """
         if name in self.models:
             return True
@@ -96,8 +96,8 @@ class Names:
     def voice_aliases(self, voices: Sequence[str]) -> dict[str, str]:
         """Return a mapping from aliases, in lower case, to the checkpoint's voices.
 
-        If an alias has the same name as one of the checkpoint's voices, it is ignored. If the
-        checkpoint has no voices, OpenAI's names map to an empty string.
+        If an alias has the same name as one of the checkpoint's voices, the alias is ignored. If
+        the checkpoint has no voices, OpenAI's names map to an empty string.
         """
         aliases: dict[str, str] = {}
         if self.openai_voices:
@@ -113,7 +113,7 @@ NO_OTHER_NAMES = Names()
 
 
 def names_of(config: GatewayConfig) -> Names:
-    """Return the aliases that a deployment configures."""
+    """Return the aliases that are configured in a deployment."""
     preset = OPENAI_MODELS if config.names.openai_names else ()
     models = tuple(dict.fromkeys((*config.names.model_aliases, *preset)))
     return Names(models, config.names.voice_aliases, config.names.openai_names)

@@ -1,10 +1,10 @@
 """Stops sending new sessions to replicas that keep failing. This module performs no I/O.
 
-A replica that fails immediately always has free slots, and would therefore look like the best
-choice. After several consecutive failures, a replica is ejected, for longer each time. It then
+A replica that fails immediately always has free slots, so it would look like the best choice. After
+several failures in a row, a replica is ejected, for a longer time each time this happens. It then
 receives a single trial session, and returns to service if that session succeeds. At most half of a
-role's replicas are ejected at a time. If most of them fail, the cause is probably elsewhere, and
-ejecting them would overload the rest. Sessions that began before an ejection do not count.
+role's replicas are ejected at a time. If most of them are failing, the cause is probably elsewhere,
+and ejecting them would only overload the rest. Sessions that began before an ejection don't count.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Key = TypeVar("Key", bound=Hashable)
 class _Record:
     failures: int = 0
     ejections: int = 0
-    # The time at which an ejection ends. It is infinite while a trial session is running.
+    # When an ejection ends. This is infinite while a trial session is running.
     until: float | None = None
-    # Whether the replica may receive, or has received, a trial session, and the number of that
-    # session.
+    # Whether the replica is allowed a trial session or has already received one, and the number of
+    # that session.
     on_trial: bool = False
     trial: int | None = None
 
@@ -33,9 +33,9 @@ class _Record:
 class Outliers(Generic[Key]):
     """Tracks the outliers of one role.
 
-    After `failures` consecutive failures, a replica is ejected for `first_s` seconds. This time
-    doubles with each further ejection, up to `longest_s`. Methods that record an event return
-    whether the replica's eligibility has changed.
+    After `failures` failures in a row, a replica is ejected for `first_s` seconds. This time
+    doubles with each further ejection, up to `longest_s` seconds. Methods that record an event
+    return whether the replica's eligibility has changed.
     """
 
     def __init__(self, *, failures: int, first_s: float, longest_s: float) -> None:
@@ -48,18 +48,19 @@ class Outliers(Generic[Key]):
 
     @property
     def out(self) -> int:
-        """The number of replicas that are ejected or on trial."""
+        """The number of replicas that are currently ejected or on trial."""
         return sum(each.until is not None or each.on_trial for each in self._records.values())
 
     def is_out(self, key: Key) -> bool:
-        """Return whether the replica may not receive sessions at the moment."""
+        """Return whether the replica currently can't receive sessions."""
         record = self._records.get(key)
         return record is not None and record.until is not None
 
     def picked(self, key: Key) -> int | None:
-        """Record that a replica receives a session. If it is a trial session, return its number.
+        """Record that a replica receives a session. If it is a trial session, its number is
+        returned.
 
-        A replica on trial receives no other session until this one has a result.
+        A replica on trial receives no other sessions until the result of this one is known.
         """
         record = self._records.get(key)
         if record is None or not record.on_trial or record.until is not None:
@@ -69,7 +70,7 @@ class Outliers(Generic[Key]):
 
     def failed(self, key: Key, known: int, now: float, trial: int | None = None) -> bool:
         """Record that a session has failed on the replica. `known` is the number of serving
-        replicas, including ejected ones.
+        replicas. Ejected replicas are included.
         """
         record = self._records.setdefault(key, _Record())
         if not _may_tell(record, trial):
@@ -96,9 +97,7 @@ class Outliers(Generic[Key]):
         return was_out
 
     def undecided(self, key: Key, trial: int | None) -> bool:
-        """Record that the trial session has ended without a result. Another trial session may
-        follow.
-        """
+        """Record that the trial session has ended without a result. There may be another one."""
         record = self._records.get(key)
         if record is None or trial is None or record.trial != trial:
             return False
@@ -106,10 +105,10 @@ class Outliers(Generic[Key]):
         return True
 
     def let_back(self, known: Collection[Key]) -> list[Key]:
-        """Return replicas to service until at most half of the serving replicas are ejected.
+        """Return replicas to service until no more than half of the serving replicas are ejected.
 
-        Replicas whose ejection has expired return first. A single further failure ejects a replica
-        again, if the limit allows it.
+        Replicas whose ejection has expired are returned first. After that, a single failure is
+        enough to eject a replica again, if the limit permits it.
         """
         out = [key for key in known if self._is_known_bad(key)]
         out.sort(key=lambda key: self._records[key].until or 0.0)
@@ -124,11 +123,11 @@ class Outliers(Generic[Key]):
         return record is not None and (record.until is not None or record.on_trial)
 
     def forget(self, key: Key) -> None:
-        """Remove a replica that is gone or was restarted."""
+        """Remove a replica that is gone or has been restarted."""
         self._records.pop(key, None)
 
     def pass_time(self, now: float) -> list[Key]:
-        """End the ejections that have expired, and return the replicas that may now receive a trial
+        """End all ejections that have expired, and return the replicas that may now receive a trial
         session.
         """
         due = [k for k, r in self._records.items() if r.until is not None and r.until <= now]
@@ -137,16 +136,14 @@ class Outliers(Generic[Key]):
         return due
 
     def next_deadline(self) -> float | None:
-        """Return the time of the next call to `pass_time`, or None if no ejection is due to
-        expire.
-        """
+        """Return when to call `pass_time` next, or None if no ejection will expire."""
         moments = [r.until for r in self._records.values() if r.until not in (None, math.inf)]
         return min((each for each in moments if each is not None), default=None)
 
 
 def _may_tell(record: _Record, trial: int | None) -> bool:
-    """Return whether the result of a session counts. If the replica is ejected or on trial, only
-    the trial session does.
+    """Return whether the result of a session counts. For a replica that is ejected or on trial,
+    only the result of the trial session counts.
     """
     if record.on_trial:
         return trial is not None and trial == record.trial

@@ -1,10 +1,10 @@
-"""Chooses the replica for a session by the power of two choices, with a preference for proximity.
-This module performs no I/O.
+"""Chooses the replica for a session by the power of two choices, with a preference for replicas
+that are close by. This module performs no I/O.
 
-Two candidates are drawn at random, and the less loaded one is chosen. If some candidates are close
-to the session's other stages, one of the two is drawn from these. The closer one is then chosen
-unless its load is higher by more than `CLOSE`. The time that this takes does not depend on the
-number of replicas.
+Two candidates are drawn at random, and the one with the lower load is chosen. If some candidates
+are close to the session's other stages, one of the two is drawn from among these. It is then chosen
+unless its load is higher by more than `CLOSE`. The time this takes doesn't depend on the number of
+replicas.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 CLOSE = 0.15
-"""Two loads that differ by no more than this fraction of the slots are treated as equal."""
+"""Two loads are considered equal if they differ by no more than this fraction of the slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The location of a replica. Unknown parts are empty.
+    """Where a replica is located. Parts that aren't known are empty.
 
     Processes on the same host can use shared memory, if it is enabled. The network path is shortest
     within a pod or node, and traffic is cheapest within a zone.
@@ -35,7 +35,7 @@ class Location:
 
     @property
     def places(self) -> tuple[tuple[int, str], ...]:
-        """The places that contain the replica, narrowest first. Each has a rank, which is the
+        """The places that contain the replica, with the narrowest first. The rank of a place is the
         nearness of two replicas that share it.
         """
         named = ((4, self.host), (3, self.pod), (2, self.node), (1, self.zone))
@@ -43,8 +43,8 @@ class Location:
 
 
 def nearness(location: Location, others: Iterable[Location]) -> int:
-    """Return the nearness of a location to the nearest of the others, or 0 if they share no known
-    place.
+    """Return the nearness of a location to the closest of the other locations. Returns 0 if they
+    have no known place in common.
     """
     places = set(location.places)
     shared = (place[0] for each in others for place in each.places if place in places)
@@ -55,11 +55,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class PickReason(enum.StrEnum):
-    """The reason why a replica was chosen.
+    """Why a replica was chosen.
 
-    With `only`, there was no alternative. With `load`, the replica was less loaded. With `near`, it
-    was close to the session's other stages. With `sticky`, it served the previous turn of the
-    session. With `detour`, another replica of the stage had refused the session.
+    With `only`, there was no alternative. With `load`, the replica had a lower load. With `near`,
+    it was close to the session's other stages. With `sticky`, it served the session's previous
+    turn. With `detour`, another replica of the stage had refused the session.
     """
 
     ONLY = "only"
@@ -77,8 +77,8 @@ class Pick(NamedTuple, Generic[Key]):
 
 
 class IndexedSet(Generic[Key]):
-    """A set whose members are numbered, so that one can be drawn at random. All operations take
-    constant time.
+    """A set with numbered members, which makes it possible to draw one of them at random. All
+    operations take constant time.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class IndexedSet(Generic[Key]):
             self._members.append(member)
 
     def discard(self, member: Key) -> None:
-        """Remove a member. The member with the highest number takes over its number."""
+        """Remove a member. Its number is taken over by the member with the highest number."""
         number = self._numbers.pop(member, None)
         if number is None:
             return
@@ -111,7 +111,7 @@ class IndexedSet(Generic[Key]):
 class Pool(Generic[Key]):
     """The replicas of one role and build that are available for sessions.
 
-    `load` returns the fraction of a replica's slots that are currently in use.
+    `load` returns what fraction of a replica's slots is currently in use.
     """
 
     def __init__(self, load: Callable[[Key], float]) -> None:
@@ -135,13 +135,13 @@ class Pool(Generic[Key]):
         return self._untold > 0
 
     def first(self) -> Key:
-        """Return a replica, which stays the same until it is removed. The pool must not be
-        empty.
+        """Return a replica. It is always the same one until that replica is removed. The pool must
+        not be empty.
         """
         return self._all[0]
 
     def add(self, key: Key, location: Location, slots: int) -> None:
-        """Add a replica. Pass 0 as `slots` if it does not report its slots."""
+        """Add a replica. If it doesn't report its slots, `slots` is 0."""
         self.discard(key)
         self._all.add(key)
         self._locations[key], self._slots[key] = location, slots
@@ -165,7 +165,7 @@ class Pool(Generic[Key]):
                 del self._by_place[place]
 
     def has_besides(self, avoided: Collection[Key]) -> bool:
-        """Return whether the pool has a replica that is not in `avoided`."""
+        """Return whether the pool contains a replica that isn't in `avoided`."""
         return len(self) > len(avoided) or len(self) > sum(each in self for each in avoided)
 
     def pick(
@@ -174,8 +174,8 @@ class Pool(Generic[Key]):
         near: Sequence[Location] = (),
         avoided: Collection[Key] = (),
     ) -> Pick[Key] | None:
-        """Choose a replica for a session whose other stages are at `near`. Returns None if there is
-        no candidate.
+        """Choose a replica for a session whose other stages are located at `near`. Returns None if
+        there are no candidates.
         """
         second = _draw(self._all, generator, avoided)
         if second is None:
@@ -190,7 +190,7 @@ class Pool(Generic[Key]):
     def _nearest(
         self, generator: random.Random, near: Sequence[Location], avoided: Collection[Key]
     ) -> Key | None:
-        """Return a random replica among those that share the narrowest place with the other
+        """Return a random replica from those that share the narrowest possible place with the other
         stages.
         """
         wanted = sorted({place for each in near for place in each.places}, reverse=True)
@@ -214,8 +214,8 @@ class Pool(Generic[Key]):
 def _draw(
     members: IndexedSet[Key], generator: random.Random, avoided: Collection[Key]
 ) -> Key | None:
-    """Return a random member. If it is in `avoided`, return the next one by number that is not, or
-    None if there is none.
+    """Return a random member. If that member is in `avoided`, the next one by number that isn't is
+    returned. Returns None if all of them are.
     """
     count = len(members)
     start = int(generator.random() * count)

@@ -1,8 +1,8 @@
-"""The gateway's view of a single stage process: its channel, health and load.
+"""A single stage process from the gateway's point of view, with its channel, health and load.
 
-`antiphon_gateway.fleet.replica_watch` keeps it up to date. A stage that reports NOT_SERVING keeps
-its running requests, because it may be draining. Its load arrives on a separate stream. If that
-stream is unavailable, only the sessions of this gateway are counted.
+It is kept up to date by `antiphon_gateway.fleet.replica_watch`. A stage that reports NOT_SERVING
+keeps its running requests, because it may be draining. The load is received on a separate stream.
+If that stream isn't available, only this gateway's own sessions are counted.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ log = logging.getLogger("gateway.stages")
 
 STREAM_WINDOW_BYTES = 1 << 20
 CLOSING_S = 5.0
-"""The time in seconds that calls on an abandoned connection have to complete."""
+"""How many seconds calls on an abandoned connection have to complete."""
 Lost = Callable[[Unavailable], None]
 ReplicaState = Literal["ready", "starting", "draining", "ejected", "away"]
 """The state of a replica.
 
-A `ready` replica accepts sessions, and a `starting` one has not served yet. A `draining` one
-completes its running sessions or has already gone. An `ejected` one receives no sessions, because
-sessions on it have failed. An `away` one has served before, but is not serving now.
+`ready`: It accepts sessions. `starting`: It hasn't served yet. `draining`: It is completing its
+running sessions, or is already gone. `ejected`: It receives no sessions, because sessions on it
+have failed. `away`: It has served before, but isn't serving now.
 """
 STATES: tuple[ReplicaState, ...] = get_args(ReplicaState)
 
@@ -50,7 +50,7 @@ class Replica:
     """The state of a single stage process. `changed` is called whenever its eligibility or its
     sessions change.
 
-    `endpoint` is reported by discovery. Another replica may use the same address later. If the
+    `endpoint` is reported by discovery. Its address may later be used by another replica. When the
     process restarts, its `boot_id` changes.
     """
 
@@ -63,28 +63,29 @@ class Replica:
     ) -> None:
         self.endpoint = endpoint
         self.role, self.address = endpoint.role, endpoint.address
-        # The segments of this gateway that hold or have requested a slot here, and the sessions
-        # that may open more segments.
+        # This gateway's segments that hold or have requested a slot on this replica, and the
+        # sessions that may open more segments.
         self.segments = self.sessions = 0
-        # Whether the replica may receive sessions. Its stage decides this, and also considers
-        # failed sessions.
+        # Whether the replica may receive sessions. This is decided by its stage, which also takes
+        # failed sessions into account.
         self.placed = False
-        # Set once discovery no longer reports the replica. Its running sessions continue.
+        # Set when discovery no longer reports the replica. Sessions that are already running
+        # continue.
         self.gone = False
-        # The latest load report, or None if the load cannot be read.
+        # The latest load report, or None if the load can't be read.
         self.reported: stage_pb2.StageLoad | None = None
-        # The number of session messages and load reports that were read as soon as they arrived.
+        # How many session messages and load reports were read as soon as they arrived.
         self.outputs = self.reports = 0
-        # The time at which the latest load report was read, on the clock of `time.monotonic`.
+        # When the latest load report was read, on the clock of `time.monotonic`.
         self.reported_at = -math.inf
         self.description: stage_pb2.DescribeResponse | None = None
-        # The latest description, which is kept while the replica is down.
+        # The latest description. It is kept while the replica is down.
         self.told: stage_pb2.DescribeResponse | None = None
         self.reason = "not reached yet"
         self._config = config
         self._changed = changed
         self._holders: set[Lost] = set()
-        # Called, possibly more than once, when the replica no longer accepts sessions.
+        # Called when the replica stops accepting sessions, possibly more than once.
         self.on_leaving: set[Callable[[], None]] = set()
         self._tls = tls
         # Channels that have been abandoned and are being closed.
@@ -92,8 +93,8 @@ class Replica:
 
     @cached_property
     def channel(self) -> grpc.aio.Channel:
-        """The channel to the process. It is created on first use, because this takes time and
-        discovery may report a thousand replicas at once.
+        """The channel to the process. It is created on first use. This takes time, and discovery
+        may report a thousand replicas at once.
         """
         options = _channel_options(self._config.health.reconnect_s)
         return open_channel(self._tls, self.address, self.role, options)
@@ -114,12 +115,12 @@ class Replica:
 
     @property
     def ready(self) -> bool:
-        """Whether the replica is serving and has sent its description."""
+        """Whether the replica is serving and has described itself."""
         return self.description is not None
 
     @property
     def draining(self) -> bool:
-        """Whether the replica is finishing its sessions and accepts no new ones."""
+        """Whether the replica is only finishing its current sessions."""
         told = self.reported is not None and self.reported.draining
         return told or self.endpoint.terminating
 
@@ -132,12 +133,14 @@ class Replica:
 
     @property
     def busy(self) -> bool:
-        """Whether the process reports that a slot is in use, by any gateway."""
+        """Whether the process reports that any gateway is using a slot."""
         return self.reported is not None and self.reported.open_segments > 0
 
     @property
     def idle(self) -> bool:
-        """Whether the process has no sessions, according to its reports and to this gateway."""
+        """Whether the process has no sessions, both according to its own reports and according to
+        this gateway.
+        """
         reported = self.reported
         return not self.segments and reported is not None and not reported.open_sessions
 
@@ -153,9 +156,9 @@ class Replica:
 
     @property
     def load(self) -> float:
-        """The load as a fraction of the slots. It is the sum of the segments of this gateway and
-        the segments that the replica reports. Some segments may be counted twice, but this affects
-        all replicas equally.
+        """The load as a fraction of the slots. It is the sum of this gateway's own segments and the
+        segments that the replica reports. Some segments may be counted twice, but this affects all
+        replicas equally.
         """
         reported, slots = 0, 0
         if self.reported is not None:
@@ -166,15 +169,15 @@ class Replica:
 
     @property
     def is_full(self) -> bool:
-        """Whether no slot is free, according to this gateway or to the replica."""
+        """Whether no slot is free, either according to this gateway or according to the replica."""
         slots = self.told.slots if self.told is not None else 0
         taken = self.reported.open_segments if self.reported is not None else 0
         return max(self.segments, taken) >= max(slots, 1)
 
     @property
     def signs(self) -> tuple[int, int]:
-        """The counters `outputs` and `reports`. At least one of them grows while the replica is
-        alive.
+        """The counters `outputs` and `reports`. As long as the replica is alive, at least one of
+        them increases.
         """
         return self.outputs, self.reports
 
@@ -186,7 +189,7 @@ class Replica:
         return Location(host, place.uid, place.node, place.zone)
 
     def moved(self, endpoint: Endpoint) -> None:
-        """Apply a change of the endpoint that discovery has reported."""
+        """Apply a change to the endpoint reported by discovery."""
         self.endpoint = endpoint
         self._tell()
 
@@ -214,7 +217,7 @@ class Replica:
         self._holders.discard(lost)
 
     def _tell(self) -> None:
-        """Report a change. An error in a callback is logged, so that it does not end the
+        """Report a change. If a callback raises an error, it is logged, so that it can't end the
         monitoring.
         """
         try:
@@ -236,16 +239,16 @@ class Replica:
             self.__dict__.pop(made_with_it, None)
 
     def misread(self, channel: grpc.aio.Channel, failure: grpc.aio.AioRpcError) -> None:
-        """Abandon the connection of a call that failed because the server did not understand its
-        headers.
+        """Abandon the connection of a call that failed because the server couldn't make sense of
+        its headers.
 
         A byte in the method name or in a header may have been corrupted in transit. HTTP/2 caches
-        headers for the lifetime of a connection, so every later call would fail as well.
+        headers for as long as the connection exists, so every later call would fail, too.
         """
         unknown = failure.code() is grpc.StatusCode.UNIMPLEMENTED
         # gRPC's error message for an invalid header.
         illegal = "Illegal header" in (failure.details() or "")
-        # Another call may already have abandoned the connection.
+        # Another call may have abandoned the connection already.
         if (unknown or illegal) and not is_typed(failure) and channel is self.channel:
             log.warning(
                 "stage %s at %s: a call was misread (%s): connecting again",
@@ -256,11 +259,11 @@ class Replica:
             self.open_anew()
 
     async def close(self) -> None:
-        """Close all channels. No calls may be running."""
+        """Close all channels. There must not be any running calls."""
         await asyncio.gather(self.channel.close(), *self._closing)
 
     def take_load(self, load: stage_pb2.StageLoad | None) -> None:
-        """Apply a load report. Pass None if there are no reports."""
+        """Apply a load report, or None if there are no reports any more."""
         drained, busy = self.draining, self.busy
         self.reported = load
         if load is not None:
@@ -270,8 +273,8 @@ class Replica:
             self._tell()
 
     def rise(self, description: stage_pb2.DescribeResponse) -> None:
-        """Record that the replica is serving, along with its description. This is logged if the
-        replica was not ready or its process is new.
+        """Record that the replica is serving, and store its description. This is logged if the
+        replica wasn't ready or its process is new.
         """
         if not self.ready or self.boot_id != description.boot_id:
             log.info("stage %s at %s is ready", self.role, self.address)
@@ -280,8 +283,8 @@ class Replica:
         self._tell()
 
     def fall(self, reason: str, *, may_be_starting: bool = False) -> None:
-        """Record that the replica is not serving. This is logged as a warning, unless the replica
-        has never served and may still be starting.
+        """Record that the replica isn't serving. This is logged as a warning unless the replica has
+        never served, in which case it may still be starting.
         """
         if reason != self.reason:
             if may_be_starting and self.told is None:
@@ -302,11 +305,11 @@ class Replica:
 
 
 def _channel_options(reconnect_s: float) -> list[tuple[str, int]]:
-    """Return the common channel options, with the reconnect interval of the deployment."""
+    """Return the common channel options together with the deployment's reconnect interval."""
     options = dict(CHANNEL_OPTIONS)
     options["grpc.keepalive_time_ms"] = WATCHED_KEEPALIVE_MS
-    # Bandwidth probes would send a reply to every message. Without them, each stream has a fixed
-    # window.
+    # With bandwidth probes, a reply would be sent for every message. Without them, each stream has
+    # a fixed window.
     options["grpc.http2.bdp_probe"] = 0
     options["grpc.http2.lookahead_bytes"] = STREAM_WINDOW_BYTES
     options["grpc.max_reconnect_backoff_ms"] = max(100, round(reconnect_s * 1000))

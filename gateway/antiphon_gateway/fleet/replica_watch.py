@@ -51,11 +51,11 @@ log = logging.getLogger("gateway.stages")
 DESCRIBE_TIMEOUT_S = 5.0
 CONTRADICTIONS_TO_DOUBT = 2
 LOAD_SILENT_S = 10.0
-"""The load stream is reopened if it is silent for this many seconds. A stage reports its load much
-more often than this, even if it has not changed.
+"""If the load stream has been silent for this many seconds, it is reopened. Stages report their
+load much more often, even if it hasn't changed.
 """
 WORTH_A_WORD_S = 0.5
-"""A delay of the event loop is logged if it exceeds this many seconds."""
+"""If the event loop is delayed by more than this many seconds, the delay is logged."""
 Serving = health_pb2.HealthCheckResponse.ServingStatus
 
 
@@ -74,7 +74,7 @@ class ReplicaWatch:
         self._silent = f"it has not answered a probe within {config.health.probe_timeout_s:g} s"
 
     async def run(self) -> None:
-        """Monitor the replica until cancelled. Cancelling leaves the channel open."""
+        """Monitor the replica until cancelled. The channel stays open when this is cancelled."""
         reached = True
         while True:
             channel = self._replica.channel
@@ -96,14 +96,14 @@ class ReplicaWatch:
             if misread is not None:
                 self._replica.misread(channel, misread)
             if not reached and self._tls is not None:
-                # A channel keeps using the certificate that it was opened with, which may have
-                # expired.
+                # A channel keeps using the certificate with which it was opened. That certificate
+                # may have expired.
                 reached = True
                 self._replica.open_anew()
 
     async def _follow_health(self, *, wait_for_ready: bool) -> None:
-        """Follow the health stream until it ends, and send probes at the same time. Raises the
-        error that ended either.
+        """Follow the health stream until it ends, while sending probes. Raises the error that ended
+        either of them.
         """
         follow = asyncio.create_task(self._follow_stream(wait_for_ready=wait_for_ready))
         either = (follow, asyncio.create_task(self._probe()))
@@ -144,7 +144,7 @@ class ReplicaWatch:
             self._replica.take_load(None)
 
     async def _follow_load(self) -> None:
-        """Read the replica's load reports until the health stream ends."""
+        """Read the replica's load reports until its health stream ends."""
         replica, loop = self._replica, asyncio.get_running_loop()
         while True:
             try:
@@ -166,8 +166,8 @@ class ReplicaWatch:
             await asyncio.sleep(self._config.health.reconnect_s)
 
     async def _probe(self) -> None:
-        """Probe the stage, and compare the answers with its health stream. A silent stage is probed
-        at regular intervals, and other stages only rarely.
+        """Probe the stage, and compare its answers with its health stream. A stage that is silent
+        is probed at regular intervals, and any other stage only rarely.
 
         Raises `Unavailable` if the stage is lost, or if its answers contradict its health stream.
         """
@@ -192,8 +192,8 @@ class ReplicaWatch:
             if wait_s:
                 continue
             wait_s = health.probe_interval_s
-            # If this task was not scheduled in time, the gateway may not have read the latest
-            # reports yet.
+            # If this task wasn't scheduled in time, there may be reports that the gateway hasn't
+            # read yet.
             overdue_s = 0.0 if is_late else schedule.overdue_s(now, replica.reported_at)
             serves = await self._ask(detector, overdue_s)
             if serves is None:
@@ -206,11 +206,11 @@ class ReplicaWatch:
                 schedule.confirmed(time.monotonic())
 
     async def _ask(self, detector: FailureDetector, overdue_s: float) -> bool | None:
-        """Probe until an answer arrives. Returns whether the answer is SERVING, or None if a probe
-        failed.
+        """Send probes until there is an answer. Returns whether the answer is SERVING, or None if a
+        probe failed.
 
-        If the stage is silent, a second probe is sent in case the first was lost. An answer to
-        either of them counts. Raises `Unavailable` if the stage is lost.
+        If the stage is silent, it is probed a second time in case the first probe was lost. An
+        answer to either probe counts. Raises `Unavailable` if the stage is lost.
         """
         probes: deque[asyncio.Task[bool | str]] = deque(maxlen=MISSES_TO_LOSE)
         try:
@@ -247,8 +247,8 @@ class ReplicaWatch:
             await asyncio.gather(*probes, return_exceptions=True)
 
     async def _wait(self, probes: Iterable[asyncio.Task[bool | str]], slice_s: float) -> float:
-        """Wait for an answer or until the time is up. Returns by how many seconds the wait ended
-        late.
+        """Wait until there is an answer or the time is up. Returns how late the wait ended, in
+        seconds.
         """
         loop = asyncio.get_running_loop()
         due = loop.time() + slice_s
@@ -266,9 +266,9 @@ class ReplicaWatch:
         return outputs != self._replica.outputs, reports != self._replica.reports
 
     def _miss(self, verdict: Liveness, reason: str, misses: int) -> None:
-        """Handle a probe that was not answered. Raises `Unavailable` if the stage is lost."""
+        """Handle a probe that wasn't answered. Raises `Unavailable` if the stage is lost."""
         log.info("stage %s did not answer a probe: %s", self._replica.role, reason)
-        # A process that is still importing its libraries responds late.
+        # While a process is still importing its libraries, it is slow to respond.
         self._replica.fall(reason, may_be_starting=True)
         if verdict is Liveness.LOST:
             self._replica.lose(f"{reason}, {misses} times in a row")
@@ -276,9 +276,9 @@ class ReplicaWatch:
             raise Unavailable(reason)
 
     async def _answer(self) -> bool | str:
-        """Send a probe. Returns whether the answer is SERVING, or the reason if there is no answer.
+        """Send a probe. Returns whether the answer is SERVING, or why there is no answer.
 
-        If the answer arrives and the health stream reports SERVING, the replica becomes ready
+        If there is an answer and the health stream reports SERVING, the replica becomes ready
         again.
         """
         check = self._replica.channel.unary_unary(
@@ -290,7 +290,7 @@ class ReplicaWatch:
             told = await check(health_pb2.HealthCheckRequest())
             if self._says_serving and not self._replica.ready:
                 description = await self._describe()
-                # The health stream may have changed its status in the meantime.
+                # The health stream may have reported a different status in the meantime.
                 if self._says_serving:
                     self._replica.rise(description)
         except grpc.aio.AioRpcError as failure:
@@ -314,15 +314,15 @@ class ReplicaWatch:
 
 
 def _name_of(status: int) -> str:
-    """Return the name of a serving status. A stage of a different version may use a status that is
-    unknown here.
+    """Return the name of a serving status. A stage with a different version may use a status that
+    isn't known here.
     """
     return Serving.Name(status) if status in Serving.values() else f"in the unknown state {status}"
 
 
 def _does_not_listen(failure: grpc.aio.AioRpcError) -> bool:
-    """Return whether the failure may mean that the server is not listening yet. A failed TLS
-    handshake has the same code, but is excluded.
+    """Return whether the failure may mean that the server isn't listening yet. A failed TLS
+    handshake has the same error code, but it isn't included.
     """
     unreachable = failure.code() is grpc.StatusCode.UNAVAILABLE and not is_typed(failure)
     return unreachable and "handshake" not in (failure.details() or "").lower()

@@ -1,4 +1,4 @@
-"""All replicas of one stage: which ones exist, which are available, and which have failed."""
+"""All replicas of one stage, including those that aren't available or have failed."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ log = logging.getLogger("gateway.stages")
 
 RETRY_AFTER_S = 1.0
 AT_ONCE = 32
-"""The number of replicas whose channels are opened or closed in one iteration of the event loop.
-This takes a few milliseconds.
+"""How many replicas' channels are opened or closed in one iteration of the event loop. This takes a
+few milliseconds.
 """
 
 
 class Build(NamedTuple):
-    """The properties that all stages of a session must have in common."""
+    """The properties that must be the same for all stages of a session."""
 
     pipeline: str
     checkpoint_fingerprint: str
 
 
 class _Standing(NamedTuple):
-    """The properties that determine the pool of a replica."""
+    """The properties that determine to which pool a replica belongs."""
 
     described: stage_pb2.DescribeResponse | None
     eligible: bool
@@ -43,11 +43,11 @@ class _Standing(NamedTuple):
 
 
 class ReplicatedStage:
-    """The replicas of `role`. Each one is monitored from its discovery until it is gone and its
-    last session has ended.
+    """The replicas of `role`. Each replica is monitored from the time it is discovered until it is
+    gone and its last session has ended.
 
-    `changed` is called after each change. Its argument is true if the set of available replicas or
-    a description has changed, and false if only the load has changed.
+    `changed` is called after each change. Its argument is true if a description or the set of
+    available replicas has changed, and false if only the load has changed.
     """
 
     def __init__(
@@ -68,8 +68,7 @@ class ReplicatedStage:
         self._endings: set[asyncio.Task[None]] = set()
         self._pools: dict[Build, Pool[Replica]] = {}
         self._placed: dict[Replica, Build] = {}
-        # The properties that determined the pool of each replica, and whether any of them has
-        # changed.
+        # The properties that determined each replica's pool, and whether any of them have changed.
         self._standing: dict[Replica, _Standing] = {}
         self._replaced = False
         self._boots: dict[Replica, str] = {}
@@ -79,12 +78,12 @@ class ReplicatedStage:
             longest_s=config.health.max_eject_s,
         )
         self._timer: asyncio.TimerHandle | None = None
-        # This is False while a report from discovery is being applied, which may contain many
+        # False while a report from discovery is being applied, because it may contain many
         # replicas.
         self._settled = True
-        # Totals since the start: the sessions by reason for the choice of the replica, the replicas
-        # that began to drain, and the requests that a replica refused before it sent any part of
-        # the answer.
+        # Totals since the start. They count sessions by the reason for choosing their replica,
+        # replicas that started to drain, and requests that a replica refused before it had sent any
+        # part of the answer.
         self.picks: Counter[PickReason] = Counter()
         self.drains = 0
         self.refusals = Counter({ErrorCode.RESOURCE_EXHAUSTED: 0, ErrorCode.UNAVAILABLE: 0})
@@ -117,14 +116,14 @@ class ReplicatedStage:
 
     @property
     def address(self) -> str:
-        """The address of one of the replicas. It does not change while that replica exists, and is
-        empty if there are no replicas.
+        """The address of one of the replicas. It stays the same for as long as that replica exists.
+        If there are no replicas, it is empty.
         """
         return next((each.address for each in self), "")
 
     @property
     def reason(self) -> str:
-        """The reason why no replica is available, or an empty string if one is."""
+        """Why no replica is available. If one is available, this is an empty string."""
         if self.ready:
             return ""
         reasons = (each.reason or "it finishes what it has, and stops" for each in self)
@@ -141,10 +140,10 @@ class ReplicatedStage:
 
     @property
     def slots(self) -> int | None:
-        """The total number of slots of the available replicas, plus the slots that this gateway
+        """The total number of slots on the available replicas, plus the slots that this gateway
         still holds on other replicas.
 
-        It is 0 if a replica does not report its slots, and None if no replica is available.
+        This is 0 if a replica doesn't report its slots, and None if no replica is available.
         """
         if not self._pools:
             return None
@@ -154,8 +153,8 @@ class ReplicatedStage:
         return sum(pool.slots for pool in self._pools.values()) + held
 
     def representative(self, build: Build | None) -> Replica | None:
-        """Return an available replica, preferably of the given build. Returns None if no replica is
-        available.
+        """Return an available replica, if possible with the given build. Returns None if no replica
+        is available.
         """
         pool = self._pools.get(build) if build is not None else None
         pool = pool or next(iter(self._pools.values()), None)
@@ -183,16 +182,16 @@ class ReplicatedStage:
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """The addresses of ready replicas whose load this gateway cannot read.
+        """The addresses of ready replicas whose load this gateway can't read.
 
-        Other gateways may be using these replicas. A replica that is not ready is left out, because
-        it has just started or is down for every gateway.
+        Other gateways may be using them. Replicas that aren't ready are left out, because they have
+        only just started, or are down for every gateway.
         """
         places = (each.endpoint for each in self if each.reported is None)
         return tuple(each.address for each in places if each.state == "ready")
 
     def _unplaced(self) -> Iterator[Replica]:
-        """Return the replicas that may still have sessions but accept no new ones."""
+        """Return the replicas that accept no new sessions but may still have some."""
         if len(self._placed) == len(self._replicas) and not self._leaving:
             return
         for replica in (*self, *self._leaving):
@@ -232,7 +231,7 @@ class ReplicatedStage:
 
     def release(self, replica: Replica) -> None:
         """Record that a session has left a replica. If the replica is gone and this was its last
-        session, stop monitoring it.
+        session, monitoring stops.
         """
         if replica.gone and not replica.sessions and replica in self._watches:
             log.info("stage %s at %s is gone", self.role, replica.address)
@@ -263,8 +262,8 @@ class ReplicatedStage:
     # -- outcomes of sessions -----------------------------------------------------------------
 
     def picked(self, replica: Replica, reason: PickReason) -> int | None:
-        """Record that a replica was chosen for a session. If it is a trial session, return its
-        number.
+        """Record that a replica was chosen for a session. If it is a trial session, its number is
+        returned.
         """
         self.picks[reason] += 1
         trial = self.outliers.picked(replica)
@@ -299,15 +298,14 @@ class ReplicatedStage:
         self._timer = None if moment is None else loop.call_at(moment, self._time_passed, moment)
 
     def _time_passed(self, moment: float) -> None:
-        # A timer may fire slightly early, and the replica that it was set for may have been
-        # forgotten.
+        # A timer may go off slightly early, or its replica may have been forgotten.
         now = max(_now(), moment)
         for replica in self.outliers.pass_time(now):
             self._update(replica)
         self._set_timer()
 
     def _update(self, replica: Replica) -> None:
-        """Process a change in a replica."""
+        """Handle a change to a replica."""
         if self._boots.get(replica) != replica.boot_id:
             self._boots[replica] = replica.boot_id
             self.outliers.forget(replica)
@@ -322,9 +320,7 @@ class ReplicatedStage:
             self._settle()
 
     def _settle(self) -> None:
-        """Process the combined effect of all changes. The time that this takes grows with the
-        number of replicas.
-        """
+        """Handle all changes together. The time this takes grows with the number of replicas."""
         if self.outliers.out:
             for each in self.outliers.let_back([each for each in self if each.takes_sessions]):
                 log.info("stage %s at %s is one of few: it is used", self.role, each.address)
@@ -333,8 +329,8 @@ class ReplicatedStage:
         self._changed(replaced)
 
     def _place(self, replica: Replica) -> None:
-        """Add the replica to the pool of its build if it may receive sessions, or remove it
-        otherwise.
+        """If the replica may receive sessions, add it to the pool of its build. Otherwise, remove
+        it.
         """
         told = replica.description
         eligible = replica.takes_sessions and not self.outliers.is_out(replica)

@@ -1,4 +1,4 @@
-"""The model as the gateway presents it to clients."""
+"""The model as clients of the gateway see it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from antiphon_gateway.outputs import OUTPUTS
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The combined capabilities of the running stages. `outputs` is empty if they cannot serve any
-    request.
+    """The combined capabilities of all running stages. If they can't serve any request, `outputs`
+    is empty.
 
-    `sample_rate_hz` is the sample rate of the generated audio. `sampling_stages` excludes the stage
-    that reads the messages. `aliases` contains additional names of the model, and `voice_aliases`
-    maps additional names to voices.
+    `sample_rate_hz` is the sample rate of the generated audio. `sampling_stages` doesn't include
+    the stage that reads the messages. `aliases` contains additional names for the model, and
+    `voice_aliases` maps additional names to voices.
     """
 
     name: str

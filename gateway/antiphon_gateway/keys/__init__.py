@@ -1,1 +1,1 @@
-"""Determines who may send requests, based on a file of API keys and their limits."""
+"""Decides who can send requests, based on a file with API keys and their limits."""

@@ -15,7 +15,8 @@ from antiphon_gateway.keys.key_file import KeyEntry, KeyLimits, digest_of, new_k
 
 
 def keys_command(arguments: Sequence[str], *, prog: str = "python -m antiphon_gateway keys") -> int:
-    """Print a new key once, and the line to add to `gateway.keys_file`. Returns the exit status.
+    """Print a new key, which isn't stored anywhere, and the line to add to `gateway.keys_file`.
+    Returns the exit status.
 
     Raises `InvalidArgument` if the name or a limit is invalid.
     """

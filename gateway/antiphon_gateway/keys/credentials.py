@@ -1,4 +1,4 @@
-"""The credentials of a caller. They have the same form for HTTP, WebSockets and gRPC."""
+"""The credentials of a caller, in a form that is the same for HTTP, WebSockets and gRPC."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Address = IPv4Address | IPv6Address
 class Credentials:
     """The credentials of a request.
 
-    `authorization` is the header or the metadata of that name. `peer` is the address of the other
-    end of the connection, or None if the socket has no address. `values` looks up all values of a
-    header or of metadata by its name in lower case. If no proxy is configured, no values are
-    decoded.
+    `authorization` is the header or metadata of that name. `peer` is the address at the other end
+    of the connection, or None if the socket has no address. `values` looks up all values of a
+    header or of metadata, given its name in lower case. Values are decoded only if a proxy is
+    configured.
     """
 
     authorization: str | None
@@ -26,8 +26,8 @@ class Credentials:
 
 
 def peer_address(host: str) -> Address | None:
-    """Return the address of a socket. An IPv4 address that is mapped to IPv6 is returned as
-    IPv4.
+    """Return the address of a socket. An IPv4 address that is mapped to IPv6 is returned as an IPv4
+    address.
     """
     try:
         found = ip_address(host.partition("%")[0])
@@ -37,10 +37,10 @@ def peer_address(host: str) -> Address | None:
 
 
 class GrpcPeers:
-    """The addresses of clients whose connections the gateway forwards to gRPC.
+    """The addresses of the clients whose connections the gateway forwards to gRPC.
 
-    They are stored by gRPC's name for the connection's socket, `unix-abstract:NAME` or
-    `unix:PATH`. Other users cannot create a socket with such a name.
+    The key is the name that gRPC uses for the connection's socket, which is either
+    `unix-abstract:NAME` or `unix:PATH`. Other users can't create a socket with such a name.
     """
 
     def __init__(self) -> None:
@@ -51,13 +51,14 @@ class GrpcPeers:
         self._hosts[name] = host
 
     def remove(self, name: str) -> None:
-        """Record that a connection has ended, if there is one."""
+        """Forget a connection that has ended. Has no effect if the connection is unknown."""
         self._hosts.pop(name, None)
 
     def address_of(self, peer: str) -> Address | None:
-        """Return the address in gRPC's name for a peer.
+        """Return the address for a peer, given the name that gRPC uses for it.
 
-        The name has the form `ipv4:10.1.2.3:4711`, `ipv6:%5B::1%5D:4711`, or a name that was added.
+        The name has the form `ipv4:10.1.2.3:4711` or `ipv6:%5B::1%5D:4711`, or is a name that was
+        added.
         """
         family, _, rest = (name := unquote(peer)).partition(":")
         if family in ("unix", "unix-abstract"):

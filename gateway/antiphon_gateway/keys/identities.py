@@ -1,9 +1,9 @@
-"""Determines the identity of callers, for HTTP, WebSockets and gRPC.
+"""Identifies callers over HTTP, WebSockets and gRPC.
 
 A caller is identified by a trusted proxy, by a token from a trusted issuer, or by an API key, in
-this order. A proxy is recognized by the address of its connection. Names from different sources
-never collide: those from a proxy begin with `proxy:`, those from tokens begin with `jwt:`, and
-names of keys contain no colon.
+this order. Proxies are recognized by the address from which they connect. Names from different
+sources can't collide, because those from a proxy begin with `proxy:`, those from tokens begin with
+`jwt:`, and names of keys don't contain a colon.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from antiphon_gateway.keys.watched_file import WatchedFile
 MAX_NAME_CHARS = 256
 MAX_NAMED = 10_000
 """The maximum number of callers whose use is counted. Beyond this limit, the caller that has been
-inactive for the longest time is forgotten.
+inactive for the longest is forgotten.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A caller. `key` counts its use. `expires_s` is the time when its token expires, in seconds
+    """A caller. Its use is counted in `key`. `expires_s` is when its token expires, in seconds
     since 1970, or None if it has no token.
     """
 
@@ -49,7 +49,7 @@ class Identity:
 
 
 class Identities:
-    """Identifies the caller of a request. Raises `InvalidArgument` if the files are invalid."""
+    """Identifies the callers of requests. Raises `InvalidArgument` if the files are invalid."""
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class Identities:
     async def identify(self, credentials: Credentials, *, counted: bool = True) -> Identity:
         """Return the caller.
 
-        Raises `Unauthenticated` if it cannot be identified, and `InvalidArgument` if the header of
-        a proxy occurs more than once. If `counted` is true, a request without a caller is counted
-        as refused.
+        Raises `Unauthenticated` if the caller can't be identified, and `InvalidArgument` if a
+        proxy's header occurs more than once. If `counted` is true, a request without a caller is
+        counted as refused.
         """
         if self._open:
             return Identity(await self._keyring.key_of(None))
@@ -114,7 +114,7 @@ class Identities:
 
     @contextmanager
     def conversation(self, identity: Identity, end: EndConversation) -> Iterator[None]:
-        """Return a context manager for the duration of one conversation.
+        """Return a context manager that covers one conversation.
 
         `end` is called when the key becomes invalid or the token expires. Raises `KeyLimitReached`
         if there are too many conversations.
@@ -150,17 +150,17 @@ class Identities:
 
 
 class _TrustedProxy:
-    """Reads the name of a caller from the header of a trusted proxy."""
+    """Reads the caller's name from a header set by a trusted proxy."""
 
     def __init__(self, config: TrustedProxyConfig) -> None:
         self._header = config.header.lower()
         self._networks = [ip_network(each) for each in config.networks]
 
     def caller(self, credentials: Credentials) -> str | None:
-        """Return the name in the header, or None if there is no header.
+        """Return the name in the header, or None if the header is missing.
 
-        Raises `Unauthenticated` if the header comes from a different address, which would be an
-        attempt at impersonation.
+        If the header comes from any other address, this is an attempt at impersonation, and
+        `Unauthenticated` is raised.
         """
         given = credentials.values(self._header)
         if not given:
@@ -180,7 +180,7 @@ class _TrustedProxy:
 
 
 def checked_name(name: str, what: str) -> str:
-    """Return the name if it can be shown in logs. Raises `Unauthenticated` if it cannot."""
+    """Return the name if it is safe to write to logs. Otherwise, raises `Unauthenticated`."""
     if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable() or name != name.strip():
         raise Unauthenticated(
             f"{what}: must be from 1 to {MAX_NAME_CHARS} printable characters without spaces around"
@@ -189,8 +189,8 @@ def checked_name(name: str, what: str) -> str:
 
 
 def _tokens_module() -> ModuleType:
-    """Return the module that verifies tokens, which requires an additional package. Raises
-    `InvalidArgument` if it is not installed.
+    """Return the module that verifies tokens. It requires an additional package. Raises
+    `InvalidArgument` if that package isn't installed.
     """
     try:
         from antiphon_gateway.keys import tokens

@@ -1,9 +1,9 @@
-"""The file with the API keys. It contains hashes, names and limits. This module performs no I/O,
-except for reading the file.
+"""The file that contains the API keys, with hashes, names and limits. Apart from reading the file,
+this module performs no I/O.
 
-Slow hashes protect passwords, which can be guessed. A key has 256 random bits, so a plain SHA-256
-hash in the file is just as safe. A slow hash would take tens of milliseconds per request, and
-requests with wrong keys could use up the CPU.
+Slow hashes protect passwords, because passwords can be guessed. A key has 256 random bits, so a
+plain SHA-256 hash is just as safe. A slow hash would take tens of milliseconds per request, which
+would allow requests with wrong keys to use up the CPU.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ Most = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The limits of a key. A limit that is missing does not apply."""
+    """The limits of a key. If a limit is missing, it doesn't apply."""
 
-    # The maximum number of concurrent requests, including those that wait for a slot. Transcripts
-    # of the user's speech in conversations are not included, but they count towards the requests
+    # The maximum number of concurrent requests. This includes requests that are waiting for a slot.
+    # Transcripts of the user's speech in conversations aren't included, but they count as requests
     # per minute.
     concurrency: Most | None = None
     requests_per_minute: Most | None = None
-    # The maximum number of seconds of audio that are generated within one minute. Audio beyond this
-    # limit is not cut, but no new requests are accepted.
+    # The maximum number of seconds of audio that can be generated within one minute. Audio isn't
+    # cut off at this limit, but no new requests are accepted beyond it.
     audio_seconds_per_minute: Most | None = None
     # The maximum number of concurrent conversations.
     conversations: Most | None = None
-    # How early the requests of this key are served if calls or slots are scarce.
+    # How early this key's requests are served when calls or slots are scarce.
     priority: Priority = Priority.NORMAL
 
 
 class KeyEntry(KeyLimits, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A key, with its name, which is shown in logs, and its SHA-256 in hexadecimal form.
+    """A key with its name, which appears in logs, and its SHA-256 in hexadecimal.
 
-    While a key is being rotated, `sha256` lists both the old and the new one, which share the name
-    and the limits.
+    While a key is being rotated, `sha256` contains both the old and the new hash. They share the
+    name and the limits.
     """
 
     name: KeyName
     sha256: Digest | Digests
-    # The expiry time including a time zone, such as 2027-01-31T00:00:00Z. If it is null, the key
-    # never expires.
+    # When the key expires. The time must include a time zone, as in 2027-01-31T00:00:00Z. If it is
+    # null, the key never expires.
     expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
     @property
@@ -75,7 +75,7 @@ class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def digest_of(key: str) -> str:
-    """Return the digest of a key that the file contains."""
+    """Return the hash of a key, as it is stored in the file."""
     return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 
@@ -85,13 +85,13 @@ def new_key() -> str:
 
 
 def read_key_file(path: Path) -> tuple[KeyEntry, ...]:
-    """Return the entries of the file. Raises `InvalidArgument` if the file cannot be read or is
+    """Return the entries in the file. Raises `InvalidArgument` if the file can't be read or is
     invalid.
     """
     field = "gateway.keys_file"
     content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=field)
     try:
-        # YAML has a type for times, which may also be quoted. All of them are converted to text
+        # YAML has a type for times, but times can also be quoted. All of them are converted to text
         # first.
         written = msgspec.to_builtins(decode_yaml(content))
         entries = msgspec.convert(written, KeyFile).keys

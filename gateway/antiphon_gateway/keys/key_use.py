@@ -1,4 +1,4 @@
-"""Tracks the use of a key, and enforces its limits."""
+"""Tracks how a key is used, and enforces its limits."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class KeyLimitReached(ResourceExhausted):
 
 
 class KeyUse:
-    """The use of one key. `limits` may change at any time. `refused` is called each time a limit is
+    """The use of one key. `limits` can change at any time. `refused` is called whenever a limit is
     reached.
 
-    If no keys are required, a key without a name stands for all requests.
+    If keys aren't required, a single key without a name stands for all requests.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class KeyUse:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Return a context manager for the duration of one request. Raises `KeyLimitReached` if a
-        limit is reached.
+        """Return a context manager that covers one request. Raises `KeyLimitReached` if a limit has
+        been reached.
         """
         self._check_held("concurrency", self.limits.concurrency, self._running, "requests")
         self.count()
@@ -63,10 +63,10 @@ class KeyUse:
             yield
 
     def count(self) -> None:
-        """Count a request towards the requests per minute, but not towards `concurrency`.
+        """Count a request as one of the requests per minute, but not towards `concurrency`.
 
-        The request runs concurrently with another one and must not be the reason why that one is
-        refused. Raises `KeyLimitReached` if the limit is reached.
+        Such a request runs concurrently with another one, and must not cause that one to be
+        refused. Raises `KeyLimitReached` if the limit has been reached.
         """
         limits, now = self.limits, self._clock()
         self._check_minute("requests_per_minute", limits.requests_per_minute, self._requests)
@@ -75,8 +75,8 @@ class KeyUse:
 
     @contextmanager
     def conversation(self) -> Iterator[None]:
-        """Return a context manager for the duration of one conversation. Raises `KeyLimitReached`
-        if a limit is reached.
+        """Return a context manager that covers one conversation. Raises `KeyLimitReached` if a
+        limit has been reached.
         """
         most = self.limits.conversations
         self._check_held("conversations", most, self._conversations, "conversations")

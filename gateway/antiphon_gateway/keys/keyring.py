@@ -1,8 +1,8 @@
-"""The keys that are currently valid. They are read at startup, and again when their file has
+"""The keys that are currently valid. They are read at startup, and again whenever their file has
 changed.
 
-If a key is revoked or expires, its conversations end. The file is polled while there are
-conversations, because there is no notification when a mounted Secret changes.
+When a key is revoked or expires, its conversations are ended. The file is polled as long as there
+are conversations, because nothing notifies the gateway when a mounted Secret changes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ EndConversation = Callable[[AntiphonError], None]
 
 
 class Keyring:
-    """Looks up the key of a request. Without a key file, every request is allowed.
+    """Looks up the key of a request. If there is no key file, every request is allowed.
 
-    Raises `InvalidArgument` if the file is invalid. If the file becomes invalid later, its last
-    valid content remains in effect and an error is logged.
+    Raises `InvalidArgument` if the file is invalid. If it becomes invalid later, its last valid
+    content stays in effect and an error is logged.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Keyring:
             self._take(self._file.content)
 
     async def key_of(self, authorization: str | None, *, counted: bool = True) -> KeyUse:
-        """Return the key in a header or in gRPC metadata of the form `Bearer KEY`. Raises
-        `Unauthenticated` if it is not valid.
+        """Return the key given in a header or in gRPC metadata as `Bearer KEY`. Raises
+        `Unauthenticated` if it isn't valid.
 
         If `counted` is true, a request without a key is counted as refused.
         """
@@ -85,8 +85,8 @@ class Keyring:
     def conversation(
         self, key: KeyUse, authorization: str | None, end: EndConversation
     ) -> Iterator[None]:
-        """Return a context manager for the duration of one conversation of the key that was found
-        for `authorization`.
+        """Return a context manager that covers one conversation of the key that was found for
+        `authorization`.
 
         `end` is called when the key is no longer valid. Raises `KeyLimitReached` if there are too
         many conversations.
@@ -106,9 +106,9 @@ class Keyring:
                     self._watching.cancel()
 
     def _fault(self, digest: str) -> Unauthenticated | None:
-        """Return why a key is not valid, or None if it is valid."""
+        """Return why a key isn't valid, or None if it is."""
         entry = self._by_digest.get(digest)
-        # The duration of the lookup reveals something about digests but nothing about keys.
+        # The time that the lookup takes may reveal something about digests, but nothing about keys.
         if entry is None or not any(hmac.compare_digest(each, digest) for each in entry.digests):
             return Unauthenticated("the API key is not one of this gateway's")
         if entry.expires is not None and entry.expires.timestamp() <= self._now():
@@ -116,7 +116,7 @@ class Keyring:
         return None
 
     async def _watch(self, file: WatchedFile[tuple[KeyEntry, ...]]) -> None:
-        """End the conversations whose key is no longer valid."""
+        """End any conversation whose key is no longer valid."""
         while self._conversations:
             await asyncio.sleep(self._reload_s)
             await self._look(file)
@@ -125,13 +125,13 @@ class Keyring:
                     end(fault)
 
     async def _look(self, file: WatchedFile[tuple[KeyEntry, ...]]) -> None:
-        """Read the keys of the file if it has changed."""
+        """Reload the keys if the file has changed."""
         await file.look()
         if file.content is not self._entries:
             self._take(file.content)
 
     def _take(self, entries: tuple[KeyEntry, ...]) -> None:
-        """Make these keys valid. Keys that were already valid keep their counts."""
+        """Make these keys valid. The counts of keys that were already valid are kept."""
         self._entries = entries
         uses = {}
         for entry in entries:
@@ -143,7 +143,7 @@ class Keyring:
 
 
 def bearer(authorization: str | None) -> str | None:
-    """Return the key in `Bearer KEY`, or None if there is none."""
+    """Return the key in `Bearer KEY`, or None if there isn't one."""
     given = authorization or ""
     if given[: len(_SCHEME)].lower() != _SCHEME:
         return None

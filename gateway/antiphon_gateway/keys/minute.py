@@ -8,7 +8,7 @@ SECONDS = 60
 
 
 class LastMinute:
-    """The amounts of the last sixty seconds, by second. Its memory usage is constant."""
+    """Amounts for each of the last sixty seconds. The memory usage is constant."""
 
     def __init__(self) -> None:
         self._amounts = [0.0] * SECONDS
@@ -20,18 +20,18 @@ class LastMinute:
         self._amounts[self._second % SECONDS] += amount
 
     def total(self, now: float) -> float:
-        """Return the sum of the last minute."""
+        """Return the sum over the last minute."""
         self._move_to(now)
         return math.fsum(self._amounts)
 
     def below_after_s(self, limit: float, now: float) -> float:
-        """Return the time after which the total is below the limit if nothing is added. It is 0 if
-        this is already the case.
+        """Return how long it will take until the total is below the limit, provided that nothing is
+        added. Returns 0 if it already is.
         """
         total = self.total(now)
         for ago in range(SECONDS):
             if total < limit:
-                # This second leaves the window one minute after it began.
+                # A second leaves the window one minute after it began.
                 return max(0.0, self._second + ago - now) if ago else 0.0
             total -= self._amounts[(self._second + 1 + ago) % SECONDS]
         return self._second + SECONDS - now

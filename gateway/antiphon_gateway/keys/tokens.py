@@ -1,8 +1,8 @@
-"""Verifies JWTs from one issuer with the issuer's public keys. PyJWT does the cryptography.
+"""Verifies JWTs from one issuer, using the issuer's public keys. The cryptography is done by PyJWT.
 
-Only the configuration determines what is accepted. It lists the algorithms, and refers to the file
-with the keys. A token can never provide its own key (`jku`, `x5u` and `jwk` are not read). The
-length of a token is checked before it is parsed.
+Only the configuration determines what is accepted. It contains the list of algorithms, and the name
+of the file with the keys. A token can't supply its own key, because `jku`, `x5u` and `jwk` are
+never read. The length of a token is checked before it is parsed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MAX_FILE_BYTES = 256 << 10
 MAX_KEYS = 100
 MAX_TOKEN_CHARS = 8192
 MIN_RSA_BITS = 2048
-"""The minimum according to RFC 7518, section 3.3."""
+"""The minimum key size required by RFC 7518, section 3.3."""
 MAX_RSA_BITS = 16_384
-"""The maximum that OpenSSL supports for verification."""
+"""The maximum key size that OpenSSL supports for verification."""
 LAST_S = 1 << 40
-"""No clock reaches this time, and every timer can be set to it."""
+"""A time that no clock reaches, but to which every timer can be set."""
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _ALGORITHMS = get_args(Algorithm)
 _CURVES: Mapping[str, tuple[str, ...]] = {
@@ -49,8 +49,8 @@ class _Jwks(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """The caller that a token names, and the time when the token expires in seconds since 1970,
-    including the leeway.
+    """The caller named in a token. The expiry time is in seconds since 1970, and includes the
+    leeway.
     """
 
     subject: str
@@ -59,14 +59,15 @@ class VerifiedToken:
 
 @dataclass(frozen=True, slots=True)
 class IssuerKeys:
-    """The issuer's public keys by key ID and algorithm. An ID can only be None if there is a single
-    key.
+    """The issuer's public keys by key ID and algorithm. If there is only one key, its ID can be
+    None.
     """
 
     by_id: Mapping[str | None, Mapping[str, jwt.PyJWK]]
 
     def find(self, key_id: str | None, algorithm: str) -> jwt.PyJWK:
-        """Return the key that a token names, or the only key if the token names none.
+        """Return the key that a token names. If the token doesn't name one, the only key is
+        returned.
 
         Raises `Unauthenticated` if the ID is unknown or missing, or if the key is for different
         algorithms.
@@ -84,11 +85,11 @@ class IssuerKeys:
 
 
 def read_jwks(path: Path, algorithms: Sequence[str]) -> IssuerKeys:
-    """Return the signing keys in the file, parsed for each algorithm for which they can be used.
+    """Return the signing keys in the file, parsed for each algorithm with which they can be used.
 
     Keys with an unknown type, algorithm or curve are skipped with a warning (RFC 7517, section 5),
-    as are symmetric keys. Raises `InvalidArgument` if the file or one of the other signing keys is
-    invalid, or if no key can be used.
+    and so are symmetric keys. Raises `InvalidArgument` if the file or any other signing key is
+    invalid, or if there is no usable key.
     """
     content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=FIELD)
     try:
@@ -129,7 +130,7 @@ def read_jwks(path: Path, algorithms: Sequence[str]) -> IssuerKeys:
 
 
 def _unknown(key: dict[str, Any]) -> str | None:
-    """Return why this gateway does not know this kind of key, or None if it does."""
+    """Return why this kind of key isn't supported, or None if it is."""
     kty = key.get("kty")
     if not isinstance(kty, str) or kty not in _CURVES:
         return f"kty {told(kty)} is no public key's that is supported"
@@ -141,7 +142,7 @@ def _unknown(key: dict[str, Any]) -> str | None:
 
 
 def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[str, jwt.PyJWK]:
-    """Return a key by the algorithms for which it can be used. If `alg` is present, it allows only
+    """Return a key for each algorithm with which it can be used. If `alg` is present, there is only
     one.
     """
     if "d" in key:
@@ -151,7 +152,7 @@ def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[
     try:
         parsed = jwt.PyJWK(key)
     except (jwt.PyJWTError, NotImplementedError, TypeError, ValueError) as error:
-        # The last three errors result from `alg: none` and from numbers that are not valid.
+        # The last three errors are caused by `alg: none` and by invalid numbers.
         raise InvalidArgument(f"{where}: {told(str(error), 160)}", field=FIELD) from error
     if key["kty"] == "RSA" and not MIN_RSA_BITS <= (bits := parsed.key.key_size) <= MAX_RSA_BITS:
         raise InvalidArgument(
@@ -162,16 +163,16 @@ def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[
     found = {}
     for algorithm in algorithms:
         if key.get("alg", algorithm) == algorithm:
-            # PyJWK raises an error if the algorithm is for a different type of key or a different
-            # curve.
+            # PyJWK raises an error if the key has a different type or curve than the algorithm
+            # requires.
             with suppress(jwt.PyJWTError):
                 found[algorithm] = jwt.PyJWK(key, algorithm)
     return found
 
 
 def verified(token: str, keys: IssuerKeys, config: JwtConfig) -> VerifiedToken:
-    """Return the claims of a token after verifying the issuer's signature. Raises `Unauthenticated`
-    if it is not valid.
+    """Verify the issuer's signature, and return the claims of the token. Raises `Unauthenticated`
+    if the token isn't valid.
     """
     if len(token) > MAX_TOKEN_CHARS:
         raise Unauthenticated(f"the token has more than {MAX_TOKEN_CHARS} characters")
@@ -186,7 +187,7 @@ def verified(token: str, keys: IssuerKeys, config: JwtConfig) -> VerifiedToken:
             raise Unauthenticated("the token has critical headers, which are not supported")
         claims = jwt.decode(
             token,
-            # PyJWT has verified that the ID is a string.
+            # PyJWT has already verified that the ID is a string.
             keys.find(head.get("kid"), algorithm),
             algorithms=[algorithm],
             issuer=config.issuer,
@@ -195,6 +196,6 @@ def verified(token: str, keys: IssuerKeys, config: JwtConfig) -> VerifiedToken:
             options={"require": _REQUIRED},
         )
     except (jwt.PyJWTError, RecursionError, OverflowError) as error:
-        # Python's JSON reader and its numbers raise the last two errors for malicious input.
+        # For malicious input, Python's JSON reader and its numbers can raise the last two errors.
         raise Unauthenticated(f"the token is not valid: {told(str(error), 160)}") from error
     return VerifiedToken(claims["sub"], min(int(claims["exp"]), LAST_S) + config.leeway_s)

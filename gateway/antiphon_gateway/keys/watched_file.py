@@ -1,4 +1,4 @@
-"""A file whose content is read again when it has changed."""
+"""A file that is reloaded when it has changed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _THREADS = Threads("keys")
 
 
 class WatchedFile(Generic[Content]):
-    """The content of a file as returned by `read`. Raises the errors of `read`.
+    """The content of a file, as returned by `read`. Raises the errors of `read`.
 
-    If the file becomes invalid, this is logged once and the last content is kept. If the file
-    cannot be read, each call of `look` tries again.
+    If the file becomes invalid, this is logged once, and the last valid content is kept. If the
+    file can't be read, every call of `look` tries again.
     """
 
     def __init__(
@@ -46,7 +46,9 @@ class WatchedFile(Generic[Content]):
         self.content = read(path)
 
     async def look(self) -> None:
-        """Read the file again if it has changed, at most once every `reload_s` seconds."""
+        """Reload the file if it has changed. This is checked at most once every
+        `reload_s` seconds.
+        """
         if self._clock() - self._looked_at < self._reload_s or self._reading.locked():
             return
         async with self._reading:

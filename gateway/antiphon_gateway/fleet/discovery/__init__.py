@@ -1,1 +1,1 @@
-"""Discovery of the replicas of each stage and of their addresses."""
+"""Discovers the replicas of each stage and their addresses."""

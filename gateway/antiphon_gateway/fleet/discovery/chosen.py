@@ -1,4 +1,4 @@
-"""Creates the discovery that a deployment configures."""
+"""Creates the discovery that is configured in a deployment."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from antiphon_gateway.fleet.discovery.replica_endpoint import Discovery
 from antiphon_gateway.fleet.discovery.static import StaticAddresses
 
 GATEWAY = "gateway"
-"""The role that represents gateways in `gateway.discovery.services`. Their scalers use it to find
+"""The role that stands for gateways in `gateway.discovery.services`. Their scalers use it to find
 each other.
 """
 
 
 def discovery_of(deployment: Deployment) -> Discovery:
-    """Return the discovery configured by `gateway.discovery`. Raises `InvalidArgument` if it cannot
-    find one of the stages.
+    """Return the discovery configured by `gateway.discovery`. Raises `InvalidArgument` if it has no
+    way to find one of the stages.
     """
     config = deployment.gateway.discovery
     if config.kind == "static":

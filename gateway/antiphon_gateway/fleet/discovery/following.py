@@ -1,4 +1,4 @@
-"""Follows a discovery, and restarts it after errors."""
+"""Keeps following a discovery, even after errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def follow(
     discovery: Discovery, take: Callable[[frozenset[Endpoint]], None], pause_s: float
 ) -> None:
     """Call `take` with each new set of endpoints. This never returns. If the discovery or `take`
-    raises an error, the watch is restarted.
+    raises an error, the discovery is watched again from the start.
     """
     while True:
         watch = discovery.watch()

@@ -1,7 +1,8 @@
-"""Discovery through the EndpointSlices of the Kubernetes API, which are listed and then watched.
+"""Finds replicas through the EndpointSlices of the Kubernetes API, which are listed and then
+watched.
 
-Each watch ends after `relist_s` and is followed by a new list, as is every failure. This limits the
-effect of a missed event or a half-open connection. While the API is unreachable, the last known
+After `relist_s` seconds, or after a failure, each watch is replaced by a new list. This limits the
+effects of a missed event or a half-open connection. While the API can't be reached, the last known
 endpoints stay in use.
 """
 
@@ -31,10 +32,10 @@ _slice_of = msgspec.json.Decoder(EndpointSlice)
 
 
 class KubernetesEndpoints:
-    """Discovers the pods of the services in `config.services`. `sleep` and `jitter`, which returns
-    a number between 0 and 1, exist for tests.
+    """Discovers the pods of the services in `config.services`. Tests can replace `sleep`, and
+    `jitter`, which returns a number between 0 and 1.
 
-    Raises `InvalidArgument` if the `kubernetes` package is not installed or the namespace is
+    Raises `InvalidArgument` if the `kubernetes` package isn't installed, or if the namespace is
     unknown.
     """
 
@@ -76,7 +77,7 @@ class KubernetesEndpoints:
                 await self._pause(error)
 
     def _apply(self, event: WatchEvent) -> None:
-        """Apply a change to a slice. Raises `Unavailable` if the slice cannot be decoded."""
+        """Apply a change to a slice. Raises `Unavailable` if the slice can't be decoded."""
         if event.type not in {"ADDED", "MODIFIED", "DELETED"}:
             return
         try:
@@ -89,7 +90,7 @@ class KubernetesEndpoints:
             self._reflector.put(changed)
 
     def _news(self) -> frozenset[Endpoint] | None:
-        """Return all endpoints if they have changed since the last report."""
+        """Return all endpoints, if they have changed since they were last reported."""
         endpoints = self._reflector.endpoints()
         if endpoints == self._told:
             return None
@@ -97,13 +98,13 @@ class KubernetesEndpoints:
         return endpoints
 
     def _well(self) -> None:
-        """Reset the backoff, because a watch has received an event or has completed normally."""
+        """Reset the backoff, because a watch has received an event or has ended normally."""
         if self._failures:
             log.info("discovery: endpoint slices are watched again")
         self._failures = 0
 
     async def _pause(self, error: Exception) -> None:
-        """Wait before the next list. The wait grows with each consecutive failure."""
+        """Wait before the next list. The wait gets longer with each consecutive failure."""
         if not isinstance(error, AntiphonError):
             log.error("discovery failed; what is known holds", exc_info=error)
         elif self._failures == 0:

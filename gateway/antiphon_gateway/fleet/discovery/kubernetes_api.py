@@ -1,9 +1,9 @@
-"""Requests to the Kubernetes API that list and watch EndpointSlices. Each of them has a deadline.
+"""Lists and watches EndpointSlices through the Kubernetes API. Every request has a deadline.
 
-This is the only module that imports the `kubernetes` package, because the import takes a second or
-two. The package provides the parts that are hard to get right, which are the address of the API,
-its certificates and the token. Its `Watch` class is not used, because it retries with a resource
-version that the API has just rejected as too old, and because it reads without a deadline.
+This is the only module that imports the `kubernetes` package, because importing it takes a second
+or two. The package provides what is difficult to get right, namely the address of the API, its
+certificates and the token. Its `Watch` class isn't used, because it retries with a resource version
+that the API has just rejected as too old, and because it reads without a deadline.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from antiphon_gateway.fleet.discovery.slices import SERVICE_LABEL, SliceList, St
 NAMESPACE_FILE = Path(SERVICE_TOKEN_FILENAME).with_name("namespace")
 
 _BROKEN = (aiohttp.ClientError, OSError, TimeoutError, ConfigException, msgspec.DecodeError)
-# aiohttp raises a plain ValueError if a line of the watch exceeds its buffer.
+# If a line of the watch doesn't fit into its buffer, aiohttp raises a plain ValueError.
 _UNREADABLE = (*_BROKEN, ValueError)
 _MOST_OF_A_REFUSAL = 500
 _BLOCK_BYTES = 1 << 16
@@ -47,7 +47,7 @@ _status_of = msgspec.json.Decoder(Status)
 async def open_slices(config: DiscoveryConfig, namespace: str) -> AsyncIterator[SliceApi]:
     """Open a new connection with the current credentials. Raises `Unavailable` if this fails.
 
-    Opening a new connection for each list avoids reusing one that is broken.
+    Each list uses a new connection, so that a broken connection is never reused.
     """
     try:
         async with asyncio.timeout(config.answer_timeout_s):
@@ -56,11 +56,11 @@ async def open_slices(config: DiscoveryConfig, namespace: str) -> AsyncIterator[
                 await load_kube_config(
                     config.kubeconfig, client_configuration=settings, persist_config=False
                 )
-            # This takes at least 50 ms, because it reads certificates. By default, these are the
-            # system's.
+            # This takes at least 50 ms, because certificates have to be read. By default, these are
+            # the system's.
             connection = await asyncio.to_thread(_connection, settings, bool(config.kubeconfig))
     except Exception as error:
-        # The package may raise any exception if another process is writing the file at the same
+        # The package can raise any exception if another process is writing to the file at the same
         # time.
         raise Unavailable(f"the Kubernetes API cannot be asked: {_told(error)}") from error
     async with connection:
@@ -69,16 +69,14 @@ async def open_slices(config: DiscoveryConfig, namespace: str) -> AsyncIterator[
 
 @dataclass(frozen=True)
 class SliceApi:
-    """Requests the EndpointSlices of all services in `config`, within one namespace."""
+    """Requests the EndpointSlices of all services in `config` from a single namespace."""
 
     connection: client.ApiClient
     config: DiscoveryConfig
     namespace: str
 
     async def list(self) -> SliceList:
-        """Return all slices. Raises `Unavailable` if a complete response does not arrive in
-        time.
-        """
+        """Return all slices. Raises `Unavailable` if the response isn't complete in time."""
         try:
             async with asyncio.timeout(self.config.answer_timeout_s):
                 answer = await self._ask({})
@@ -90,11 +88,11 @@ class SliceApi:
             raise Unavailable(f"the endpoint slices were not listed: {_told(error)}") from error
 
     async def watch(self, version: str) -> AsyncIterator[WatchEvent]:
-        """Yield the events that follow a resource version, for `relist_s` seconds. Raises
-        `Unavailable` if the watch breaks.
+        """Yield the events after a resource version for `relist_s` seconds. Raises `Unavailable` if
+        the watch breaks.
 
-        If the API ends the watch, this also counts as a break. The timeout that is sent to the API
-        is therefore slightly longer than `relist_s`.
+        If the API ends the watch, this counts as a break, too. For this reason, the API is sent a
+        timeout that is slightly longer than `relist_s`.
         """
         until = asyncio.get_running_loop().time() + self.config.relist_s
         watching = {
@@ -115,7 +113,7 @@ class SliceApi:
             answer.close()
 
     async def _event(self, answer: aiohttp.ClientResponse, until: float) -> WatchEvent | None:
-        """Return the next event, or None once the time is up."""
+        """Return the next event, or None when the time is up."""
         try:
             async with asyncio.timeout_at(until) as deadline:
                 line = await answer.content.readline()
@@ -135,8 +133,8 @@ class SliceApi:
         return event
 
     async def _ask(self, more: dict[str, object]) -> aiohttp.ClientResponse:
-        """Send a request and return the response once its headers have arrived. Raises
-        `Unavailable` if the API refuses it.
+        """Send a request, and return the response as soon as its headers have arrived. Raises
+        `Unavailable` if the API refuses the request.
         """
         services = ",".join(sorted(self.config.services.values()))
         api = client.DiscoveryV1Api(self.connection)
@@ -144,7 +142,7 @@ class SliceApi:
             await api.list_namespaced_endpoint_slice_without_preload_content(
                 self.namespace,
                 label_selector=f"{SERVICE_LABEL} in ({services})",
-                # The deadlines that matter are set by the callers, which read the response.
+                # The callers read the response, and they set the deadlines that matter.
                 _request_timeout=2 * (self.config.relist_s + self.config.answer_timeout_s),
                 **more,
             )
@@ -164,7 +162,7 @@ class SliceApi:
         raise Unavailable(f"the Kubernetes API answered {answer.status}{remedy}: {said}")
 
     async def _body(self, answer: aiohttp.ClientResponse) -> bytes:
-        """Read the whole body. Raises `Unavailable` if it exceeds `max_list_bytes`."""
+        """Read the whole body. Raises `Unavailable` if it is larger than `max_list_bytes`."""
         body = bytearray()
         async for block in answer.content.iter_chunked(_BLOCK_BYTES):
             body += block
@@ -177,8 +175,8 @@ class SliceApi:
 
 
 def _connection(settings: client.Configuration, configured: bool) -> client.ApiClient:
-    """Return a client that has not connected yet. Unless `configured` is true, it uses the address
-    and credentials that Kubernetes provides to each pod.
+    """Return a client that hasn't connected yet. Unless `configured` is true, it uses the address
+    and the credentials that Kubernetes provides to every pod.
     """
     if not configured:
         InClusterConfigLoader(

@@ -1,10 +1,10 @@
-"""Computes endpoints from EndpointSlices, which `kubernetes.py` lists and watches. This module
+"""Computes endpoints from the EndpointSlices that `kubernetes.py` lists and watches. This module
 performs no I/O.
 
-A service can have several slices, including one for each address family. While the API server moves
-an endpoint, it can appear in two slices. Endpoints with the same role and pod are therefore merged.
-The merged endpoint is ready if all of its slices report it as ready, and terminating if any of them
-does. An IPv4 address is preferred.
+A service can have several slices. For example, there is at least one for each address family. While
+the API server is moving an endpoint, it can appear in two slices. For this reason, endpoints with
+the same role and pod are merged. The result is ready if all slices report it as ready, and
+terminating if any of them does. If there is an IPv4 address, it is preferred.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _FAMILIES = ("IPv4", "IPv6")
 
 
 class Reflector:
-    """Tracks the current slices of a set of services. `services` maps roles to service names.
+    """Keeps track of the slices of a set of services. `services` maps roles to service names.
 
-    The port of an endpoint is the port named `port_name` in its slice. If there is no such port,
-    `port` is used.
+    An endpoint uses the port named `port_name` in its slice. If there is no such port, `port` is
+    used.
     """
 
     def __init__(self, services: Mapping[str, str], port: int, port_name: str = "grpc") -> None:
@@ -84,7 +84,7 @@ class Reflector:
 
 
 def _merged(one: Endpoint, other: Endpoint) -> Endpoint:
-    """Merge two endpoints of the same pod. The order does not matter."""
+    """Merge two endpoints of the same pod. The result doesn't depend on their order."""
     first = min(one, other, key=lambda each: (each.address.startswith("["), each.address))
     return replace(
         first,

@@ -14,16 +14,16 @@ STATES: tuple[EndpointState, ...] = get_args(EndpointState)
 class Endpoint:
     """A replica of the stage `role`, as reported by discovery.
 
-    An address can be reused by another replica, so `uid` identifies the replica. It is the UID of
-    the pod, or the address if there is no UID. `node` and `zone` are empty if they are unknown.
-    `ready` and `terminating` correspond to the conditions of an EndpointSlice. They state whether
-    the replica may receive new sessions, and whether it is shutting down. Whether the replica is
-    serving is reported by its own health stream.
+    Another replica may use the same address later, so a replica is identified by its `uid`. This is
+    the UID of the pod, or the address if there is none. `node` and `zone` are empty if they aren't
+    known. `ready` and `terminating` are conditions of an EndpointSlice. They state whether the
+    replica can receive new sessions, and whether it is shutting down. The replica's own health
+    stream reports whether it is serving.
     """
 
     role: str
     uid: str
-    # A gRPC target of the form host:port. An IPv6 address is enclosed in brackets.
+    # A gRPC target of the form host:port. IPv6 addresses are enclosed in brackets.
     address: str
     node: str = ""
     zone: str = ""
@@ -39,18 +39,20 @@ class Endpoint:
 
 
 class Discovery(Protocol):
-    """A source of endpoints. If it fails, its last report remains valid."""
+    """A source of endpoints. If it fails, its last report stays valid."""
 
     @property
     def last_sync(self) -> float | None:
-        """The time of the last complete report in Unix seconds, or None if there was none."""
+        """When the last complete report was received, in Unix seconds. None if there hasn't been
+        one.
+        """
         ...
 
     def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
-        """Yield the complete set of endpoints, first as soon as it is known and then after each
+        """Yield the complete set of endpoints, first as soon as it is known, and then after each
         change. This never ends.
 
-        A slow reader receives only the latest set. There can be only one reader at a time.
-        Cancelling it releases all resources.
+        If the reader is slow, it receives only the latest set. There can be only one reader at a
+        time. All resources are released when it is cancelled.
         """
         ...

@@ -1,7 +1,7 @@
 """The parts of the Kubernetes API's EndpointSlices that the gateway uses.
 
-A missing `ready` condition means that the endpoint is ready. A missing `serving` condition means
-the same as `ready`, and a missing `terminating` condition means false.
+If the `ready` condition is missing, the endpoint is ready. If `serving` is missing, it has the same
+value as `ready`. If `terminating` is missing, it is false.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ SERVICE_LABEL = "kubernetes.io/service-name"
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """The conditions of an endpoint. With `publishNotReadyAddresses`, every endpoint is `ready`, so
-    `serving` must be checked as well.
+    """The conditions of an endpoint. If `publishNotReadyAddresses` is set, all endpoints are
+    `ready`, so `serving` has to be checked as well.
     """
 
     ready: bool | None = None
@@ -28,7 +28,7 @@ class TargetRef(msgspec.Struct, frozen=True):
 
 
 class SliceEndpoint(msgspec.Struct, frozen=True, rename="camel"):
-    """An endpoint of a slice. Only its first address is meaningful."""
+    """An endpoint of a slice. Only the first address is meaningful."""
 
     addresses: tuple[str, ...] = ()
     conditions: Conditions = Conditions()
@@ -38,14 +38,16 @@ class SliceEndpoint(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SlicePort(msgspec.Struct, frozen=True):
-    """A port of all endpoints in a slice. This is the port of the pods, not of the service."""
+    """A port that all endpoints in a slice have. It is the port of the pods rather than that of the
+    service.
+    """
 
     name: str | None = ""
     port: int | None = None
 
 
 class SliceMeta(msgspec.Struct, frozen=True):
-    """The metadata of a slice. One of the labels contains the name of its service."""
+    """The metadata of a slice. A label contains the name of its service."""
 
     name: str = ""
     labels: dict[str, str] | None = None
@@ -76,7 +78,7 @@ class SliceList(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The API's explanation for a refused request."""
+    """The API's explanation of why it has refused a request."""
 
     code: int = 0
     reason: str | None = ""

@@ -1,4 +1,4 @@
-"""A discovery for the fixed addresses that a deployment configures."""
+"""A discovery for fixed addresses that are part of the deployment's configuration."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 
 
 class StaticAddresses:
-    """A `Discovery` that returns fixed gRPC targets for each role. The address of a replica is also
-    its UID.
+    """A `Discovery` that returns fixed gRPC targets for each role. A replica's address also serves
+    as its UID.
     """
 
     def __init__(self, addresses: Mapping[str, Iterable[str]]) -> None:
