@@ -1,5 +1,5 @@
-"""The attachments of a request's messages, both as they were received and as they are sent to the
-stages.
+"""The attachments of a request's messages, in the form in which they were received and in the form
+in which they are sent to the stages.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ FieldsByKind = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class MediaInput:
-    """Provides the recordings, images and videos of requests. It fetches URLs and decodes files.
+    """Provides the recordings, images and videos of requests, by fetching URLs and decoding files.
 
-    The decoded data counts towards `memory`.
+    Decoded data counts towards `memory`.
     """
 
     fetcher: UrlFetcher
@@ -47,14 +47,14 @@ class MediaInput:
         return cls(UrlFetcher(config, memory), decoder, memory)
 
     async def close(self) -> None:
-        """Kill all decoding processes, and stop fetching and decoding."""
+        """Kill all decoding processes. Nothing is fetched or decoded after this."""
         self.fetcher.close()
         await self.decoder.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Attachments:
-    """Recordings, images and videos, in the order of the parts that refer to them."""
+    """Recordings, images and videos, in the order in which the message parts refer to them."""
 
     recordings: list[Recording] = field(default_factory=list)
     images: list[File] = field(default_factory=list)
@@ -87,10 +87,11 @@ class Attachments:
 
 
 def name_field(error: AntiphonError, names: Mapping[str, str]) -> None:
-    """Change the name of a field, recording, image or video in an error to the name that the client
-    uses.
+    """In an error, replace the name of a field, recording, image or video with the name that the
+    client uses.
 
-    Options are renamed in the whole message, because an error about one option may name others.
+    Options are renamed everywhere in the message, because an error about one option may mention
+    others.
     """
     path = names.get(error.field, error.field)
     message = error.message.replace(error.field, path, 1)
@@ -107,11 +108,11 @@ def check_conversation(
     config: GatewayConfig,
     tools: Sequence[str] = (),
 ) -> None:
-    """Validate a conversation and the number of its files, whose paths are given, before any file
-    is read.
+    """Validate a conversation and the number of its files, given their paths. No file has been read
+    at this point.
 
-    Raises `NotImplementedYet` if the stage that reads the messages does not accept a type of input,
-    and `InvalidArgument` if there is too much of one. The error contains the field.
+    Raises `NotImplementedYet` if the stage that reads the messages doesn't accept a type of input,
+    and `InvalidArgument` if a limit is exceeded. The error contains the field.
     """
     _check_parts(messages, config.limits.max_parts)
     if reader.max_input_text_bytes:
@@ -123,7 +124,7 @@ def check_conversation(
 
 
 def audio_limits(reader: stage_pb2.DescribeResponse, config: GatewayConfig) -> AudioLimits:
-    """Return the limits on recordings for this stage."""
+    """Return this stage's limits on recordings."""
     return AudioLimits(
         recordings=config.limits.max_recordings,
         each_s=config.limits.max_recording_s,
@@ -146,7 +147,7 @@ def _check_parts(messages: tuple[ConversationMessage, ...], most: int) -> None:
 def _check_text(
     messages: tuple[ConversationMessage, ...], reader: stage_pb2.DescribeResponse, size: int
 ) -> None:
-    """Raise an error if there is more text than fits into the context, before anything is sent.
+    """If the text is too long for the context, raise an error before anything is sent.
 
     `size` is the size of the functions.
     """
@@ -166,9 +167,7 @@ def _check_text(
 
 
 def _check(fields: Sequence[str], kind: str, most: int, reader: stage_pb2.DescribeResponse) -> None:
-    """Raise an error if the stage does not accept files of this type, or if there are too many of
-    them.
-    """
+    """Raise an error if the stage doesn't accept files of this type, or if there are too many."""
     if fields and kind not in reader.input_kinds:
         raise NotImplementedYet(
             f"{fields[0]}: this model's {reader.role} takes {', '.join(reader.input_kinds)}, "

@@ -1,8 +1,8 @@
-"""The audio formats that a client can request, and their encoders, which work piece by piece.
+"""The audio formats that a client can request, with encoders that work piece by piece.
 
-The output for a piece can be sent immediately, because it never changes later. This means that
-headers cannot contain lengths. An encoder for a `whole` file returns everything at the end,
-including the lengths.
+Output is never changed later, so the output for a piece can be sent immediately. This means that
+headers can't contain lengths. If a `whole` file is requested, its encoder returns everything at the
+end, including the lengths.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from antiphon.values.chunk import Tensor
 from antiphon_gateway.media.audio_out import pcm16_of, to_pcm16, wav_file, wav_header
 from antiphon_gateway.media.mp3 import frame_at
 
-# By default, libsndfile fills pages of one second before it writes them. The minimum that it
-# supports is 50 ms.
+# By default, libsndfile collects one second of audio in a page before writing it. The minimum that
+# it supports is 50 ms.
 OGG_PAGE_MS = 60.0
 _SET_OGG_PAGE_LATENCY_MS = 0x1302
 
@@ -43,22 +43,22 @@ class AudioEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AudioFormat:
-    """An audio format. `rates_hz` contains the sample rates that it supports. If it is empty, all
+    """An audio format. `rates_hz` contains the sample rates that it supports. If this is empty, all
     rates are supported.
     """
 
     media_type: str
     rates_hz: tuple[int, ...] = ()
-    # The name of the container in libsndfile. It is empty if a different encoder is used.
+    # libsndfile's name for the container. It is empty if another encoder is used.
     container: str = ""
     subtype: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)
-    # Whether common readers refuse a header that does not specify the length.
+    # Whether common readers reject a header that doesn't contain the length.
     needs_length: bool = False
 
     def rate_for(self, rate_hz: int) -> int:
-        """Return the rate itself if it is supported, otherwise the next higher rate that is
-        supported, or the highest one.
+        """Return the rate itself if it is supported. Otherwise, return the next higher supported
+        rate, or the highest one.
         """
         if not self.rates_hz:
             return rate_hz
@@ -68,8 +68,7 @@ class AudioFormat:
 FORMATS: Mapping[str, AudioFormat] = {
     "wav": AudioFormat("audio/wav"),
     "pcm": AudioFormat("audio/pcm"),
-    # 64 kbit/s at 24 kHz. The bit rate is constant, so that players can determine times without a
-    # header.
+    # 64 kbit/s at 24 kHz. With a constant bit rate, players can determine times without a header.
     "mp3": AudioFormat(
         "audio/mpeg",
         _MP3_RATES_HZ,
@@ -78,7 +77,7 @@ FORMATS: Mapping[str, AudioFormat] = {
         {"bitrate_mode": "CONSTANT", "compression_level": 0.6},
     ),
     "opus": AudioFormat("audio/ogg", _OPUS_RATES_HZ, "OGG", "OPUS"),
-    # The lowest level of compression has the shortest blocks, which are 48 ms long at 24 kHz.
+    # The lowest compression level has the shortest blocks, which are 48 ms long at 24 kHz.
     "flac": AudioFormat(
         "audio/flac", (), "FLAC", "PCM_16", {"compression_level": 0.0}, needs_length=True
     ),
@@ -117,8 +116,8 @@ class PcmEncoder:
 
 
 class SoundFileEncoder:
-    """An encoder for formats that libsndfile writes. The samples must have a rate that the format
-    supports.
+    """An encoder for formats that libsndfile can write. The samples must have a rate that the
+    format supports.
     """
 
     def __init__(self, audio_format: AudioFormat, rate_hz: int, *, whole: bool) -> None:
@@ -135,13 +134,13 @@ class SoundFileEncoder:
         self._exact = audio_format.subtype == "PCM_16"
         self._drops_first_frame = audio_format.container == "MP3" and not whole
         if audio_format.container == "OGG":
-            # soundfile does not define this command of libsndfile.
+            # soundfile doesn't define this libsndfile command.
             page_ms = soundfile._ffi.new("double *", OGG_PAGE_MS)
             soundfile._snd.sf_command(self._file._file, _SET_OGG_PAGE_LATENCY_MS, page_ms, 8)
 
     def add(self, samples: Tensor) -> bytes:
         """Implements `AudioEncoder`."""
-        # If the format is lossless, these are exactly the same samples as in `pcm`.
+        # For a lossless format, these are exactly the same samples as in `pcm`.
         self._file.write(pcm16_of(samples) if self._exact else np.clip(samples, -1.0, 1.0))
         return self._taken()
 
@@ -155,18 +154,18 @@ class SoundFileEncoder:
             return b""
         data = self._sink.take()
         if data and self._drops_first_frame:
-            # LAME reserves this frame for a header that it writes when the length is known.
-            # Unchanged, it plays as silence.
+            # LAME reserves this frame for a header that it writes once the length is known. If it
+            # is left as it is, it plays as silence.
             self._drops_first_frame = False
             data = data[frame_at(data, 0)[0] :]
         return data
 
 
 class ForwardSink:
-    """A file that can only grow, and whose bytes are removed as they are written.
+    """A file that can only grow, and whose bytes are removed once they have been written.
 
-    Data that is not written to the end is lost, such as the length in a header that has already
-    been sent.
+    Anything that isn't written at the end is lost. An example is the length in a header that has
+    already been sent.
     """
 
     def __init__(self) -> None:
@@ -174,7 +173,7 @@ class ForwardSink:
         self._end = self._position = 0
 
     def write(self, data: bytes) -> int:
-        """Append the bytes if they are written to the end."""
+        """Append the bytes if they are written at the end of the file."""
         if self._position == self._end:
             self._waiting += data
             self._end += len(data)
@@ -192,7 +191,7 @@ class ForwardSink:
         return self._position
 
     def take(self) -> bytes:
-        """Return what has been written since the previous call."""
+        """Return what has been written since the last call."""
         data = bytes(self._waiting)
         self._waiting.clear()
         return data

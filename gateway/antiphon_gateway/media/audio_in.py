@@ -1,4 +1,6 @@
-"""Converts recordings of clients, which are audio files, to mono float32 at the model's rate."""
+"""Converts clients' recordings, which are audio files, to mono float32 at the model's
+sample rate.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ FORMATS_IN = (
     *("wav", "mp3", "flac", "ogg", "opus", "aiff", "aif", "caf"),
     *("webm", "mkv", "mka", "weba", "mp4", "m4a", "mpeg", "mpga", "aac", "3gp", "amr"),
 )
-"""The names that clients may use for the format of a file. The actual format is determined from its
-beginning.
+"""The names that clients can use for the format of a file. The actual format is determined by
+looking at the start of the file.
 """
 
 _MEDIA_TYPES = frozenset(
@@ -31,7 +33,7 @@ _MEDIA_TYPES = frozenset(
         *(f"audio/{name}" for name in ("flac", "x-flac", "ogg", "opus", "aiff", "x-aiff", "x-caf")),
         *(f"audio/{name}" for name in ("webm", "x-matroska", "mp4", "m4a", "x-m4a", "mp4a-latm")),
         *(f"audio/{name}" for name in ("aac", "aacp", "x-aac", "3gpp", "3gpp2", "amr", "amr-wb")),
-        # The names that browsers use for recordings in these containers.
+        # The names that browsers use for recordings in these container formats.
         *("video/webm", "video/mp4", "video/3gpp", "application/ogg"),
     }
 )
@@ -41,10 +43,10 @@ FULL_SCALE = 32768.0
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """An audio file as it was received.
+    """An audio file in the form in which it was received.
 
-    It is given as bytes, as base64 text or as its location. It may also consist of samples that
-    have already been decoded. `field` is its path.
+    This can be bytes, base64 text, the file's location, or samples that have already been decoded.
+    `field` is its path.
     """
 
     field: str
@@ -58,10 +60,10 @@ def read_audio_url(url: str, field: str) -> Recording:
 
 @dataclass(frozen=True, slots=True)
 class AudioLimits:
-    """The maximum number of recordings in a request, and the maximum length in seconds of each
-    recording and of all together.
+    """The maximum number of recordings in a request, and the maximum length of each recording and
+    of all recordings together, in seconds.
 
-    The length limits the decoded size, because 1 kB at a low rate can become 60 kB for the model.
+    The length limits the decoded size. At a low sample rate, 1 kB can become 60 kB for the model.
     """
 
     recordings: int
@@ -70,7 +72,7 @@ class AudioLimits:
 
 
 def check_recordings(fields: Sequence[str], *, rate_hz: int, limits: AudioLimits) -> None:
-    """Raise an error with the field if recordings are not supported or there are too many."""
+    """Raise an error with the field if recordings aren't supported, or if there are too many."""
     if fields and (not rate_hz or not limits.all_s):
         raise NotImplementedYet("this model takes no audio input", field=fields[0])
     if len(fields) > limits.recordings:
@@ -89,11 +91,11 @@ async def decode_recording(
     limits: AudioLimits,
     key: str = "",
 ) -> Tensor:
-    """Return a mono float32 vector at `rate_hz` that is at most `left_s` seconds long. `key` is the
-    name of the caller.
+    """Return a mono float32 vector at `rate_hz`, which is at most `left_s` seconds long. `key` is
+    the name of the caller.
 
-    Cancelling this call ends the decoding. Raises `InvalidArgument` with the field if the recording
-    exceeds a limit or cannot be read, and `NotImplementedYet` if it needs a program that is not
+    If this is cancelled, decoding ends. Raises `InvalidArgument` with the field if the recording
+    exceeds a limit or can't be read, and `NotImplementedYet` if this requires a program that isn't
     installed.
     """
     field, data = recording.field, recording.data
@@ -115,7 +117,7 @@ async def decode_recording(
 
 
 def _resampled_pcm(recording: PcmRecording, rate_hz: int) -> Tensor:
-    """Return the same samples as decoding a WAV file of this recording."""
+    """Return the same samples that decoding a WAV file of this recording would return."""
     whole = np.frombuffer(recording.pcm16, "<i2")
     resampler = RecordingResampler(recording.rate_hz, rate_hz)
     made = []

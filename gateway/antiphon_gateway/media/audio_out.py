@@ -1,5 +1,5 @@
-"""Converts audio for clients: float32 to 16-bit samples, to WAV files, and to base64 pieces that
-can be concatenated.
+"""Converts audio for clients. Float32 samples become 16-bit samples, WAV files, or base64 pieces
+that can be concatenated.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from antiphon.values.chunk import Tensor
 
 SAMPLE_BYTES = 2
 BASE64_GROUP_BYTES = 6
-"""A number of bytes that consists of complete samples (2 bytes) and complete base64 groups (3
-bytes).
+"""A number of bytes that is a multiple of both the sample size (2 bytes) and the size of a base64
+group (3 bytes).
 """
 
 _WAV_HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
@@ -32,15 +32,15 @@ def to_pcm16(samples: Tensor) -> bytes:
 
 
 def wav_file(pcm16: bytes, sample_rate_hz: int) -> bytes:
-    """Return a mono 16-bit WAV file. If there are no samples, it is a valid empty file."""
+    """Return a mono 16-bit WAV file. If there are no samples, the result is a valid empty file."""
     return wav_header(sample_rate_hz, len(pcm16)) + pcm16
 
 
 def wav_header(sample_rate_hz: int, data_bytes: int | None = None) -> bytes:
     """Return the header of a mono 16-bit WAV file.
 
-    If no length is given, the header contains the largest possible one, as is usual for streams.
-    Readers then read until the end of the data.
+    If no length is given, the header contains the largest possible length, which is common for
+    streams. Readers then read until the data ends.
     """
     length = _UNKNOWN_BYTES if data_bytes is None else data_bytes
     return _WAV_HEADER.pack(
@@ -56,24 +56,26 @@ def to_base64(data: bytes | bytearray) -> str:
 
 
 class Base64Stream:
-    """Base64 pieces that can be concatenated as text and then decoded to the whole data.
+    """Base64 pieces that can be concatenated as text before they are decoded.
 
-    Some clients concatenate the pieces before they decode them, so every piece except for the last
-    one encodes a multiple of `BASE64_GROUP_BYTES` bytes. The remaining bytes are kept for the next
-    piece.
+    Some clients concatenate all pieces and then decode the result. For this reason, every piece
+    except the last encodes a multiple of `BASE64_GROUP_BYTES` bytes. Any remaining bytes are kept
+    for the next piece.
     """
 
     def __init__(self) -> None:
         self._rest = b""
 
     def add(self, data: bytes) -> str:
-        """Return the next piece, or an empty string if there is not enough data for one."""
+        """Return the next piece. If there isn't enough data for a piece, returns an empty
+        string.
+        """
         data = self._rest + data
         whole = len(data) - len(data) % BASE64_GROUP_BYTES
         self._rest = data[whole:]
         return to_base64(data[:whole])
 
     def flush(self) -> str:
-        """Return the last piece, or an empty string if no data remains."""
+        """Return the last piece. If there is no data left, returns an empty string."""
         rest, self._rest = self._rest, b""
         return to_base64(rest)

@@ -1,8 +1,8 @@
-"""Connections to addresses that have been validated, with limits for their responses.
+"""Connections to validated addresses, with limits on the responses.
 
-httpcore2 opens every connection through its network backend, so a request can only reach an address
-that `is_allowed` has accepted. This also holds for host names, literal addresses and redirects. A
-name is resolved once per request, and the connection uses an address from this result.
+httpcore2 opens all connections through its network backend, so a request can only reach addresses
+that `is_allowed` has accepted. This is true for host names, literal addresses and redirects. A name
+is resolved once per request, and the connection uses one of the resulting addresses.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ Address = IPv4Address | IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 MAX_HEAD_BYTES = 64 << 10
-"""The maximum size of the status line and the header fields of a response, including those of
-interim responses.
+"""The maximum size of a response's status line and header fields, including those of interim
+responses.
 """
 
 FRAMING_BYTES = 32 << 10
-"""The maximum size of chunk sizes, chunk extensions and trailers, in addition to a quarter of the
-size of the content.
+"""The maximum size of all chunk sizes, chunk extensions and trailers. A quarter of the size of the
+content is added to this.
 """
 
 
 class UrlFault(Exception):
-    """The reason why a URL does not provide a file. It becomes an `InvalidArgument` with the field
-    of the URL.
+    """The reason why a URL can't be used. It is converted to an `InvalidArgument` with the field of
+    the URL.
     """
 
 
 @dataclass(slots=True)
 class ResponseMeter:
-    """Counts the bytes of one response, both those that arrived over the connection and those of
+    """Counts the bytes of a single response, both those that arrive on the connection and those of
     its content.
 
-    `took` is called with the number of bytes that arrived, and may raise an error.
+    `took` is called with the number of bytes that have arrived, and can raise an error.
     """
 
     took: Callable[[int], None]
@@ -51,11 +51,11 @@ class ResponseMeter:
     ended: bool = False
 
     def head_is_complete(self) -> None:
-        """Record that all further bytes are content and its framing."""
+        """Record that everything from now on is content and its framing."""
         self.head_bytes = self.wire_bytes
 
     def check(self) -> None:
-        """Raise `UrlFault` if the head or the framing is larger than allowed."""
+        """Raise `UrlFault` if the head or the framing is too large."""
         if not self.head_bytes:
             if self.wire_bytes > MAX_HEAD_BYTES:
                 raise UrlFault(
@@ -74,8 +74,8 @@ class ResponseMeter:
 
 
 class CheckedNetwork(httpcore2.AsyncNetworkBackend):
-    """Makes the connections for one request and measures its response. Raises `UrlFault` for
-    addresses that are not allowed.
+    """Opens the connections for one request, and measures the response. Raises `UrlFault` if an
+    address isn't allowed.
     """
 
     def __init__(
@@ -93,16 +93,16 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Connect to an address of `host`. Raises `UrlFault` or `OSError` if this is not
+        """Connect to an address of `host`. Raises `UrlFault` or `OSError` if that isn't
         possible.
         """
         try:
             found = await self._resolve(host, port)
         except UnicodeError:
-            # The name contains an empty label or one with more than 63 characters.
+            # The name contains an empty label, or one that is longer than 63 characters.
             raise UrlFault("has no host name that can be resolved") from None
         addresses = [ip_address(each) for each in found]
-        # A name that has both allowed and forbidden addresses is probably an attack.
+        # If a name has both allowed and forbidden addresses, it is probably an attack.
         if not addresses or not all(map(self._is_allowed, addresses)):
             raise UrlFault("has no public address; gateway.fetch.networks names others to allow")
         return MeteredStream(
@@ -111,7 +111,7 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
 
 
 class MeteredStream(httpcore2.AsyncNetworkStream):
-    """A connection whose bytes are counted. The caller must limit the time."""
+    """A connection that counts its bytes. The caller has to limit the time."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, meter: ResponseMeter
@@ -133,7 +133,7 @@ class MeteredStream(httpcore2.AsyncNetworkStream):
         await self._writer.drain()
 
     async def aclose(self) -> None:
-        """Close the connection immediately, because any remaining data is not needed."""
+        """Close the connection right away. Any data that hasn't been read isn't needed."""
         self._writer.transport.abort()
 
     async def start_tls(
@@ -147,5 +147,5 @@ class MeteredStream(httpcore2.AsyncNetworkStream):
         return self
 
     def get_extra_info(self, info: str) -> Any:
-        """Return None, because HTTP/1.1 does not need any of this information."""
+        """Return None, because none of this information is needed for HTTP/1.1."""
         return None

@@ -1,4 +1,4 @@
-"""The files in requests that are contained in data URLs or referred to by other URLs."""
+"""The files in requests, which are either contained in data URLs or referenced by other URLs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from antiphon.errors import InvalidArgument
 from antiphon_gateway.media.remote import RemoteUrl
 
 _AS_PLAIN = str.maketrans("-_", "+/", " \t\r\n\f\v")
-"""Translates the URL-safe alphabet to the standard one, and removes white space."""
+"""Translates the URL-safe alphabet to the standard one, and removes whitespace."""
 _ANY_TYPES = ("", "application/octet-stream")
-"""Media types without information. The file itself shows what it is."""
+"""Media types that don't say anything. The type can be determined from the file itself."""
 
 
 def data_of_url(url: str, kind: str, media_types: Collection[str], field: str) -> str | RemoteUrl:
     """Return the base64 text of a data URL without decoding it, or the location of the file.
 
-    Raises `InvalidArgument` if it is neither of these, or if its media type is not one of the given
-    ones.
+    Raises `InvalidArgument` if the value is neither, or if its media type isn't one of those given.
     """
     if url.lower().startswith(("http://", "https://")):
         return RemoteUrl(url)
@@ -38,10 +37,10 @@ def data_of_url(url: str, kind: str, media_types: Collection[str], field: str) -
 
 
 def data_or_url(text: str, field: str) -> str | RemoteUrl:
-    """Return the value of a field in which OpenAI expects plain base64.
+    """Return the value of a field that contains plain base64 in OpenAI's API.
 
-    It may also be a data URL of any media type, as Qwen's SDKs send it, or the location of a file.
-    Raises `InvalidArgument` for a data URL without base64.
+    The value can also be a data URL of any media type, which is what Qwen's SDKs send, or the
+    location of a file. Raises `InvalidArgument` if it is a data URL without base64.
     """
     if text[:8].lower().startswith(("http://", "https://")):
         return RemoteUrl(text)
@@ -54,9 +53,10 @@ def data_or_url(text: str, field: str) -> str | RemoteUrl:
 
 
 def decoded_base64(text: str, field: str) -> bytes:
-    """Return the bytes of base64 text in either alphabet, with or without line breaks and padding.
+    """Return the bytes of base64 text. It may use either alphabet, with or without line breaks and
+    padding.
 
-    Raises `InvalidArgument` if there is any other character, or if the length is not possible.
+    Raises `InvalidArgument` if it contains any other characters, or if the length isn't possible.
     """
     try:
         return bytes(pybase64.b64decode(text, validate=True))
@@ -69,10 +69,10 @@ def decoded_base64(text: str, field: str) -> bytes:
 
 
 def file_bytes(data: bytes | str | RemoteUrl, field: str) -> bytes:
-    """Return the bytes of a file that is given as bytes or base64. This takes long for large files.
+    """Return the bytes of a file that is given as bytes or as base64. This is slow for large files.
     Remote files must have been fetched before.
 
-    Raises `InvalidArgument` if the file is empty or not valid base64.
+    Raises `InvalidArgument` if the file is empty or isn't valid base64.
     """
     assert not isinstance(data, RemoteUrl), f"{field} was not fetched"
     file = data if isinstance(data, bytes) else decoded_base64(data, field)

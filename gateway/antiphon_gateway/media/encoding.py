@@ -1,6 +1,4 @@
-"""Encodes the audio of an answer on threads, in the format and at the speed that its client has
-requested.
-"""
+"""Encodes an answer's audio on threads, in the format and at the speed requested by the client."""
 
 from __future__ import annotations
 
@@ -50,17 +48,17 @@ class AudioEncoding:
 
     @property
     def light(self) -> bool:
-        """Whether encoding is so cheap that it needs no thread."""
+        """Whether encoding is so cheap that it doesn't need a thread."""
         return self.name in ("wav", "pcm") and self.speed == 1.0
 
 
 def leaves_whole(name: str, delivery: Delivery | None) -> bool:
-    """Return whether a file of this format is only sent when it is complete, so that its header
-    contains its length.
+    """Return whether a file in this format is sent only when it is complete, which allows its
+    header to contain the length.
 
-    The delivery determines this. If it is None, the format determines it. FLAC files are then sent
-    when they are complete, because libsndfile does not read a header without a length, and libFLAC
-    refuses one with a wrong length.
+    This depends on the delivery. If the delivery is None, it depends on the format. FLAC files are
+    then sent when they are complete, because libsndfile can't read a header without a length, and
+    libFLAC rejects a wrong length.
     """
     if delivery is None:
         return FORMATS[name].needs_length
@@ -73,7 +71,7 @@ def available_formats() -> tuple[str, ...]:
 
 
 def check_format(name: str, known: Iterable[str], field: str) -> None:
-    """Raise `InvalidArgument` if the format is unknown, and `NotImplementedYet` if it is not
+    """Raise `InvalidArgument` if the format is unknown, and `NotImplementedYet` if it isn't
     installed.
     """
     if name not in (known := tuple(known)):
@@ -85,8 +83,8 @@ def check_format(name: str, known: Iterable[str], field: str) -> None:
 
 
 def check_speed(speed: float, field: str = "speed") -> None:
-    """Raise `InvalidArgument` if the speed is out of range, and `NotImplementedYet` if only 1 is
-    supported.
+    """Raise `InvalidArgument` if the speed is out of range, and `NotImplementedYet` if no speed
+    other than 1 is supported.
     """
     if not MIN_SPEED <= speed <= MAX_SPEED:
         raise InvalidArgument(
@@ -103,7 +101,7 @@ class Resampler:
         self._stream = soxr.ResampleStream(rate_hz, to_hz, 1, dtype="float32")
 
     def add(self, samples: Tensor) -> Tensor:
-        """Return the samples that are already final."""
+        """Return the samples that won't change any more."""
         found: Tensor = self._stream.resample_chunk(np.ascontiguousarray(samples, np.float32))
         return found
 
@@ -114,7 +112,7 @@ class Resampler:
 
 
 class EncodingSteps:
-    """The speed, the rate and the format of one answer, which are applied in this order."""
+    """The speed, sample rate and format of an answer. They are applied in this order."""
 
     def __init__(self, encoding: AudioEncoding, rate_hz: int) -> None:
         audio_format = FORMATS[encoding.name]
@@ -150,9 +148,10 @@ def _encoder(encoding: AudioEncoding, rate_hz: int) -> AudioEncoder:
 
 
 class EncoderThreads:
-    """The threads on which all answers are encoded. Close it when no answer needs it any longer.
+    """The threads on which the audio of all answers is encoded. Close it when no answer needs it
+    any more.
 
-    An answer waits for one second of its audio at a time, so there are never more waiting pieces
+    Each answer waits for one second of its audio at a time, so there are never more waiting pieces
     than answers.
     """
 
@@ -166,13 +165,13 @@ class EncoderThreads:
         return AnswerEncoder(steps, rate_hz, pool)
 
     def close(self) -> None:
-        """Stop starting new work."""
+        """Don't start any more work."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class AnswerEncoder:
-    """Encodes a single answer, on a thread if threads are available. Cancelling a call only affects
-    this answer.
+    """Encodes a single answer, on a thread if threads are available. If a call is cancelled, no
+    other answer is affected.
     """
 
     def __init__(self, steps: EncodingSteps, rate_hz: int, pool: ThreadPoolExecutor | None) -> None:
@@ -181,8 +180,8 @@ class AnswerEncoder:
         self._pool = pool
 
     async def add(self, samples: Tensor) -> bytes:
-        """Return the bytes for the samples. After each second of audio, other answers take their
-        turn.
+        """Return the bytes for the samples. After every second of audio, it is the turn of other
+        answers.
         """
         parts = []
         for start in range(0, len(samples), self._rate_hz):

@@ -1,8 +1,8 @@
-"""G.711, which represents 16-bit samples as bytes of mu-law or A-law. It is implemented with
+"""G.711, which represents 16-bit samples as bytes, using mu-law or A-law. It is implemented with
 tables.
 
-A byte contains a sign, three bits for the segment (the octave of the amplitude) and four bits for
-the step within the segment. Mu-law uses 14 bits of a sample, and A-law uses 13.
+Each byte contains a sign, three bits for the segment (the octave of the amplitude) and four bits
+for the step within that segment. Mu-law uses 14 bits of a sample, and A-law uses 13.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Companding:
 
 
 def _segments(magnitudes: npt.NDArray[np.int64], first_bits: int) -> npt.NDArray[np.int64]:
-    """Return the index of the segment for each number. The first of the eight segments contains
-    numbers of up to `first_bits` bits.
+    """Return the segment index for each number. There are eight segments, the first of which
+    contains numbers of up to `first_bits` bits.
     """
     ends = (1 << np.arange(first_bits, first_bits + 8)) - 1
     return np.searchsorted(ends, magnitudes)

@@ -1,6 +1,4 @@
-"""Reads the width and height of an image, and the number of pieces in its file, without decoding
-it.
-"""
+"""Reads an image's width and height, and the number of pieces in its file, without decoding it."""
 
 from __future__ import annotations
 
@@ -9,22 +7,22 @@ from collections import Counter
 from typing import NamedTuple
 
 MAX_SCANS = 64
-"""The maximum number of scans in a JPEG file. For each scan, a decoder processes all pixels again.
-Encoders write about ten.
+"""The maximum number of scans in a JPEG file. A decoder processes all pixels again for each scan.
+Encoders write about ten scans.
 """
 MAX_SEGMENTS = 10_000
-"""The maximum number of segments in a JPEG file before its first scan. Decoders in Python process
-each of them, including fill bytes.
+"""The maximum number of segments before the first scan of a JPEG file. Python decoders process each
+of them, including fill bytes.
 """
 MAX_CHUNKS = 16_384
-"""The maximum number of chunks in a PNG file, for the same reason. This is the number in a file of
-64 MB that is divided into chunks of 4 KiB, the smallest size that encoders write.
+"""The maximum number of chunks in a PNG file, for the same reason. A file of 64 MB has this many
+chunks if each chunk is 4 KiB, which is the smallest size that encoders write.
 """
 
 _PNG_SIGNATURE_BYTES = 8
 _MARKER = 0xFF
 _START_OF_SCAN = 0xDA
-# Markers that begin a frame. These are C0 to CF, except for tables (C4), extensions (C8) and
+# Markers at the start of a frame. These are C0 to CF, except for tables (C4), extensions (C8) and
 # conditioning (CC).
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # Markers that are not followed by a length.
@@ -46,8 +44,8 @@ def png_size(data: bytes) -> ImageSize | None:
 
 
 def jpeg_size(data: bytes) -> ImageSize | None:
-    """Return the size in the frame header of a JPEG file, or None if there is no such header before
-    the first scan.
+    """Return the size in the frame header of a JPEG file. Returns None if there is no frame header
+    before the first scan.
     """
     at = 2
     while at + 4 <= len(data):
@@ -67,8 +65,8 @@ def jpeg_size(data: bytes) -> ImageSize | None:
 
 
 def jpeg_scans(data: bytes) -> int:
-    """Return an upper limit for the number of scans in a JPEG file. Within a scan, each byte FF is
-    followed by 0.
+    """Return an upper bound for the number of scans in a JPEG file. This works because, within a
+    scan, every FF byte is followed by 0.
     """
     return data.count(bytes((_MARKER, _START_OF_SCAN)))
 
@@ -77,7 +75,7 @@ def jpeg_segments(data: bytes) -> int:
     """Return the number of segments, fill bytes and stray bytes before the first scan of a JPEG
     file.
 
-    Counting stops above `MAX_SEGMENTS`.
+    Counting stops once the number exceeds `MAX_SEGMENTS`.
     """
     at, found = 2, 0
     while at + 2 <= len(data) and found <= MAX_SEGMENTS:
@@ -97,7 +95,7 @@ def jpeg_segments(data: bytes) -> int:
 def png_chunks(data: bytes) -> Counter[bytes]:
     """Return the number of chunks of each type in a PNG file.
 
-    Counting stops above `MAX_CHUNKS`.
+    Counting stops once the number exceeds `MAX_CHUNKS`.
     """
     at, found = _PNG_SIGNATURE_BYTES, 0
     kinds: Counter[bytes] = Counter()
@@ -111,7 +109,9 @@ def png_chunks(data: bytes) -> Counter[bytes]:
 
 
 def webp_size(data: bytes) -> ImageSize | None:
-    """Return the size of the canvas of a WebP file or, if there is none, of its only frame."""
+    """Return the canvas size of a WebP file. If there is no canvas, return the size of its only
+    frame.
+    """
     kind = data[12:16]
     if kind == b"VP8X" and len(data) >= 30:
         width, height = (int.from_bytes(data[at : at + 3], "little") for at in (24, 27))

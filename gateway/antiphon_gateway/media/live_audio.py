@@ -1,5 +1,5 @@
-"""Audio in a live conversation. Bytes of the transmission format are converted to samples and back,
-piece by piece.
+"""The audio of a live conversation. Bytes in the transmission format are converted to samples and
+back, piece by piece.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from antiphon_gateway.media.pcm_recording import PcmRecording
 
 @dataclass(frozen=True, slots=True)
 class LiveFormat:
-    """The transmission format, which is mono. It consists of 16-bit little-endian samples or of
-    bytes of a G.711 law.
+    """The transmission format, which is always mono. It consists of either 16-bit little-endian
+    samples or bytes in a G.711 law.
     """
 
     name: str
@@ -35,7 +35,7 @@ class LiveFormat:
         return SAMPLE_BYTES if self.companding is None else 1
 
     def pcm16(self, data: bytes) -> bytes:
-        """Return 16-bit samples at the rate of this format."""
+        """Return 16-bit samples at this format's sample rate."""
         return data if self.companding is None else self.companding.decode(data)
 
 
@@ -47,10 +47,10 @@ LIVE_FORMATS = {each.name: each for each in (PCM16, MU_LAW, A_LAW)}
 
 
 def bare_samples(data: bytes, wanted: LiveFormat, field: str) -> bytes:
-    """Return the samples of audio that must not have a container.
+    """Return the samples of audio that is supposed to be raw, without a container.
 
-    A WAV file in the same format is accepted, and its samples are returned. Raises
-    `InvalidArgument` for all other files, which would be heard as noise.
+    A WAV file in the same format is accepted, and its samples are returned. Any other file would be
+    heard as noise, so `InvalidArgument` is raised.
     """
     found = unmistakable_container(data)
     if found is None:
@@ -75,10 +75,9 @@ def bare_samples(data: bytes, wanted: LiveFormat, field: str) -> bytes:
 class AppendedFiles:
     """Checks pieces of appended audio for the header of a container.
 
-    The first piece of a buffer may be the beginning of a WAV file that contains raw samples. If a
-    piece belongs to a different type of file, the pieces after it are the rest of this file, until
-    the buffer is cleared or committed, or until a file begins that can be read. `clear` is the name
-    of the command that clears the buffer.
+    A buffer may start with a WAV file that contains raw samples. If a piece starts any other type
+    of file, the pieces after it belong to that file, until the buffer is cleared or committed, or
+    until a readable file starts. `clear` is the name of the command that clears the buffer.
     """
 
     def __init__(self, clear: str) -> None:
@@ -87,10 +86,10 @@ class AppendedFiles:
         self._rejected = False
 
     def bare(self, data: bytes, wanted: LiveFormat, field: str) -> bytes:
-        """Return the samples in the piece. Raises `InvalidArgument` if it belongs to a file, in
-        which case the piece must be dropped.
+        """Return the samples in the piece. Raises `InvalidArgument` if the piece belongs to a file,
+        in which case it must be dropped.
 
-        Call `begin` after the samples have been used.
+        Call `begin` once the samples have been used.
         """
         if self._begun or not data:
             return data
@@ -108,13 +107,13 @@ class AppendedFiles:
         return samples
 
     def begin(self, data: bytes) -> None:
-        """Record that the piece has been used. What follows are samples, unless the piece was
-        empty.
+        """Record that the piece has been used. Unless the piece was empty, it is followed by
+        samples.
         """
         self._begun = self._begun or bool(data)
 
     def forget(self) -> None:
-        """Reset the state, because the buffer is empty again."""
+        """Reset the state, because the buffer is now empty."""
         self._begun = self._rejected = False
 
 
@@ -128,10 +127,10 @@ def recoded(recording: PcmRecording, wanted: LiveFormat) -> bytes | bytearray:
 
 
 class LiveEncoder:
-    """Encodes the float32 samples of one utterance at `rate_hz` to a format, as they arrive.
+    """Encodes the float32 samples of one utterance at `rate_hz` as they arrive.
 
-    The concatenated pieces are equal to the result of encoding everything at once. If the rate has
-    to be changed, the resampler keeps the last tens of milliseconds until `finish`.
+    Joining the pieces gives the same result as encoding everything at once. If the sample rate has
+    to be converted, the resampler keeps the last few tens of milliseconds until `finish`.
     """
 
     def __init__(self, wanted: LiveFormat, rate_hz: int) -> None:
@@ -141,11 +140,11 @@ class LiveEncoder:
             self._stream = soxr.ResampleStream(rate_hz, wanted.rate_hz, 1, dtype="float32")
 
     def add(self, samples: Tensor) -> bytes:
-        """Return the next piece, or b"" if the resampler keeps all of it."""
+        """Return the next piece. If the resampler keeps all of it, returns b""."""
         return self._encoded(samples, last=False)
 
     def finish(self) -> bytes:
-        """Return what the resampler has kept. Nothing may be added after this."""
+        """Return what the resampler has kept. Nothing can be added after this."""
         if self._stream is None:
             return b""
         return self._encoded(np.zeros(0, np.float32), last=True)

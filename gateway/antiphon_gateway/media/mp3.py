@@ -1,4 +1,6 @@
-"""MPEG audio frames. Only their headers are read, to determine their length and their number."""
+"""MPEG audio frames. Only headers are read, in order to determine the length and number
+of frames.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ _RATE_DIVISORS = {3: 1, 2: 2, 0: 4}
 
 
 def frame_at(data: bytes | mmap, place: int) -> tuple[int, int]:
-    """Return the number of bytes and samples in the frame at this place. Both are 0 if there is no
-    header.
+    """Return the number of bytes and samples in the frame at this position. If there is no header,
+    both are 0.
     """
     head = data[place : place + HEADER_BYTES]
     if len(head) < HEADER_BYTES or head[0] != 0xFF or head[1] & 0xE0 != 0xE0:
@@ -44,10 +46,10 @@ def frame_at(data: bytes | mmap, place: int) -> tuple[int, int]:
 
 
 def has_more_than(data: bytes | mmap, samples: int) -> bool:
-    """Return whether the consecutive frames at the beginning, after a tag, contain more samples
-    than this.
+    """Return whether the consecutive frames at the start of the file, after any tag, contain more
+    samples than this.
 
-    Only as many frames as necessary are read.
+    No more frames are read than necessary.
     """
     place = tag_bytes(data)
     total = 0
@@ -61,8 +63,8 @@ def has_more_than(data: bytes | mmap, samples: int) -> bool:
 
 
 def tag_bytes(data: bytes | mmap) -> int:
-    """Return the length of an ID3 tag at the beginning. It is stored in four bytes of seven
-    bits.
+    """Return the length of the ID3 tag at the start. The length is stored in four bytes, with seven
+    bits each.
     """
     if data[:3] != b"ID3" or len(data) < 10:
         return 0

@@ -1,5 +1,5 @@
-"""The options of a request. They are validated and converted to the form in which the stages
-receive them.
+"""Validates the options of a request, and converts them to the form in which the stages receive
+them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ OptionInput = str | float | Recording
 """A text, a number or an audio file."""
 
 OptionReaders = Mapping[str, Mapping[str, Option]]
-"""For each option name, the stages that read the option, with the description by each stage."""
+"""Maps option names to the stages that read the option, each with the stage's description of it."""
 
 OptionsByRole = Mapping[str, Mapping[str, OptionValue]]
 
 MAX_OPTIONS = 64
-"""The maximum number of options. Endpoints check it before they read any of them."""
+"""The maximum number of options. Endpoints check the number before they read any options."""
 
 _RECORDING = np.zeros(1, np.float32)
 
@@ -42,10 +42,9 @@ def check_options(
     *,
     recordings: int,
 ) -> None:
-    """Validate options, except for the content of their recordings.
+    """Validate options. The content of their recordings isn't validated.
 
-    The messages contain `recordings` recordings. Raises `InvalidArgument` with the field that is
-    invalid.
+    The messages contain `recordings` recordings. Raises `InvalidArgument` with the invalid field.
     """
     size = 0
     for name, value in given.items():
@@ -79,11 +78,11 @@ async def read_options(
     taken_s: float,
     key: str = "",
 ) -> OptionsByRole:
-    """Return what each stage receives, for options that have been validated. Recordings are not
-    decoded on the event loop.
+    """Return what each stage receives, given options that have been validated. Recordings are
+    decoded outside the event loop.
 
-    The messages contain `taken_s` seconds of recordings, and `key` is the name of the caller.
-    Raises `InvalidArgument` with the field of a recording that cannot be read or is too long.
+    The messages contain `taken_s` seconds of recordings, and `key` is the name of the caller. If a
+    recording can't be read or is too long, `InvalidArgument` is raised with its field.
     """
     found: dict[str, dict[str, OptionValue]] = {}
     for name, value in given.items():

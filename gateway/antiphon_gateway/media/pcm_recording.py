@@ -1,5 +1,5 @@
-"""Recordings that consist of raw samples, as used in conversations. They are read in place and
-never copied.
+"""Recordings that consist of raw samples, which are used in conversations. They are read in place
+and never copied.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PcmRecording:
-    """16-bit little-endian mono samples at `rate_hz`, which no longer change.
+    """16-bit little-endian mono samples at `rate_hz`. They never change.
 
-    A recording is only equal to itself, and its `number` is unique, so that comparisons and hashes
-    do not depend on its length. `turn` is the number of the turn in the conversation with which it
-    starts.
+    A recording is equal only to itself, and its `number` is unique. This way, the time for
+    comparing or hashing recordings doesn't depend on their length. `turn` is the number of the turn
+    with which the recording starts.
     """
 
     pcm16: bytes | bytearray

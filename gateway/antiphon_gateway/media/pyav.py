@@ -1,6 +1,6 @@
-"""Functions that require PyAV (the extra `av`): AAC and other speeds.
+"""Features that require PyAV (the extra `av`), namely AAC and changing the speed.
 
-The wheels of PyAV include GPL codecs, so it is not a default dependency.
+PyAV's wheels include GPL codecs, so PyAV isn't a default dependency.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 REMEDY = "the gateway needs PyAV for it: pip install 'antiphon[av]' where it runs"
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
 AAC_BITS_PER_S = 64_000
-# The minimum factor of a single filter.
+# The smallest factor that a single filter supports.
 _SLOWEST = 0.5
 _LEAST_SAMPLES = 4
-"""The minimum number of samples that a filter receives at once. At 2.5 times the speed, a single
-sample results in no output, and FFmpeg then fails to allocate the output.
+"""The minimum number of samples to pass to a filter. At 2.5 times the speed, a single sample
+results in no output, which makes FFmpeg fail to allocate it.
 """
 _NOTHING = np.empty(0, np.float32)
 
@@ -37,14 +37,14 @@ def there_is_pyav() -> bool:
 
 
 class Tempo:
-    """Makes speech faster or slower without changing its pitch, with FFmpeg's `atempo`."""
+    """Makes speech faster or slower without changing its pitch, using FFmpeg's `atempo`."""
 
     def __init__(self, speed: float, rate_hz: int) -> None:
         import av.filter
 
         self._rate_hz = rate_hz
         self._samples = 0
-        # Samples that are too few for the filters.
+        # Samples that are waiting because there are too few for the filters.
         self._rest = _NOTHING
         self._graph = av.filter.Graph()
         last = self._graph.add_abuffer(
@@ -58,7 +58,7 @@ class Tempo:
         self._graph.configure()
 
     def add(self, samples: Tensor) -> Tensor:
-        """Return the samples that are already final."""
+        """Return the samples that won't change any more."""
         if len(self._rest):
             samples = np.concatenate((self._rest, samples))
         if len(samples) < _LEAST_SAMPLES:
@@ -70,8 +70,8 @@ class Tempo:
         return self._pulled()
 
     def finish(self) -> Tensor:
-        """Return the remaining samples. If the last pieces were very short, they end with up to 3
-        samples of silence.
+        """Return the remaining samples. If the last pieces were very short, up to 3 samples of
+        silence follow.
         """
         last = _NOTHING
         if missing := -len(self._rest) % _LEAST_SAMPLES:
@@ -93,7 +93,7 @@ class Tempo:
 
 
 class AacEncoder:
-    """Encodes AAC in an ADTS stream, which has no header that would have to be completed."""
+    """Encodes AAC as an ADTS stream, which doesn't have a header that needs to be completed."""
 
     def __init__(self, rate_hz: int, *, whole: bool) -> None:
         import av
@@ -135,7 +135,7 @@ def _frame(samples: Tensor, layout: str, rate_hz: int, first: int) -> av.AudioFr
 
 
 def _steps(speed: float) -> list[float]:
-    """Return factors that a single filter supports and whose product is the speed."""
+    """Return factors that are supported by a single filter, and whose product is the speed."""
     if speed >= _SLOWEST:
         return [speed]
     return [_SLOWEST, speed / _SLOWEST]

@@ -1,4 +1,4 @@
-"""Fetches files that requests refer to by URL. By default, only public addresses are allowed."""
+"""Fetches files that requests refer to by URL. By default, only public addresses can be reached."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ MAX_URL_CHARS = 8192
 _RESOLVING_THREADS = 4
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
-# The public part of IPv6, and the ranges within it that contain IPv4 addresses, the ends of
-# tunnels, or examples.
+# The public part of IPv6, and the ranges within it that contain IPv4 addresses, tunnel endpoints,
+# or examples.
 _PUBLIC_V6 = ip_network("2000::/3")
 _OTHERS_V6 = tuple(map(ip_network, ("2001::/32", "2002::/16", "3fff::/20")))
 
@@ -53,10 +53,10 @@ class RemoteUrl:
 
 
 class UrlFetcher:
-    """Fetches the files of requests if the deployment permits this.
+    """Fetches files for requests, if the deployment permits this.
 
-    The data counts towards `memory`. `resolve` returns the addresses of a name. By default, this is
-    the system's resolver, which runs on separate threads so that slow lookups only delay other
+    The data counts towards `memory`. `resolve` returns the addresses of a name, and defaults to the
+    system's resolver. The resolver runs on its own threads, so that slow lookups delay only other
     lookups. Raises `InvalidArgument` if a configured network is invalid.
     """
 
@@ -79,8 +79,8 @@ class UrlFetcher:
 
     @contextmanager
     def download(self) -> Iterator[Download]:
-        """Return a context manager for the files of a request. Their memory is leased until the
-        context ends.
+        """Return a context manager for a request's files. Their memory is leased until the context
+        ends.
         """
         download = Download(self)
         with self._memory.lease(Holder.UPLOADS, download.give_way, of_client=False) as lease:
@@ -88,8 +88,8 @@ class UrlFetcher:
             yield download
 
     def is_allowed(self, address: Address) -> bool:
-        """Return whether an address is public or in one of the networks that the deployment
-        lists.
+        """Return whether an address is public, or is in one of the networks listed in the
+        deployment.
         """
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
@@ -113,7 +113,7 @@ class UrlFetcher:
 
 
 class Download:
-    """The files of one request, which are fetched one at a time. Their total size is at most
+    """The files of one request. They are fetched one at a time, and have a maximum total size of
     `max_fetch_bytes`.
     """
 
@@ -128,8 +128,8 @@ class Download:
         """Return the file.
 
         Raises `InvalidArgument` with the field, and `NotImplementedYet` if fetching is disabled.
-        Raises `BudgetExceeded` if there is not enough memory, or if the memory was needed for
-        something else while the server sent nothing.
+        Raises `BudgetExceeded` if there isn't enough memory, or if the memory was needed for
+        something else while the server wasn't sending anything.
         """
         config = self._fetcher.config
         if not config.fetch.urls:
@@ -172,7 +172,7 @@ class Download:
         raise UrlFault(f"leads on more than {MAX_REDIRECTS} times")
 
     async def _ask(self, parts: SplitResult) -> bytes | RemoteUrl:
-        """Return the file, or the location of a redirect."""
+        """Return the file. If there is a redirect, return its location instead."""
         fetcher = self._fetcher
         left = fetcher.config.fetch.max_fetch_bytes - self._fetched_bytes
         meter = ResponseMeter(lambda size: self.lease.moved(self._fetched_bytes + size))
@@ -187,14 +187,16 @@ class Download:
             except httpcore2.RemoteProtocolError as error:
                 if meter.ended:
                     raise UrlFault("broke off") from error
-                # This limits a line in the head, a chunk size or a trailer that never ends.
+                # This limits lines in the head, chunk sizes and trailers that never end.
                 meter.check()
                 raise
 
     async def _read(
         self, response: httpcore2.Response, meter: ResponseMeter, left: int
     ) -> bytes | RemoteUrl:
-        """Return the content of a successful response, or the location of a redirect."""
+        """Return the content of a successful response. If it is a redirect, return its location
+        instead.
+        """
         fields = {name.lower(): value for name, value in response.headers}
         if response.status in _REDIRECTS:
             return RemoteUrl(fields.get(b"location", b"").decode("latin-1"))
@@ -207,7 +209,7 @@ class Download:
         )
         if int(fields.get(b"content-length", b"0")) > left:
             raise too_large
-        # Pieces may consist of a single byte, so they are joined as they arrive.
+        # A piece may be a single byte, so pieces are joined as they arrive.
         file = io.BytesIO()
         async for piece in response.aiter_stream():
             meter.content_bytes += len(piece)
@@ -226,7 +228,7 @@ def _refused(error: BudgetExceeded, field: str) -> BudgetExceeded:
 
 
 def _checked(url: str) -> SplitResult:
-    """Return the parts of a URL that may be requested. Raises `UrlFault` if it must not be."""
+    """Return the parts of a URL, if it can be requested. Otherwise, raises `UrlFault`."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -248,8 +250,8 @@ def _checked(url: str) -> SplitResult:
 
 
 def _url(parts: SplitResult) -> httpcore2.URL:
-    """Return the URL for httpcore2, which connects to the host that was validated and does not
-    parse anything again.
+    """Return the URL for httpcore2. It contains the host that was validated, so httpcore2 doesn't
+    have to parse anything again.
     """
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return httpcore2.URL(

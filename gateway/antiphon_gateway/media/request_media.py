@@ -1,4 +1,4 @@
-"""The recordings, images and videos of a request. Each of them is fetched and decoded at most
+"""The recordings, images and videos of a request. Each of them is fetched and decoded no more than
 once.
 """
 
@@ -33,11 +33,10 @@ Counted = Callable[[], None]
 
 
 class RequestRecording:
-    """A recording in a request. It is a file until it is decoded, and consists of float32 samples
-    after that.
+    """A recording in a request. It is a file until it has been decoded to float32 samples.
 
-    If stages may already know the recording by its key, it has a `name` and keeps its file. Its
-    `key` is computed together with its samples.
+    If stages may already know the recording by its key, the recording has a `name` and keeps its
+    file. Its `key` is computed together with its samples.
     """
 
     def __init__(self, file: Recording, *, named: bool) -> None:
@@ -50,17 +49,17 @@ class RequestRecording:
         self.key = b""
 
     def is_needed(self, sent: SentRecordings) -> bool:
-        """Return whether a session that has received the recordings in `sent` needs samples that
-        are not available yet.
+        """Return whether samples are needed that aren't available yet, in a session that has
+        received the recordings in `sent`.
         """
         return self.samples is None and not self.is_known(sent)
 
     def is_known(self, sent: SentRecordings) -> bool:
-        """Return whether its key is sufficient in this session."""
+        """Return whether it is enough to send the key in this session."""
         return self.name is not None and sent.find(self.name) is not None
 
     def length(self, sent: SentRecordings) -> int:
-        """Return the number of samples at the rate of the stage that reads them."""
+        """Return the number of samples at the sample rate of the stage that reads them."""
         if self.samples is not None:
             return len(self.samples)
         known = None if self.name is None else sent.find(self.name)
@@ -71,9 +70,9 @@ class RequestMedia:
     """The media of one request, as described in the module docstring.
 
     `rate_hz` and `limits` are those of the stage that reads recordings. `key` is the name of the
-    API key. Recordings that are `named` may be sent to a stage as keys, and are only decoded if a
-    session needs their samples. With `alone`, the encoding of each recording is independent of the
-    others. The decoded data counts towards `lease`, until the lease is closed.
+    API key. If recordings are `named`, they can be sent to a stage as keys, and are decoded only if
+    a session needs their samples. With `alone`, each recording is encoded independently of the
+    others. Decoded data counts towards `lease` until the lease is closed.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class RequestMedia:
         alone: bool,
     ) -> None:
         self.lease = source.memory.lease(Holder.UPLOADS)
-        # It does not depend on a client.
+        # This doesn't depend on a client.
         self.lease.keep()
         self.rate_hz = rate_hz
         self.fields: FieldsByKind = given.fields
@@ -109,20 +108,20 @@ class RequestMedia:
         return sum(each.nbytes for each in found)
 
     def needs(self, sent: SentRecordings) -> bool:
-        """Return whether `decode` has to do anything for a session that has received the recordings
+        """Return whether `decode` has any work to do for a session that has received the recordings
         in `sent`.
         """
         files = any(self._files.values())
         return files or any(each.is_needed(sent) for each in self._recordings)
 
     async def decode(self, sent: SentRecordings, *, heard: bool = False) -> None:
-        """Fetch and decode what a session needs that has received the recordings in `sent`. This
-        does not block the event loop.
+        """Fetch and decode what is needed by a session that has received the recordings in `sent`.
+        This doesn't block the event loop.
 
-        If the last recording is `heard` while it is being spoken, it is left out. Cancelling this
-        call ends the decoding. Raises `InvalidArgument` or `NotImplementedYet` with the field of a
-        file that cannot be read or is too long, and `BudgetExceeded` if the gateway's memory for
-        requests is exhausted.
+        If the last recording is `heard` while the user is speaking, it is left out. If this is
+        cancelled, decoding ends. Raises `InvalidArgument` or `NotImplementedYet` with the field of
+        a file that can't be read or is too long, and `BudgetExceeded` if the gateway has no memory
+        left for requests.
         """
         if not self.needs(sent):
             return
@@ -168,8 +167,8 @@ class RequestMedia:
             left_s -= seconds
 
     def seconds(self, sent: SentRecordings) -> float:
-        """Return the total length of all recordings in seconds, in a session that has received the
-        recordings in `sent`.
+        """Return the total length of all recordings, in seconds, for a session that has received
+        the recordings in `sent`.
         """
         samples = sum(each.length(sent) for each in self._recordings)
         return samples / self.rate_hz if samples else 0.0
@@ -177,11 +176,10 @@ class RequestMedia:
     def conversation(
         self, messages: tuple[ConversationMessage, ...], sent: SentRecordings, *, keeps: bool
     ) -> Conversation:
-        """Return the conversation for a session. Recordings in `sent`, which the session already
-        has, are sent as keys.
+        """Return the conversation for a session. The session already has the recordings in `sent`,
+        so only their keys are sent.
 
-        If the stage `keeps` recordings, the ones that the session receives now are recorded in
-        `sent`.
+        If the stage `keeps` recordings, those that the session receives now are added to `sent`.
         """
         recordings = tuple(self._brought(each, sent, keeps=keeps) for each in self._recordings)
         messages = with_recordings_alone(messages) if self._alone else messages
@@ -198,7 +196,7 @@ class RequestMedia:
         return recording.samples
 
     def release(self) -> None:
-        """Free all media and close the lease. No further attempt may use them."""
+        """Free all media and close the lease. The media can't be used by any more attempts."""
         self._recordings.clear()
         self._vision.clear()
         self._files = {}
@@ -219,7 +217,7 @@ class RequestMedia:
 
 
 async def _fetched(item: Attachment, download: Download) -> Attachment:
-    """Return the file itself if it is in a remote location."""
+    """Return the file itself, if it is at a remote location."""
     if not isinstance(item.data, RemoteUrl):
         return item
     return replace(item, data=await download.fetch(item.data, item.field))

@@ -1,9 +1,9 @@
-"""Resamples recordings in the same way as the reference implementations of the models.
+"""Resamples recordings in the same way as the models' reference implementations.
 
-These call `librosa.resample`, which uses soxr at high quality. It then pads or cuts the end, so
-that there are `ceil(n * (to / from))` samples, computed in floating point. soxr alone rounds the
-number of samples, so a third to a half of all lengths would be one sample short. This could change
-the number of frames of a codec or a mel front end.
+These call `librosa.resample`, which uses soxr at high quality. It then pads or cuts the end to get
+`ceil(n * (to / from))` samples, computed in floating point. soxr itself rounds the number of
+samples, so for a third to a half of all lengths, the result would be one sample short. This could
+change the number of frames of a codec or a mel front end.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from antiphon.values.chunk import Tensor
 
 
 def resampled_length(samples: int, from_hz: int, to_hz: int) -> int:
-    """Return the number of samples of a recording at a different rate.
+    """Return how many samples a recording has at a different sample rate.
 
-    The quotient is rounded as in librosa. For example, one second at 44.1 kHz has 24001 samples at
-    24 kHz.
+    The quotient is rounded in the same way as in librosa. For example, one second at 44.1 kHz has
+    24001 samples at 24 kHz.
     """
     return math.ceil(samples * (float(to_hz) / from_hz))
 
 
 class RecordingResampler:
-    """Converts the mono float32 samples of one recording to a different rate as they arrive.
+    """Converts the mono float32 samples of one recording to a different sample rate as they arrive.
 
-    Together, the pieces are equal to `librosa.resample` of the whole recording. If the rates are
-    equal, samples are passed through.
+    Joining the pieces gives the same result as calling `librosa.resample` on the whole recording.
+    If both rates are the same, samples are passed through.
     """
 
     def __init__(self, from_hz: int, to_hz: int) -> None:
@@ -40,8 +40,8 @@ class RecordingResampler:
         self._taken = self._given = 0
 
     def add(self, samples: Tensor, *, last: bool) -> Tensor:
-        """Return the output that is complete after the next samples (float32 [n]). After the `last`
-        samples, this is all of the remaining output.
+        """Return the output that is complete after these samples (float32 [n]). If they are the
+        `last` samples, all remaining output is returned.
         """
         if self._stream is None:
             return samples

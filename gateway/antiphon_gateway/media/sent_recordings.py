@@ -1,5 +1,5 @@
-"""Tracks the recordings that the stages of a session have received, so that they need not be sent
-again.
+"""Tracks which recordings the stages of a session have already received, so that they don't have to
+be sent again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from antiphon.values.conversation import is_recording_key
 from antiphon_gateway.media.pcm_recording import PcmRecording
 
 MOST = 1024
-"""The maximum number of recordings that are remembered. The samples of all others are sent
-again.
-"""
+"""The maximum number of recordings that are remembered. All other recordings are sent again."""
 
 
 class RecordingName(NamedTuple):
-    """Identifies a recording among those of a session by its path in the order, its size and its
-    number. The number differs if another recording has replaced it.
+    """Identifies a recording in a session by its path in the order, its size and its number. If the
+    recording is replaced by another one, the number changes.
     """
 
     field: str
@@ -30,22 +28,26 @@ class RecordingName(NamedTuple):
 
 
 def name_of(field: str, recording: PcmRecording) -> RecordingName:
-    """Return the name of a recording without reading its samples."""
+    """Return a recording's name. This doesn't read its samples."""
     return RecordingName(field, len(recording.pcm16), recording.number)
 
 
 class SentRecordings:
-    """Maps the name of a recording to the key of its samples at the stage and to their number."""
+    """Maps the name of each recording to the key that its samples have at the stage, and to their
+    number.
+    """
 
     def __init__(self) -> None:
         self._sent: OrderedDict[RecordingName, bytes] = OrderedDict()
         self._samples: dict[bytes, int] = {}
 
     def find(self, name: RecordingName) -> Tensor | None:
-        """Return the reference to a recording that the stage already has, or None."""
+        """Return a reference to a recording that the stage already has. Returns None if the stage
+        doesn't have it.
+        """
         if (key := self._sent.get(name)) is None:
             return None
-        # Recordings that are in use must not be the next ones to be forgotten.
+        # Move recordings that are in use to the end, so that they aren't forgotten next.
         self._sent.move_to_end(name)
         return np.frombuffer(key, np.uint8)
 

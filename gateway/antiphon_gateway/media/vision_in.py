@@ -1,8 +1,8 @@
-"""Images and videos from a client. Their files are passed on unchanged, and only their headers are
+"""Images and videos sent by clients. Files are passed on unchanged, and only their headers are
 read.
 
-Images that are too large are refused here, before a decoder opens them. The stage that decodes them
-has separate limits, which also apply to videos.
+Images that are too large are refused at this point, before a decoder opens them. The stage that
+decodes them has limits of its own, which also apply to videos.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from antiphon_gateway.media.remote import RemoteUrl
 from antiphon_gateway.threads import SizedThreads
 
 IMAGE, VIDEO = "image", "video"
-"""The types of input, with the names that stages use in `Describe`."""
+"""The types of input, under the names that stages use in `Describe`."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An image or video file as it was received. It is given as bytes, as base64 text or as its
-    location. `field` is its path.
+    """An image or video file in the form in which it was received. This can be bytes, base64 text
+    or the file's location. `field` is its path.
     """
 
     field: str
@@ -45,7 +45,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The media types of data URLs, and the bytes with which a file of each format begins."""
+    """The media types of data URLs, and the first bytes of a file in each format."""
 
     media_types: frozenset[str]
     formats: Mapping[str, Callable[[bytes], bool]]
@@ -69,15 +69,15 @@ MAX_PIXELS = 64_000_000
 
 
 def read_data_url(url: str, kind: str, field: str) -> File:
-    """Return the file in a data URL. Its base64 text is not decoded yet. Raises the errors of
+    """Return the file in a data URL. Its base64 text isn't decoded yet. Raises the errors of
     `data_of_url`.
     """
     return File(field, data_of_url(url, kind, _KINDS[kind].media_types, field))
 
 
 def image_media_type(file: bytes) -> str:
-    """Return the media type of an image file, which its beginning determines, or an empty string if
-    the format is unknown.
+    """Return the media type of an image file, which is determined from its first bytes. If the
+    format isn't known, returns an empty string.
     """
     head = file[:_HEAD_BYTES]
     formats = _KINDS[IMAGE].formats.items()
@@ -85,10 +85,10 @@ def image_media_type(file: bytes) -> str:
 
 
 async def read_files(files: Sequence[File], kind: str, threads: SizedThreads) -> tuple[Tensor, ...]:
-    """Return the bytes of each file as uint8 vectors. Remote files must have been fetched before.
+    """Return the bytes of each file as a uint8 vector. Remote files must have been fetched before.
 
-    Raises `InvalidArgument` with the field if a file is empty, is not valid base64, has an unknown
-    format or exceeds the limits of its format.
+    If a file is empty, isn't valid base64, or has an unknown format or exceeds the limits of its
+    format, `InvalidArgument` is raised with the field.
     """
     found = []
     for file in files:
@@ -110,7 +110,9 @@ def _read(file: File, kind: str) -> bytes:
 
 
 def _check_size(data: bytes, name: str, field: str) -> None:
-    """Raise an error if the header of an image declares a size that is too large, or no size."""
+    """Raise an error if an image's header declares a size that is too large, or doesn't declare
+    one.
+    """
     _check_pieces(data, name, field)
     size = _SIZES[name](data)
     if size is None:
@@ -129,8 +131,8 @@ def _check_size(data: bytes, name: str, field: str) -> None:
 
 
 def _check_pieces(data: bytes, name: str, field: str) -> None:
-    """Raise an error if an image file has so many pieces that a decoder would take seconds to
-    process them.
+    """Raise an error if an image file consists of so many pieces that a decoder would need seconds
+    to process them.
     """
     counts: list[tuple[str, int, int]] = []
     if name == "JPEG":

@@ -1,4 +1,4 @@
-"""Reads function calls from the edge `tool_calls`, on which they arrive in pieces. This module
+"""Reads function calls from the edge `tool_calls`, on which they arrive piece by piece. This module
 performs no I/O.
 """
 

@@ -1,6 +1,6 @@
-"""A single segment of a session, which turns the stages' messages into events.
+"""A single segment of a session. It turns the messages of the stages into events.
 
-The events are pulled by the consumer, so a slow client also slows down the reading from the stages.
+The consumer pulls the events, so if a client is slow, reading from the stages slows down as well.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ Told = TypeVar("Told")
 
 
 class CallSegment:
-    """An async iterator over the events of a segment, from `SegmentStarted` to `SegmentFinished`.
+    """An async iterator over a segment's events, from `SegmentStarted` to `SegmentFinished`.
 
-    If a stage has no free slot, the segment raises `ResourceExhausted` once the other stages have
-    released theirs. The session remains usable. If the segment `refers` to recordings of earlier
-    segments, it may raise `NotFound` instead of its first event. In that case, the session is lost.
+    If a stage has no free slot, the segment raises `ResourceExhausted` as soon as the other stages
+    have released theirs. The session stays usable. If the segment `refers` to recordings from
+    earlier segments, it may raise `NotFound` in place of its first event. In that case, the session
+    is lost.
     """
 
     def __init__(
@@ -80,8 +81,8 @@ class CallSegment:
     async def __anext__(self) -> Event:
         """Return the next event. Raises the `AntiphonError` that ended the segment.
 
-        No event is lost if this is cancelled. The caller can continue the iteration or leave the
-        segment.
+        No event is lost if this is cancelled. The caller can then either continue to iterate or
+        leave the segment.
         """
         if self.over:
             raise StopAsyncIteration
@@ -98,10 +99,11 @@ class CallSegment:
         return event
 
     async def wait_opened(self) -> None:
-        """Wait until all stages have given the segment a slot. Call this before reading any events.
+        """Wait until all stages have given the segment a slot. This must be called before any
+        events are read.
 
-        Raises `ResourceExhausted` if a stage had no free slot, once the other stages have released
-        theirs.
+        If a stage has no free slot, `ResourceExhausted` is raised as soon as the other stages have
+        released theirs.
         """
         with self.span.child("open"):
             if not await self._in_time(self._lines.wait_answered()):
@@ -109,9 +111,7 @@ class CallSegment:
                     pass
 
     async def wait_begun(self) -> None:
-        """Wait until the first event is available, without consuming it. Raises the same errors as
-        reading it.
-        """
+        """Wait for the first event, without consuming it. Raises the same errors as reading it."""
         if self._started is not None and self._waiting is None:
             self._waiting = await self._next_event()
 
@@ -121,11 +121,11 @@ class CallSegment:
         return self._lines.assignment
 
     def hear(self, samples: Tensor) -> None:
-        """Append samples to the recording of a live segment. They are float32 mono samples at
+        """Append samples to a live segment's recording. They are float32 mono samples at
         `heard_rate_hz`.
 
-        This does nothing if the segment has ended, or was cancelled or refused. Raises
-        `ResourceExhausted` if the stages cannot keep up.
+        This has no effect if the segment has ended, or was cancelled or refused. Raises
+        `ResourceExhausted` if the stages can't keep up.
         """
         if self._listening and not (self.over or self._cancelled):
             self._heard.add(samples)
@@ -139,11 +139,10 @@ class CallSegment:
     def finish_input(
         self, on_freed: Callable[[str], None] | None = None, name: RecordingName | None = None
     ) -> None:
-        """End the recording of a live segment, so that the stages answer it. The segment's time
-        limit starts now.
+        """End a live segment's recording, so that the stages answer it. The segment's time limit
+        starts now.
 
-        `name` identifies the recording in later requests. `on_freed` is described in
-        `AnswerAttempt`.
+        `name` is how later requests refer to the recording. See `AnswerAttempt` for `on_freed`.
         """
         if self._listening and not (self.over or self._cancelled):
             self._end_listening()
@@ -158,10 +157,11 @@ class CallSegment:
         self.extend()
 
     def cancel(self) -> None:
-        """Cancel the segment on all stages. No further deltas follow, only `SegmentFinished`.
+        """Cancel the segment on all stages. No more deltas follow, and the next event is
+        `SegmentFinished`.
 
-        That event arrives once every stage has released the segment, and the session can then open
-        another one. This does nothing if the segment has ended.
+        This event arrives when all stages have released the segment, after which the session can
+        open another one. Has no effect if the segment has already ended.
         """
         if not (self.over or self._cancelled):
             if self._listening:
@@ -178,7 +178,7 @@ class CallSegment:
             self._idle.reschedule(None if wait_s is None else now + wait_s)
 
     def _credit_taken(self) -> None:
-        """Grant new credit for the audio that the client has consumed."""
+        """Grant new credit for audio that the client has consumed."""
         taken, self._given = self._given, None
         if self._window and isinstance(taken, AudioProduced):
             positions = taken.first_sample + len(taken.samples) + self._window
@@ -200,7 +200,9 @@ class CallSegment:
         return self._progress.finished()
 
     async def _in_time(self, told: Awaitable[Told]) -> Told:
-        """Wait for a message from the stages. Raises `DeadlineExceeded` if none arrives in time."""
+        """Wait for a message from the stages. Raises `DeadlineExceeded` if there is none
+        in time.
+        """
         begun = Begun(told)
         if begun.done:
             return await begun
@@ -220,11 +222,11 @@ class CallSegment:
             self._idle = None
 
     def _wait_s(self) -> float | None:
-        """Return how many seconds to wait for the next sign of life. This is the idle timeout or
-        the time left for the whole segment, whichever is shorter.
+        """Return how long to wait for the next sign of life, in seconds. This is the idle timeout
+        or the time left for the whole segment, whichever is shorter.
 
-        Returns None while the user is speaking, because the stage that receives the audio has a
-        timeout for this.
+        Returns None while the user is speaking, because the stage that receives the audio has its
+        own timeout for this.
         """
         if self._listening:
             return None
@@ -233,7 +235,7 @@ class CallSegment:
         return min(self._idle_timeout_s, left_s)
 
     def _apply(self, role: str, response: session_pb2.SessionResponse | None) -> Event | None:
-        """Process a message, and return the event that results from it, if any. Raises
+        """Process a message, and return the resulting event, if there is one. Raises
         `AntiphonError` if the message violates the protocol.
         """
         if response is None:

@@ -1,4 +1,4 @@
-"""Errors of a session's connection to a stage that the stage itself did not report."""
+"""Errors on a session's connection to a stage that weren't reported by the stage itself."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from antiphon.errors import Unavailable
 
 
 class ConnectionCancelled(Exception):
-    """The connection was cancelled by the gateway, or its channel was closed."""
+    """The gateway cancelled the connection, or its channel was closed."""
 
 
 class WindowExceeded(Unavailable):
-    """The stage sent more than the window of a line allows. This is a bug in the stage."""
+    """The stage has sent more than a line's window allows. This is a bug in the stage."""

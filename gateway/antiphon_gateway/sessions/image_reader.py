@@ -1,4 +1,4 @@
-"""Assembles image files from the chunks of the edge `image`, which are defined in
+"""Assembles image files from the chunks on the edge `image`. The format is defined in
 `antiphon/wire/images.py`.
 """
 
@@ -10,11 +10,13 @@ from antiphon_gateway.media.vision_in import image_media_type
 from antiphon_gateway.sessions.events import ImageFile, ImageProduced
 
 MAX_IMAGES = 64
-"""The maximum number of images in one answer."""
+"""The maximum number of images in a single answer."""
 
 
 class ImageReader:
-    """Assembles the images of one segment. Both their number and their total size are limited."""
+    """Assembles the images of one segment. There are limits on their number and their
+    total size.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self.positions = self._images = 0

@@ -1,5 +1,5 @@
-"""The interface for the connection between a session and a stage, and its default implementation,
-in which each session has its own stream.
+"""The interface of a connection between a session and a stage. In the default implementation, each
+session has its own stream.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from antiphon_gateway.sessions.line_requests import LineRequests
 Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
 
 FRESH_S = 0.1
-"""A message counts as a sign of life if its reader has waited for it for more than this many
-seconds, or was away for less than that. Otherwise, the message may have been sent long ago and have
-waited in a buffer.
+"""A message counts as a sign of life if its reader had been waiting for it for more than this many
+seconds, or had been away for less than this many seconds. Otherwise, the message might have been
+sent a long time ago, and waited in a buffer.
 """
 
-# What gRPC says by itself of a connection that broke, or on which came what nobody has sent: what
-# a stage says has its typed form with it.
+# The statuses that gRPC itself reports for a connection that broke or received corrupted data. If
+# the error comes from the stage, the status includes a typed error.
 LOST_STATUS = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -42,18 +42,18 @@ class Connection(Protocol):
     """Sends the requests of one session until they are `done`, and receives the responses."""
 
     def changed(self) -> None:
-        """Signal that there are new requests, or that the requests are done."""
+        """Note that there are new requests, or that there won't be any more."""
 
     def cancel(self) -> None:
-        """End the connection immediately, so that the stage frees all resources. This can be called
+        """End the connection right away, so that the stage frees all resources. This can be called
         more than once.
         """
 
     def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
         """Yield the stage's responses until it ends the session.
 
-        Raises `Unavailable` if a message is corrupt, `grpc.aio.AioRpcError` if the stream breaks,
-        and `ConnectionCancelled` if the connection was cancelled.
+        Raises `Unavailable` if a message is corrupted, `grpc.aio.AioRpcError` if the stream breaks,
+        and `ConnectionCancelled` if the connection has been cancelled.
         """
 
 
@@ -61,7 +61,9 @@ Connect = Callable[[Replica, LineRequests], Connection]
 
 
 class SignsOfLife:
-    """Counts messages of a replica as `outputs` if they were read as soon as they arrived."""
+    """Counts a replica's messages as `outputs`, provided that they were read as soon as they
+    arrived.
+    """
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -74,14 +76,14 @@ class SignsOfLife:
         self._away_s = self._asked_at - self._came_at
 
     def came(self) -> None:
-        """Record that a message was received."""
+        """Record that a message has been received."""
         self._came_at = time.monotonic()
         if self._away_s < FRESH_S or self._came_at - self._asked_at > FRESH_S:
             self._replica.outputs += 1
 
 
 class OwnStream:
-    """A `Connection` that uses its own RunSession stream."""
+    """A `Connection` with a RunSession stream of its own."""
 
     def __init__(self, replica: Replica, requests: LineRequests) -> None:
         self._replica = replica
@@ -97,7 +99,7 @@ class OwnStream:
     def cancel(self) -> None:
         """End the stream."""
         self._rpc.cancel()
-        # If the RPC has already ended, gRPC leaves the request iterator waiting.
+        # If the RPC has already ended, gRPC leaves the request iterator waiting forever.
         self._requests.done = True
         self._changed.set()
 
@@ -110,7 +112,8 @@ class OwnStream:
                 yield response
                 signs.asked()
         except asyncio.CancelledError:
-            # gRPC raises this both if the call was cancelled and if the current task was cancelled.
+            # gRPC raises CancelledError both when the call is cancelled and when the current task
+            # is cancelled.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise

@@ -1,4 +1,4 @@
-"""The queue of outgoing requests on a session's line. This module performs no I/O."""
+"""The outgoing requests on a session's line. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from antiphon.errors import ResourceExhausted
 from antiphon.v1 import chunk_pb2, session_pb2
 
 MAX_WAITING_BYTES = 8 << 20
-"""The maximum number of bytes of live audio that may be waiting for a stage that does not read it.
+"""The maximum number of bytes of live audio that can be waiting for a stage that isn't reading.
 This is about two minutes of audio.
 """
 
 
 class LineRequests:
-    """A queue that returns requests in order. Credit and progress messages are sent last, and a new
-    one replaces an earlier one that is still queued.
+    """A queue that returns requests in order, with two exceptions. Credit and progress messages are
+    sent last, and replace earlier ones that are still in the queue.
 
-    `done` is set when no more requests follow. `has_all_input` is true if the session has a single
-    segment, and if the opening message contains all of its input.
+    `done` is set when no more requests follow. `has_all_input` is true if the session has only one
+    segment and all of the segment's input is in the opening message.
     """
 
     def __init__(self, role: str, opening: session_pb2.SessionOpen) -> None:
@@ -34,17 +34,17 @@ class LineRequests:
     def begin_segment(
         self, opening: session_pb2.SegmentOpen, chunks: Iterable[chunk_pb2.Chunk]
     ) -> None:
-        """Queue the opening and the input of another segment. Credit for the previous segment is
-        discarded.
+        """Queue the opening message and the input of another segment. Any credit for the previous
+        segment is discarded.
         """
         self._credits.clear()
         self._pending.append(session_pb2.SessionRequest(segment_open=opening))
         self._pending.extend(session_pb2.SessionRequest(chunk=chunk) for chunk in chunks)
 
     def add(self, request: session_pb2.SessionRequest) -> None:
-        """Queue a message for the open segment.
+        """Queue a message for the current segment.
 
-        Raises `ResourceExhausted` if a chunk brings the queue above `MAX_WAITING_BYTES`.
+        Raises `ResourceExhausted` if a chunk would bring the queue above `MAX_WAITING_BYTES`.
         """
         match request.WhichOneof("message"):
             case "credit":
@@ -64,7 +64,7 @@ class LineRequests:
                 self._pending.append(request)
 
     def take(self) -> Iterator[session_pb2.SessionRequest]:
-        """Remove and yield all requests, including those that are added during the iteration."""
+        """Remove and yield all requests, including those that are added while iterating."""
         while self._pending:
             request = self._pending.popleft()
             if request.HasField("chunk"):

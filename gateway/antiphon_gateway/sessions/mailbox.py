@@ -1,5 +1,5 @@
-"""A bounded mailbox with several writers and one reader. A failure takes precedence over the items
-in it.
+"""A bounded mailbox with several writers and one reader. If there is a failure, the reader receives
+it before any items.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ Item = TypeVar("Item")
 
 
 class EventMailbox(Generic[Item]):
-    """Holds up to `limit` items. Writers wait until the reader has made room.
+    """Holds up to `limit` items. If the mailbox is full, writers wait until there is room.
 
-    The reader sees a failure before any items that are still in the mailbox. Waiting writers
-    continue, and their items are discarded.
+    The reader receives a failure before any items that are still in the mailbox. Writers that are
+    waiting at that point continue, but their items are discarded.
     """
 
     def __init__(self, limit: int) -> None:
@@ -27,11 +27,13 @@ class EventMailbox(Generic[Item]):
 
     @property
     def failure(self) -> Exception | None:
-        """The first exception that was passed to `fail`, or None."""
+        """The first exception passed to `fail`, or None."""
         return self._failure
 
     async def put(self, item: Item) -> None:
-        """Add an item, waiting until there is room. If this is cancelled, the item is not added."""
+        """Add an item, waiting for room if necessary. If this is cancelled, the item
+        isn't added.
+        """
         while len(self._items) >= self._limit and self._failure is None:
             self._writable.clear()
             await self._writable.wait()
@@ -48,8 +50,8 @@ class EventMailbox(Generic[Item]):
         return fits
 
     async def get(self) -> Item:
-        """Remove and return the oldest item, waiting for one if the mailbox is empty. Raises the
-        failure, if there is one. If this is cancelled, no item is removed.
+        """Remove and return the oldest item, waiting for one if necessary. Raises the failure, if
+        there is one. If this is cancelled, no item is removed.
         """
         while not self._items and self._failure is None:
             self._readable.clear()

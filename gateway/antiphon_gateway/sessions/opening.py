@@ -1,4 +1,4 @@
-"""Builds the messages that open a session and its segments on the stages. This module performs no
+"""Builds the messages that open a session and its segments on each stage. This module performs no
 I/O.
 """
 
@@ -25,7 +25,7 @@ from antiphon_gateway.orders.prepared import AnswerAttempt, PreparedRequest
 def session_open(
     session_id: str, member: Member, lineup: Lineup, windows: Mapping[str, int]
 ) -> session_pb2.SessionOpen:
-    """Return the message that opens a session on one stage, without a segment."""
+    """Return a message that opens a session on one stage, without opening a segment."""
     return session_pb2.SessionOpen(
         session_id=session_id,
         pipeline=member.description.pipeline,
@@ -48,7 +48,7 @@ def segment_openings(
 ) -> dict[str, session_pb2.SegmentOpen]:
     """Return the messages that open a segment on each stage of a session, by role.
 
-    They differ only in the options and the kinds of history that each stage reads.
+    The messages differ only in the options and the types of history that each stage reads.
     """
     order, reader = prepared.order, lineup.input_member.role
     given = {role or reader: settings for role, settings in order.sampling.items()}
@@ -82,7 +82,9 @@ def _own(
     options: Mapping[str, OptionValue],
     history: History | None,
 ) -> session_pb2.SegmentOpen:
-    """Return the message for one stage, with the options and the history that it reads."""
+    """Return the message for one stage, including the options and the history that this stage
+    reads.
+    """
     kinds = tuple(member.description.goes_on_from) if history is not None else ()
     if not (options or kinds):
         return shared
@@ -105,8 +107,8 @@ def input_chunk(
     last: bool,
     live: bool,
 ) -> chunk_pb2.Chunk:
-    """Return the conversation as the input chunk of a segment. Unless the segment is live, this
-    chunk also ends its input.
+    """Return the conversation as a segment's input chunk. Unless the segment is live, this is all
+    of its input.
     """
     ends = not live
     chunk = Chunk(
@@ -125,7 +127,7 @@ def input_chunk(
 def sample_chunk(
     session_id: str, edge: str, segment: int, samples: Tensor, *, sequence: int
 ) -> chunk_pb2.Chunk:
-    """Return a chunk with more samples for the recording of a live segment."""
+    """Return a chunk with further samples of a live segment's recording."""
     chunk = Chunk(
         session_id, edge, segment=segment, sequence=sequence, tensors={"samples": samples}
     )
@@ -135,10 +137,10 @@ def sample_chunk(
 def with_seeds(
     sampling: Mapping[str, SamplingRequest], roles: tuple[str, ...], input_role: str, drawn: int
 ) -> dict[str, SamplingRequest]:
-    """Return sampling settings for every role, each with a seed.
+    """Return the sampling settings of all roles, each with a seed.
 
-    If no seed is given for a role, it uses the seed of the stage that reads the input, or `drawn`
-    if that has none either. Stages with the same seed still draw independently, because their
+    If a role has no seed, it uses the seed of the stage that reads the input. If that stage has
+    none either, `drawn` is used. Stages with the same seed still draw independently, because their
     random numbers also depend on the role.
     """
     reader = sampling.get(input_role)

@@ -1,8 +1,9 @@
-"""Tracks the progress of a segment, and turns the stages' messages into events. This module
+"""Tracks the progress of a segment, and turns the messages of the stages into events. This module
 performs no I/O.
 
-A segment is complete once each requested edge has sent `segment_finished`, and each stage has sent
-its report or ended its stream. A cancelled segment does not wait for the edges.
+A segment is complete when every requested edge has sent `segment_finished`, and every stage has
+either sent its report or ended its stream. If the segment was cancelled, it doesn't wait for the
+edges.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _WORST_FIRST = (FinishReason.CANCELLED, FinishReason.LENGTH, FinishReason.STOP)
 class SegmentProgress:
     """The messages of a segment that have been received so far.
 
-    `sequences` counts the chunks of each edge, across all segments of the session.
+    `sequences` counts the chunks on each edge, across all segments of the session.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class SegmentProgress:
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """The roles that have not sent their report or have not finished an edge, upstream
+        """The roles that haven't sent their report or haven't finished one of their edges, upstream
         first.
         """
         owing = {role for edge, role in self._makers.items() if edge not in self._reasons}
@@ -95,7 +96,7 @@ class SegmentProgress:
     def add_chunk(
         self, role: str, chunk: Chunk
     ) -> TextProduced | AudioProduced | ImageProduced | ToolCallsProduced | None:
-        """Convert a chunk to an event. Returns None if the chunk contains only flags.
+        """Convert a chunk to an event. If the chunk contains only flags, returns None.
 
         Raises `DataLoss` if the chunk is invalid or out of order.
         """
@@ -113,15 +114,15 @@ class SegmentProgress:
             ) from error
 
     def add_steps(self, role: str, progress: session_pb2.Progress) -> StepsAdvanced | None:
-        """Convert a progress message to an event. Returns None if it belongs to an earlier segment,
-        or if this segment was cancelled.
+        """Convert a progress message to an event. Returns None if the message is for an earlier
+        segment, or if this segment was cancelled.
         """
         if self._cancelled or progress.segment != self._segment:
             return None
         return StepsAdvanced(role, progress.steps_done, progress.steps_due)
 
     def add_report(self, role: str, report: session_pb2.SegmentReport) -> None:
-        """Record that a stage has completed its part. Raises `DataLoss` if the report belongs to
+        """Record that a stage has completed its part. Raises `DataLoss` if the report is for
         another segment.
         """
         if report.segment != self._segment:
@@ -130,8 +131,8 @@ class SegmentProgress:
         self._running.pop(role, None)
 
     def add_end(self, role: str) -> None:
-        """Record that a stage has ended its stream. Raises `Internal` if one of its edges is not
-        finished.
+        """Record that a stage has ended its stream. Raises `Internal` if it hasn't finished all of
+        its edges.
         """
         self._running.pop(role, None)
         owed = [e for e, maker in self._makers.items() if maker == role and e not in self._reasons]
@@ -163,7 +164,7 @@ class SegmentProgress:
         return SegmentFinished(reason, usage, dict(self._reports))
 
     def _check(self, role: str, chunk: Chunk) -> None:
-        """Raise `DataLoss` unless the chunk is the next one on an open edge of this segment."""
+        """Raise `DataLoss` unless this is the next chunk on an open edge of the segment."""
         edge, expected = chunk.edge, self._sequences.get(chunk.edge, 0)
         here = (self._session_id, self._segment)
         if (chunk.session_id, chunk.segment) != here or self._makers.get(edge) != role:

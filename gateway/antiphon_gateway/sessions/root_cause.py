@@ -1,4 +1,4 @@
-"""Determines which error to report if a single cause makes several stages of a session fail."""
+"""Decides which error to report when a single cause makes several stages of a session fail."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from antiphon.errors import AntiphonError, ErrorCode
 ROOT_CAUSE_WAIT_S = 0.5
 
 ECHO_CODES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS, ErrorCode.CANCELLED})
-"""The codes that a stage may report when another stage has failed. They can also be the stage's own
-errors.
+"""Error codes that a stage may report because another stage has failed. A stage can also report
+them for errors of its own.
 """
 
 
 class RootCause:
-    """Calls `end` with the error that ends a session. If the error may be the consequence of
-    another one, it waits briefly before it does so.
+    """Calls `end` with the error that ends a session. If the error may be a consequence of another
+    one, this waits briefly first.
 
-    If the original error arrives during this wait, it is reported instead.
+    If the original error arrives in the meantime, it is reported instead.
     """
 
     def __init__(self, end: Callable[[AntiphonError], None]) -> None:
@@ -28,11 +28,13 @@ class RootCause:
         self.echo: AntiphonError | None = None
 
     def fail(self, error: AntiphonError) -> None:
-        """Report an error that no other error has caused."""
+        """Report an error that wasn't caused by another error."""
         self._end(error)
 
     def fail_or_echo(self, error: AntiphonError) -> None:
-        """Report an error that another error may have caused. Only the first such error counts."""
+        """Report an error that may have been caused by another error. Only the first such error
+        counts.
+        """
         if self.echo is None:
             self.echo = error
             loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
-"""A session, which runs its segments one at a time on the stages of a line-up.
+"""A session, which runs segments one after another on the stages of a line-up.
 
-The session is opened on all stages at once, together with its first segment. The stages keep it
-open between segments. The first error ends it.
+The session and its first segment are opened together, on all stages at once. The stages keep the
+session open between segments. The first error ends it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ FIRST_ATTEMPT = AnswerAttempt()
 
 
 class Session:
-    """A session on its stages. Enter it as a context, request segments, and leave it.
+    """A session on its stages. Enter it as a context, request any number of segments, and then
+    leave it.
 
-    If no segment is open when the context is left, the stages are closed in order. Otherwise, the
-    session is cancelled. `model` is the model name that appears in the events.
+    If no segment is open when the context is left, the stages are closed cleanly. Otherwise, the
+    session is cancelled. `model` is the name of the model that appears in events.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class Session:
             if kind is None and self._segment is not None and self._segment.over:
                 await self._lines.wait_closed()
         finally:
-            # If the client leaves during this wait, the wait ends early, but the stages are still
-            # released.
+            # If the client leaves during this wait, the wait is cut short, but the stages are
+            # released all the same.
             if self._segment is not None:
                 self._segment.span.end(error or self._lines.failure)
             await self._lines.close()
@@ -93,17 +94,17 @@ class Session:
         last: bool,
         live: bool = False,
     ) -> CallSegment:
-        """Open the next segment on all stages. After the `last` one, no further segment can be
+        """Open the next segment on all stages. After the `last` segment, no more segments can be
         opened.
 
         A `live` segment ends with a recording that is still in progress (`AudioPart.live`). Its
-        samples are passed to `CallSegment.hear`. The attempt's time limit starts now, and includes
-        the time to decode recordings from an earlier session. For a live segment, it starts over
-        when the input is complete.
+        samples have to be passed to `CallSegment.hear`. The time limit of the attempt starts now,
+        and includes the time to decode recordings from an earlier session. For a live segment, it
+        starts again when the input is complete.
 
-        Raises `FailedPrecondition` while a segment is open and after the last one, the error that
-        ended the session, and the errors of `RequestPreparer.fit` and `RequestMedia.decode`. If
-        this is cancelled, no segment is opened.
+        Raises `FailedPrecondition` if a segment is open or the last one has already been opened,
+        the error that ended the session, and the errors of `RequestPreparer.fit` and
+        `RequestMedia.decode`. If this is cancelled, no segment is opened.
         """
         asked_at = time.monotonic()
         within_s = min(self._config.limits.request_timeout_s, attempt.deadline_s)
@@ -128,7 +129,7 @@ class Session:
 
     @property
     def lost_stage(self) -> str:
-        """The role of the stage that failed or left, or an empty string if it is unknown."""
+        """The role of the stage that failed or left. If it isn't known, this is an empty string."""
         return self._lines.lost_stage
 
     @property
@@ -138,11 +139,11 @@ class Session:
         return between and not (self.lost or self._done)
 
     def end_with(self, error: AntiphonError) -> None:
-        """End the session immediately with an error. Only the first error counts."""
+        """End the session with an error right away. Only the first error counts."""
         self._lines.end_with(error)
 
     def _check_parked(self) -> None:
-        """Raise an error unless another segment can be opened."""
+        """Raise an error if another segment can't be opened."""
         if self._lines.failure is not None:
             raise self._lines.failure
         asked = f"segment {self._segments} was asked for"
@@ -188,7 +189,7 @@ class Session:
     def _new_segment(
         self, seed: int, heard_s: float, attempt: AnswerAttempt, *, last: bool, live: bool
     ) -> CallSegment:
-        """Create the next segment, which has not been opened yet."""
+        """Create the next segment, without opening it yet."""
         return CallSegment(
             self._lines,
             self._segments,

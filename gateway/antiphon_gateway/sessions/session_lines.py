@@ -1,9 +1,9 @@
-"""Combines the lines of a session to all of its stages.
+"""Combines a session's lines to all of its stages.
 
-Messages from the stages are merged through a bounded mailbox. The first error ends the session. All
-lines are cancelled immediately, and the client sees the error before any messages that are still in
-the mailbox. An error that may only be the consequence of another stage's failure is held back
-briefly, until the cause arrives.
+Messages from the stages are merged in a bounded mailbox. The first error ends the session. All
+lines are cancelled immediately, and the client receives the error before any messages that are
+still in the mailbox. If an error may only be the consequence of another stage's failure, it is held
+back briefly, so that the cause has time to arrive.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from antiphon_gateway.sessions.stage_line import OpenLine, StageLine
 log = logging.getLogger("gateway.session")
 
 StageMessage = tuple[str, session_pb2.SessionResponse | None]
-"""A stage's role, and its message. The message is None if the stage has ended its stream."""
+"""A stage's role and a message from that stage. The message is None if the stage has ended its
+stream.
+"""
 PIECE_SAMPLES = 1 << 16
 """The maximum number of samples of a live recording in one message."""
 MAILBOX_MESSAGES = 16
-"""The maximum number of stage messages that wait for a slow client. Beyond this limit, the gateway
-stops reading from the stages.
+"""The maximum number of messages from stages that can be waiting for a slow client. Beyond this
+limit, the gateway stops reading from the stages.
 """
 CLOSE_WAIT_S = 1.0
 
-# Errors that count against a replica when the replica for the next session is chosen.
+# Errors that count against a replica the next time a replica is chosen.
 _FAILURES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS, ErrorCode.INTERNAL})
 
 
@@ -47,7 +49,7 @@ def _ignore(_: str = "") -> None:
 
 @dataclass(slots=True)
 class OpenSegment:
-    """The open segment. `number` is its number, and `field_names` maps internal field names to
+    """The current segment. `number` is its number, and `field_names` maps internal field names to
     those that the client used.
 
     `on_freed` is called with the role of each stage that has sent its report. `on_progress` is
@@ -61,9 +63,7 @@ class OpenSegment:
 
 
 class SessionLines:
-    """A line to each stage of a line-up. The lines are open from the first segment until
-    `close`.
-    """
+    """The lines to all stages of a line-up. They are open from the first segment until `close`."""
 
     def __init__(
         self,
@@ -75,7 +75,9 @@ class SessionLines:
     ) -> None:
         self.assignment = assignment
         self.left = ""
-        """The role of a stage that has ended its stream, or an empty string."""
+        """The role of a stage that has ended its stream. If there is none, this is an
+        empty string.
+        """
         self._session_id = session_id
         self._lineup = lineup
         self._windows = windows
@@ -86,9 +88,9 @@ class SessionLines:
         self._cause = RootCause(self.end_with)
         self._segment = OpenSegment()
         self._steps: dict[str, session_pb2.SessionResponse] = {}
-        """The latest progress report for each role that the client has not received yet."""
+        """For each role, the latest progress report that the client hasn't received yet."""
         self._steps_late: dict[str, None] = {}
-        """The roles whose progress report did not fit into the mailbox."""
+        """The roles whose progress report didn't fit into the mailbox."""
         self._inputs = 0
         self._unopened: set[str] = set()
         self._all_opened = asyncio.Event()
@@ -106,14 +108,14 @@ class SessionLines:
 
     @property
     def lost_stage(self) -> str:
-        """The role of the stage that failed or left, or an empty string if it is unknown."""
+        """The role of the stage that failed or left. If it isn't known, this is an empty string."""
         failure = self.failure or self._cause.echo
         return failure.stage if isinstance(failure, AntiphonError) else self.left
 
     @property
     def heard_rate_hz(self) -> int:
-        """The sample rate in Hz that the input stage expects for recordings. It is 0 if the stage
-        accepts none.
+        """The sample rate in Hz that the input stage expects for recordings, or 0 if it doesn't
+        accept recordings.
         """
         return self._lineup.input_member.description.input_sample_rate_hz
 
@@ -128,8 +130,9 @@ class SessionLines:
         openings: Mapping[str, session_pb2.SegmentOpen],
         first: chunk_pb2.Chunk,
     ) -> None:
-        """Open a segment on all stages at once. The first segment also opens the session. The stage
-        that reads the input receives the `first` chunk along with the opening.
+        """Open a segment on all stages at once. For the first segment, this also opens the session.
+        The `first` chunk is sent to the stage that reads the input, together with the opening
+        message.
         """
         lineup = self._lineup
         self._segment = segment
@@ -151,7 +154,8 @@ class SessionLines:
     async def wait_answered(self) -> bool:
         """Wait until each stage has either given the segment a slot or refused it.
 
-        Returns whether all stages have given it a slot. Raises the error that ended the session.
+        Returns whether all stages have given it a slot. Raises the error that ended the session, if
+        any.
         """
         await self._all_opened.wait()
         if self.failure is not None:
@@ -159,8 +163,8 @@ class SessionLines:
         return not self._slot_refused
 
     async def next_message(self) -> StageMessage:
-        """Return the next message from any stage. If it is a progress report, it is the stage's
-        latest. Raises the error that ended the session.
+        """Return the next message from any stage. A progress report is always the stage's latest.
+        Raises the error that ended the session, if any.
         """
         role, response = await self._mailbox.get()
         for late in [*self._steps_late]:
@@ -171,7 +175,7 @@ class SessionLines:
         return role, response
 
     def hear(self, samples: Tensor) -> None:
-        """Send samples of a live recording to the input stage.
+        """Send a live recording's samples to the input stage.
 
         Raises `ResourceExhausted` if too many samples are already waiting to be sent.
         """
@@ -184,16 +188,16 @@ class SessionLines:
             line.send(session_pb2.SessionRequest(chunk=chunk))
 
     def finish_input(self, on_freed: Callable[[str], None] | None) -> None:
-        """Notify all stages that the input of a live segment is complete. `on_freed` is described
-        in `AnswerAttempt`.
+        """Tell all stages that a live segment's input is complete. See `AnswerAttempt` for
+        `on_freed`.
         """
         self._segment.on_freed = on_freed or self._segment.on_freed
         finished = session_pb2.InputFinished(segment=self._segment.number)
         self._send_all(session_pb2.SessionRequest(input_finished=finished))
 
     def credit(self, edge: str, positions: int) -> None:
-        """Grant credit to the producer of an edge that leads to the client. `positions` is the
-        total number of positions that it may send.
+        """Grant credit to the producer of an edge that leads to the client. It may then send a
+        total of `positions` positions.
         """
         number = self._segment.number
         credit = session_pb2.OutputCredit(edge=edge, segment=number, positions=positions)
@@ -208,14 +212,14 @@ class SessionLines:
         self._send_all(session_pb2.SessionRequest(cancel_segment=ending))
 
     def half_close(self) -> None:
-        """Close the sending side, because no further segment follows. The stages then end their
-        streams.
+        """Close the sending side, because there won't be any more segments. The stages then end
+        their streams.
         """
         for line in self._lines.values():
             line.half_close()
 
     def end_with(self, error: AntiphonError) -> None:
-        """End the session immediately with an error. Only the first error counts."""
+        """End the session with an error right away. Only the first error counts."""
         if self.failure is None and error.code in _FAILURES:
             self.assignment.failed(error.stage)
         self._mailbox.fail(error)
@@ -223,8 +227,8 @@ class SessionLines:
         self._cancel()
 
     async def wait_closed(self) -> None:
-        """Close the sending side, and wait a short time for the stages to end their streams.
-        Cancelling this ends only the wait.
+        """Close the sending side, and wait briefly for the stages to end their streams. If this is
+        cancelled, only the wait ends.
         """
         self._cause.close()
         self.half_close()
@@ -274,12 +278,13 @@ class SessionLines:
             case "error":
                 self._fail_by_word(role, error_from_proto(response.error))
             case "suspended":
-                # The stage keeps the session for its resume window, and says so if the link
-                # does not heal in it; a peer that died is told by its own stream.
+                # The stage keeps the session for the length of its resume window. If the link isn't
+                # restored in that time, the stage reports this. If the peer has died, its own
+                # stream breaks.
                 log.warning("%s: %s lost its link for a while", self._session_id, role)
             case "progress":
                 self._segment.on_progress()
-                # This also restarts the idle timeouts of the stages that are waiting for this one.
+                # This also restarts the idle timeouts of the stages waiting for this one.
                 progress = session_pb2.Progress(segment=response.progress.segment)
                 self._send_downstream(role, session_pb2.SessionRequest(progress=progress))
                 if response.progress.steps_due:
@@ -296,9 +301,9 @@ class SessionLines:
                 await self._mailbox.put((role, response))
 
     def _hand_on_steps(self, role: str, response: session_pb2.SessionResponse) -> None:
-        """Add a progress report to the mailbox, or replace the one that is waiting there. This
-        never blocks, because a slow client must not delay the progress messages to the stages
-        downstream.
+        """Add a progress report to the mailbox, replacing any report that is still there. This
+        never blocks, because a slow client must not hold up the progress messages to downstream
+        stages.
         """
         waits = role in self._steps
         self._steps[role] = response
@@ -306,7 +311,7 @@ class SessionLines:
             self._steps_late[role] = None
 
     def _answered(self, role: str) -> None:
-        """Record that a stage has opened or refused the segment."""
+        """Record that a stage has either opened or refused the segment."""
         self._unopened.discard(role)
         if not self._unopened:
             self._all_opened.set()
@@ -321,14 +326,14 @@ class SessionLines:
         return (self._lines[each] for each in roles[roles.index(role) + 1 :])
 
     def _fail_by_word(self, role: str, error: AntiphonError) -> None:
-        """Process an error that a stage has reported.
+        """Handle an error reported by a stage.
 
-        If the stage reports a cancellation, the stage counts as lost, because only the client
-        cancels segments.
+        Only the client cancels segments. If the stage reports a cancellation, it is therefore
+        considered lost.
         """
         name_field(error, self._segment.field_names)
-        # If the stage has not opened the segment yet, this is a refusal, which no other stage can
-        # have caused.
+        # The stage hasn't opened the segment yet, so this is a refusal. No other stage can have
+        # caused it.
         refuses = role in self._unopened and error.stage in ("", role)
         may_echo = error.code in ECHO_CODES and not refuses
         if isinstance(error, Cancelled):

@@ -1,4 +1,4 @@
-"""The interface of a session's connection to a single stage."""
+"""The interface of a session's connection to one of its stages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from antiphon_gateway.fleet.replica import Replica
 
 
 class StageLine(Protocol):
-    """A session on one replica. It is open from its construction until `half_close` or `cancel`.
+    """A session on one replica. It is open from construction until `half_close` or `cancel` is
+    called.
 
     While a segment is open, it occupies one of the replica's slots, until the replica reports or
-    refuses it.
+    refuses the segment.
     """
 
     @property
@@ -22,7 +23,7 @@ class StageLine(Protocol):
 
     @property
     def gone(self) -> bool:
-        """Whether the replica was lost after it had sent its report on the segment."""
+        """Whether the replica was lost after sending its report on the segment."""
 
     def open_segment(
         self, opening: session_pb2.SegmentOpen, chunks: Iterable[chunk_pb2.Chunk]
@@ -30,27 +31,26 @@ class StageLine(Protocol):
         """Open another segment. All stages must have completed the previous one."""
 
     def send(self, request: session_pb2.SessionRequest) -> None:
-        """Send a message for the open segment.
+        """Send a message for the current segment.
 
-        New credit for an edge replaces credit that has not been sent yet, and so does new progress.
-        A `gone` message is not sent to a stage that has already reported. Raises
+        Credit for an edge replaces any credit that hasn't been sent yet. The same applies to
+        progress. A `gone` message isn't sent to a stage that has already reported. Raises
         `ResourceExhausted` if too many bytes of chunks are waiting to be sent.
         """
 
     def half_close(self) -> None:
-        """Stop sending, after which the stage ends the stream. This can be called more than
-        once.
-        """
+        """Stop sending, which makes the stage end the stream. This can be called more than once."""
 
     def cancel(self) -> None:
-        """End the stream immediately, so that the stage frees all resources. This can be called
-        more than once.
+        """End the stream right away, so that the stage frees all resources. This can be called more
+        than once.
         """
 
     def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
         """Yield the stage's messages until the stream ends or the replica is `gone`.
 
-        Raises the typed error of a broken stream, and `Unavailable` if the replica is lost.
+        If the stream breaks, its typed error is raised. If the replica is lost, `Unavailable` is
+        raised.
         """
 
 

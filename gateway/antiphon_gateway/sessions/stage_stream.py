@@ -1,4 +1,4 @@
-"""The state of a session's line to a stage, for any type of connection."""
+"""The state of a session's line to a stage. It works with any type of connection."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from antiphon_gateway.sessions.line_requests import LineRequests
 
 
 class StageStream:
-    """Implements `StageLine` on top of a connection. By default, this is a separate RunSession
-    stream.
+    """Implements `StageLine` using a connection. By default, this is a separate
+    RunSession stream.
     """
 
     def __init__(
@@ -44,22 +44,20 @@ class StageStream:
         self._connection.changed()
 
     def send(self, request: session_pb2.SessionRequest) -> None:
-        """Send a message for the open segment, as described in `StageLine.send`."""
+        """Send a message for the current segment. See `StageLine.send`."""
         if request.HasField("gone") and self._has_reported:
             return
         self._requests.add(request)
         self._connection.changed()
 
     def half_close(self) -> None:
-        """Stop sending, after which the stage ends the stream. This can be called more than
-        once.
-        """
+        """Stop sending, which makes the stage end the stream. This can be called more than once."""
         self._requests.done = True
         self._connection.changed()
 
     def cancel(self) -> None:
-        """End the stream immediately, so that the stage frees all resources. This can be called
-        more than once.
+        """End the stream right away, so that the stage frees all resources. This can be called more
+        than once.
         """
         self._stage.let_go(self._stage_lost)
         self._give_slot_back()
@@ -79,7 +77,7 @@ class StageStream:
             self._stage.segment_ended()
 
     async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
-        """Yield the stage's messages, as described in `StageLine.responses`."""
+        """Yield the stage's messages. See `StageLine.responses`."""
         try:
             async for response in self._connection.responses():
                 self._note(response)
@@ -97,9 +95,9 @@ class StageStream:
             self.gone = True
 
     def _note(self, response: session_pb2.SessionResponse) -> None:
-        """Release the slot if the message is a report or a refusal. If the replica is lost after
-        its report, this is not an error. If its output is incomplete, the stages downstream report
-        this.
+        """If the message is a report or a refusal, release the slot. If the replica is lost after
+        its report, this isn't an error, because downstream stages report it if the output is
+        incomplete.
         """
         match response.WhichOneof("message"):
             case "report":
@@ -109,8 +107,8 @@ class StageStream:
                 self._give_slot_back()
 
     def _stage_lost(self, loss: Unavailable) -> None:
-        """Treat the stream as broken, because the stage has stopped responding. gRPC may not have
-        noticed this yet.
+        """Treat the stream as broken, because the stage isn't responding any more. gRPC may not
+        have noticed this yet.
         """
         self._loss = loss
         self.cancel()

@@ -1,4 +1,6 @@
-"""The limits on a recording, which are compared with its header before any sample is decoded."""
+"""Limits on recordings. They are checked against a recording's header before any samples are
+decoded.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +9,23 @@ import math
 MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 192_000
 MAX_CHANNELS = 8
 DENSEST_PER_S = 2 * 48_000
-"""The maximum number of samples per second, counting all channels, in a recording of the maximum
-length. A shorter recording may have the same total number.
+"""The maximum number of samples per second, counting all channels, for a recording of the maximum
+length. A shorter recording can have the same total number of samples.
 """
 LOUDEST = 2.0**31
-"""Float files contain values from -1 to 1, or integers of up to 32 bits."""
+"""Float files contain either values from -1 to 1, or integers of up to 32 bits."""
 SPARE_S = 0.1
-"""If the length of a recording is unknown, it is read this many seconds beyond its limit, in order
-to notice that it is too long.
+"""If the length of a recording isn't known, it is read for this many seconds beyond its limit, in
+order to find out whether it is too long.
 """
 
 
 class RejectedRecording(Exception):
-    """A recording that is not decoded. The message describes what is wrong with the file."""
+    """Raised if a recording isn't decoded. The message describes what is wrong with the file."""
 
 
 class RecordingTooLong(RejectedRecording):
-    """A recording that is longer than allowed."""
+    """The recording is too long."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"is {seconds:.1f} seconds long")
@@ -31,7 +33,7 @@ class RecordingTooLong(RejectedRecording):
 
 
 class CostlyRecording(Exception):
-    """A recording that declares more samples than its lane decodes."""
+    """The recording declares more samples than its lane decodes."""
 
 
 def most_samples(most_s: float) -> int:
@@ -52,7 +54,9 @@ def check_sound(channels: int, rate_hz: int) -> None:
 
 
 def check_frames(frames: int, channels: int, rate_hz: int, most_s: float) -> None:
-    """Raise `RejectedRecording` if there are no frames, or more than may be decoded."""
+    """Raise `RejectedRecording` if there are no frames, or if there are more than may be
+    decoded.
+    """
     if frames <= 0:
         raise RejectedRecording("has no samples")
     if frames / rate_hz > most_s:
@@ -70,8 +74,8 @@ def check_cost(samples: float, cost_samples: int) -> None:
 
 
 def too_many_samples(channels: int, rate_hz: int, most_s: float) -> RejectedRecording:
-    """Return the error for a recording whose rate, channels and length result in too many
-    samples.
+    """Return the error for a recording that has too many samples given its rate, channels and
+    length.
     """
     return RejectedRecording(
         f"{channels} channels at {rate_hz} Hz make more than {most_samples(most_s)} samples, the "

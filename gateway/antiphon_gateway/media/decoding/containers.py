@@ -1,4 +1,4 @@
-"""Determines the format of an audio file from its beginning, and what can read it."""
+"""Determines the format of an audio file from its first bytes, and which library can read it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ DECODERS = (
     "pcm_s8,pcm_u8,pcm_s16le,pcm_s16be,pcm_s24le,pcm_s24be,pcm_s32le,pcm_s32be,"
     "pcm_f32le,pcm_f32be,pcm_f64le,pcm_alaw,pcm_mulaw"
 )
-"""FFmpeg's decoders that may run. Pictures are not decoded."""
+"""The FFmpeg decoders that are allowed to run. Pictures aren't decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A file format. `demuxer` is its name in FFmpeg. It is empty if libsndfile reads the
-    format.
+    """A file format. `demuxer` is FFmpeg's name for it. It is empty if libsndfile reads
+    the format.
     """
 
     name: str
@@ -41,11 +41,11 @@ KNOWN = "WAV, MP3, FLAC, Ogg, AIFF, CAF, WebM, Matroska, MP4, M4A, 3GP, AAC or A
 
 _HEAD_BYTES = 12
 _CERTAIN_SAMPLES = 2000
-"""The number of samples in consecutive MPEG frames, which corresponds to 2 to 6 frames."""
+"""The number of samples in consecutive MPEG frames. It corresponds to 2 to 6 frames."""
 
 
 def container_of(data: bytes) -> Container | None:
-    """Return the format of a file, or None if it is not supported."""
+    """Return a file's format, or None if the format isn't supported."""
     head = data[:_HEAD_BYTES]
     if is_wav(head):
         return WAV
@@ -67,24 +67,24 @@ def container_of(data: bytes) -> Container | None:
 
 
 def _mpeg(data: bytes) -> Container | None:
-    """Recognize MP3, or AAC in ADTS, by the header of the first frame. An ID3 tag may
-    precede it.
+    """Recognize MP3, or AAC in ADTS, by the header of the first frame. There may be an ID3 tag
+    before it.
     """
     at = tag_bytes(data)
     head = data[at : at + 2]
     if len(head) < 2 or head[0] != 0xFF or head[1] & 0xE0 != 0xE0:
         # libsndfile searches for the first frame after a tag.
         return MP3 if at else None
-    # The layer in ADTS has a value that does not exist in MPEG audio.
+    # In ADTS, the layer has a value that doesn't exist in MPEG audio.
     return ADTS if head[1] & 0xF6 == 0xF0 else MP3
 
 
 def unmistakable_container(data: bytes) -> Container | None:
-    """Return the container of a file that should contain raw samples, or None if it does contain
-    samples.
+    """Return the container of a file that is supposed to contain raw samples, or None if it really
+    contains samples.
 
-    Two samples may look like the header of an MPEG or ADTS frame, so several consecutive frames are
-    required.
+    Two samples can look like the header of an MPEG or ADTS frame, so this requires several
+    consecutive frames.
     """
     found = container_of(data)
     if tag_bytes(data):
@@ -97,8 +97,8 @@ def unmistakable_container(data: bytes) -> Container | None:
 
 
 def _has_adts_frames(data: bytes) -> bool:
-    """Return whether there are three consecutive ADTS frames. Their headers begin with the same
-    bytes.
+    """Return whether there are three consecutive ADTS frames. The headers of such frames begin with
+    the same bytes.
     """
     at = 0
     for _ in range(2):

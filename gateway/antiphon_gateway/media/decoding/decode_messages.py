@@ -1,7 +1,7 @@
-"""The messages between the gateway and its decode server. Each message is a line of JSON.
+"""The messages between the gateway and its decode server. Each message is one line of JSON.
 
-The lines are sent over a Unix stream socket, because macOS has no Unix sockets that preserve
-message boundaries.
+The lines are sent over a Unix stream socket, because macOS doesn't support Unix sockets that
+preserve message boundaries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ declares more than `cost_samples` samples.
 
 
 DESCRIPTORS = 3
-"""The number of file descriptors that a `DecodeRequest` carries."""
+"""The number of file descriptors sent with a `DecodeRequest`."""
 
 
 class DecodeRequest(msgspec.Struct, frozen=True, tag=True):
@@ -54,7 +54,7 @@ class DecodeRequest(msgspec.Struct, frozen=True, tag=True):
 
 
 class KillChild(msgspec.Struct, frozen=True, tag=True):
-    """End a child process if it is still running."""
+    """End a child process, if it is still running."""
 
     number: int
 
@@ -67,16 +67,16 @@ class ChildStarted(msgspec.Struct, frozen=True, tag=True):
 
 
 class ChildEnded(msgspec.Struct, frozen=True, tag=True):
-    """Contains the exit status of a child, or the negative number of the signal that ended it."""
+    """Contains a child's exit status. If a signal ended the child, this is the negative number of
+    the signal.
+    """
 
     number: int
     status: int
 
 
 class DecodeReport(msgspec.Struct, frozen=True):
-    """The reason why a child rejected its file, or what failed. If the file is too long, `seconds`
-    is set.
-    """
+    """Why a child rejected its file, or what failed. If the file is too long, `seconds` is set."""
 
     message: str
     seconds: float = 0.0
@@ -91,7 +91,9 @@ class ClosedStream(OSError):
 
 
 class MessageLines:
-    """Reads lines, and the file descriptors that are attached to them, from a Unix stream."""
+    """Reads lines from a Unix stream, together with the file descriptors that are
+    attached to them.
+    """
 
     def __init__(self, source: socket.socket) -> None:
         self._source = source
@@ -99,7 +101,7 @@ class MessageLines:
         self._descriptors: deque[int] = deque()
 
     def read(self) -> list[bytes]:
-        """Receive data once, and return the lines that are complete now.
+        """Receive data once, and return all lines that are now complete.
 
         Raises `ClosedStream` at the end of the stream.
         """
@@ -111,16 +113,17 @@ class MessageLines:
         return lines
 
     def take_descriptors(self) -> list[int]:
-        """Return the descriptors of the next `DecodeRequest`. The caller closes them.
+        """Return the descriptors of the next `DecodeRequest`. The caller must close them.
 
-        They arrive together with the line. Raises `ClosedStream` if they have not.
+        They are supposed to arrive together with the line. If they haven't, `ClosedStream` is
+        raised.
         """
         if len(self._descriptors) < DESCRIPTORS:
             raise ClosedStream("the file descriptors of a request are missing")
         return [self._descriptors.popleft() for _ in range(DESCRIPTORS)]
 
     def close(self) -> None:
-        """Close the descriptors that no request has taken."""
+        """Close all descriptors that haven't been taken by a request."""
         while self._descriptors:
             os.close(self._descriptors.popleft())
 
@@ -128,10 +131,10 @@ class MessageLines:
 def send_line(
     sink: socket.socket, message: msgspec.Struct, descriptors: tuple[int, ...] = ()
 ) -> None:
-    """Send a message as one line, with file descriptors.
+    """Send a message as one line, along with file descriptors.
 
-    Raises `OSError` if the other end is gone, or if a socket that does not block has no room for
-    the entire line. The stream cannot be used after that.
+    Raises `OSError` if the other end is gone, or if a non-blocking socket doesn't have room for the
+    whole line. In either case, the stream can't be used any more.
     """
     line = msgspec.json.encode(message) + b"\n"
     sent = socket.send_fds(sink, [line], descriptors) if descriptors else sink.send(line)

@@ -1,13 +1,14 @@
-"""Forks a child process for each file to decode. `DecoderProcesses` starts this program.
+"""Forks a child process for every file that is decoded. This program is started by
+`DecoderProcesses`.
 
-A gateway starts the server once. The server imports the decoding libraries, and is small and
-single-threaded, so a fork takes one millisecond. Starting Python would take two hundred. A child
-decodes one file with limits on CPU time, memory and output, and can be killed at any time. Whatever
-a file does to a decoder ends with this child, and decoder messages do not end up in the gateway's
-log.
+Each gateway starts the server once. The server imports the decoding libraries, and is small and
+single-threaded, so a fork takes only one millisecond, whereas starting Python would take two
+hundred. Each child decodes one file, with limits on CPU time, memory and output, and can be killed
+at any time. Whatever damage a file does to a decoder ends with its child, and messages from
+decoders don't end up in the gateway's log.
 
 Standard input is the socket to the gateway. When the gateway closes it or dies, all children are
-killed. Standard output and standard error are /dev/null for both the server and its children.
+killed. Standard output and standard error are /dev/null, both for the server and for its children.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _decoder = msgspec.json.Decoder(ToServer)
 
 
 class DecodeServer:
-    """The children of the server and its socket to the gateway."""
+    """The server's children and its socket to the gateway."""
 
     def __init__(self, gateway: socket.socket) -> None:
         self._gateway = gateway
@@ -64,11 +65,11 @@ class DecodeServer:
         self._numbers: dict[int, int] = {}  # Keyed by process ID.
 
     def serve(self) -> None:
-        """Process messages until the gateway has closed its end and there are no more children."""
+        """Process messages until the gateway has closed its end and no children are left."""
         woken, wake = os.pipe()
         for end in (woken, wake):
             os.set_blocking(end, False)
-        # The number of a signal is written here, no matter which call the signal interrupts.
+        # The number of each signal is written here, regardless of which call it interrupts.
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         try:
@@ -98,7 +99,7 @@ class DecodeServer:
                     os.close(descriptor)
             case KillChild(number):
                 for pid in [pid for pid, each in self._numbers.items() if each == number]:
-                    # The child has not been reaped, so the process ID still belongs to it.
+                    # The child hasn't been reaped yet, so this process ID still belongs to it.
                     os.kill(pid, signal.SIGKILL)
 
     def _start(self, request: DecodeRequest, descriptors: list[int]) -> None:
@@ -129,14 +130,12 @@ def run_child(request: DecodeRequest, descriptors: list[int], parent: int) -> No
         _confine(request, parent)
         status = _run(request, source, out, report)
     finally:
-        # A child never returns to the loop of the server.
+        # A child must never return to the server's loop.
         os._exit(status)
 
 
 def _run(request: DecodeRequest, source: int, out: int, report: int) -> int:
-    """Decode with libsndfile, or check the headers and become the program. Returns the exit
-    status.
-    """
+    """Decode with libsndfile, or check the headers and run the program. Returns the exit status."""
     try:
         os.lseek(source, 0, os.SEEK_SET)
         if not request.program:
@@ -161,7 +160,9 @@ def _run(request: DecodeRequest, source: int, out: int, report: int) -> int:
 
 
 def _become(program: tuple[str, ...], source: int, out: int) -> int:
-    """Run the program in this process. This only returns if the program cannot be started."""
+    """Run the program in place of this process. This returns only if the program can't be
+    started.
+    """
     os.dup2(source, 0)
     os.dup2(out, 1)
     try:
@@ -171,10 +172,11 @@ def _become(program: tuple[str, ...], source: int, out: int) -> int:
 
 
 def _confine(request: DecodeRequest, parent: int) -> None:
-    """Limit the resources of this process, and make it die together with the server.
+    """Limit the resources of this process, and make sure that it dies together with the server.
 
-    Only Linux ends a process with its parent (PR_SET_PDEATHSIG), also after it has become a
-    program. On other systems, the limit on CPU time ends the children of a server that was killed.
+    Only Linux is able to end a process together with its parent (PR_SET_PDEATHSIG), even after the
+    process has been replaced by a program. On other systems, if a server is killed, its children
+    are ended by their limit on CPU time.
     """
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGXFSZ, signal.SIGPIPE, signal.SIGPROF):
@@ -184,27 +186,27 @@ def _confine(request: DecodeRequest, parent: int) -> None:
     if os.getppid() != parent:
         os._exit(1)
     os.nice(request.niceness)
-    # The timer supports fractions of a second. If this process becomes a program, the timer remains
-    # active.
+    # The timer supports fractions of a second. It stays active even if this process is replaced by
+    # a program.
     signal.setitimer(signal.ITIMER_PROF, request.cpu_s)
     for limit, most in (
-        # This limit is in whole seconds and cannot be ignored.
+        # This limit is in whole seconds, and it can't be ignored.
         (resource.RLIMIT_CPU, math.ceil(request.cpu_s) + 1),
         (resource.RLIMIT_FSIZE, request.out_bytes),
         (resource.RLIMIT_NOFILE, MAX_DESCRIPTORS),
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(limit, (most, most))
-    # Linux never rejects a lower limit. macOS rejects any limit below the address space that
-    # every process has there, so its children have no limit on memory.
+    # Linux never rejects a lower limit. macOS rejects any limit below the address space that every
+    # process already uses, so on macOS there is no limit on a child's memory.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (request.memory_bytes, request.memory_bytes))
 
 
 def main() -> None:
-    """Serve the gateway at the other end of the standard input."""
+    """Serve the gateway that is connected to standard input."""
     with socket.socket(fileno=os.dup(0)) as gateway:
-        # The standard input of a child is not the socket to the gateway.
+        # A child's standard input must not be the socket to the gateway.
         os.close(0)
         os.open(os.devnull, os.O_RDWR)
         DecodeServer(gateway).serve()

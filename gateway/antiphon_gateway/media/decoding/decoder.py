@@ -1,4 +1,4 @@
-"""Decodes recordings in all supported containers, with limits on the cost."""
+"""Decodes recordings in all supported container formats. There are limits on the cost."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from antiphon_gateway.threads import SizedThreads
 
 
 class MissingFfmpeg(RejectedRecording):
-    """The container needs FFmpeg, which is not installed."""
+    """The container requires FFmpeg, which isn't installed."""
 
 
 class MediaDecoder:
-    """Decodes recordings. It must be closed.
+    """Decodes recordings. It must be closed when it is no longer needed.
 
     WAV files are decoded on threads, because their cost is proportional to their size. All other
     formats are decoded in child processes, which end together with the request.
@@ -30,12 +30,12 @@ class MediaDecoder:
         self._ffmpeg = find_ffmpeg()
 
     async def decode(self, data: bytes, rate_hz: int, most_s: float, key: str) -> Tensor:
-        """Return the mono float32 samples at `rate_hz` of a file that may be up to `most_s` seconds
+        """Return a file's mono float32 samples at `rate_hz`. The file can be up to `most_s` seconds
         long.
 
-        Cancelling this call kills the child process. Decoding of a WAV file continues, which does
-        not take long. Raises `RejectedRecording` if the file exceeds a limit or cannot be read, and
-        the errors of `DecoderProcesses.decode`.
+        If this is cancelled, the child process is killed. The decoding of a WAV file continues, but
+        that doesn't take long. Raises `RejectedRecording` if the file exceeds a limit or can't be
+        read, and the errors of `DecoderProcesses.decode`.
         """
         container = container_of(data)
         if container is None:
@@ -59,18 +59,18 @@ class MediaDecoder:
             await self.threads.run(samples.nbytes, _check_samples, samples)
         if not len(samples):
             raise RejectedRecording("has no samples")
-        # Resampling may round up by one sample.
+        # Resampling can round up by one sample.
         if container.demuxer and (seconds := (len(samples) - 1) / rate_hz) > most_s:
             raise RecordingTooLong(seconds)
         return samples
 
     async def close(self) -> None:
-        """Kill all decoding processes and stop decoding."""
+        """Kill all decoding processes. Nothing is decoded after this."""
         await self.processes.close()
         self.threads.close()
 
 
 def _check_samples(samples: Tensor) -> None:
-    """Raise an error if the samples are invalid. This check applies to all decoders."""
+    """Raise an error if the samples aren't valid. This check is the same for all decoders."""
     if len(samples) and not np.abs(samples).max() <= LOUDEST:
         raise RejectedRecording(f"has samples that are NaN, infinite or beyond {LOUDEST:g}")

@@ -1,7 +1,7 @@
-"""Decodes a file with FFmpeg in a child process that only has what it needs.
+"""Decodes a file with FFmpeg, in a child process that has access only to what it needs.
 
-The file is a descriptor in memory instead of a pipe, because the index of an MP4 file may be at its
-end. No playlist formats are among the demuxers, so a file cannot refer to other files.
+The file is an in-memory file rather than a pipe, because the index of an MP4 file can be at its
+end. None of the demuxers supports playlists, so a file can't refer to other files.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ MAX_STREAMS = 16
 
 
 def find_ffmpeg() -> str:
-    """Return the program's path, or an empty string if it is not installed."""
+    """Return the path of the program. If it isn't installed, returns an empty string."""
     return shutil.which("ffmpeg") or ""
 
 
 def decode_command(
     ffmpeg: str, container: Container, rate_hz: int, most_s: float
 ) -> tuple[str, ...]:
-    """Return the command that decodes the first audio track of the standard input to mono float32
+    """Return a command that decodes the first audio track of its standard input to mono float32
     samples.
     """
     return (
@@ -38,7 +38,7 @@ def decode_command(
         *("-f", container.demuxer, "-i", "file:/dev/fd/0"),
         *("-map", "0:a:0"),
         *("-t", f"{most_s + SPARE_S:.3f}"),
-        # The channels are averaged. Otherwise the sum of float samples of both sides would be too
+        # Average the channels. Otherwise, the sum of float samples from both sides would be too
         # large.
         *("-ac", "1", "-rematrix_maxval", "1.0", "-ar", str(rate_hz)),
         *("-c:a", "pcm_f32le", "-f", "f32le", "pipe:1"),

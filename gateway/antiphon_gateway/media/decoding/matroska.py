@@ -17,7 +17,7 @@ _RATE, _OUTPUT_RATE, _CHANNELS = 0xB5, 0x78B5, 0x9F
 _SOUND = 2
 _DEFAULT_SCALE_NS, _DEFAULT_RATE_HZ = 1_000_000, 8_000
 MAX_ELEMENTS = 100_000
-"""The maximum number of clusters and other elements in a file whose headers are read."""
+"""The maximum total number of clusters and other elements in a file whose headers are read."""
 
 
 def matroska_sounds(file: File) -> list[MuxedSound]:
@@ -60,8 +60,8 @@ def _top_elements(file: File) -> Iterator[tuple[int, int, int]]:
 def _elements(file: File, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Yield the ID, the start and the end of each element.
 
-    An element of unknown size extends to the end of its parent, so the headers of a live stream are
-    read up to its first cluster.
+    If the size of an element is unknown, the element extends to the end of its parent. For a live
+    stream, the headers are therefore read up to the first cluster.
     """
     while at < stop:
         kind, at, _ = _number(file, at, stop, keep_marker=True)
@@ -72,8 +72,8 @@ def _elements(file: File, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _number(file: File, at: int, stop: int, *, keep_marker: bool) -> tuple[int, int, bool]:
-    """Return a number of variable length, its end, and whether all of its bits are set, which means
-    an unknown size.
+    """Return a variable-length number, the position of its end, and whether all of its bits are
+    set, which stands for an unknown size.
     """
     if at >= stop or not file[at]:
         return 0, stop, False

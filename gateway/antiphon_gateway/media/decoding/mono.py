@@ -1,4 +1,4 @@
-"""Converts blocks of a sound file to mono at a different rate."""
+"""Converts blocks of a sound file to mono and to a different sample rate."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from antiphon_gateway.media.decoding.bounds import LOUDEST, RejectedRecording
 from antiphon_gateway.media.resampling import RecordingResampler
 
 BLOCK_SAMPLES = 1 << 16
-"""The number of samples, counting all channels, that are decoded before they are converted to mono
-and resampled.
+"""The number of samples, counting all channels, that are decoded at a time before they are
+converted to mono and resampled.
 """
 
 
 def mono_blocks(file: soundfile.SoundFile, frames: int, rate_hz: int) -> Iterator[Tensor]:
-    """Yield up to `frames` frames of the file as mono float32 at `rate_hz`, block by block.
+    """Yield up to `frames` frames of the file as mono float32 at `rate_hz`, one block at a time.
 
-    Together, the blocks are equal to the result of resampling everything at once. Raises
-    `RejectedRecording` if the samples are not valid.
+    Joining the blocks gives the same result as resampling everything at once. Raises
+    `RejectedRecording` if the samples aren't valid.
     """
     resampler = RecordingResampler(file.samplerate, rate_hz)
     size = max(1, BLOCK_SAMPLES // file.channels)
     while frames > 0:
         block = file.read(min(size, frames), dtype="float32", always_2d=True)
-        # The condition is phrased so that NaN is rejected as well.
+        # The condition is written in such a way that NaN is rejected, too.
         if len(block) and not np.abs(block).max() <= LOUDEST:
             raise RejectedRecording(f"has samples that are NaN, infinite or beyond {LOUDEST:g}")
         frames = frames - len(block) if len(block) else 0

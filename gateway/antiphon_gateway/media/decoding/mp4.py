@@ -11,10 +11,10 @@ from antiphon_gateway.media.decoding.bounds import RejectedRecording
 from antiphon_gateway.media.decoding.muxed_sound import MAX_TRACKS, File, MuxedSound
 
 MAX_INDEX_BYTES = 16 << 20
-"""The maximum size of an index in bytes. The index of an hour of AAC takes up about 1 MB."""
+"""The maximum size of an index in bytes. For an hour of AAC, the index takes up about 1 MB."""
 MAX_INDEXED_SAMPLES = 8_000_000
-"""The maximum number of frames that the tables of all tracks may declare. FFmpeg needs at least 24
-bytes for each of them.
+"""The maximum number of frames that the tables of all tracks together can declare. FFmpeg needs at
+least 24 bytes for each of them.
 """
 MAX_BOXES = 100_000
 _CONTAINERS = frozenset({b"moov", b"trak", b"mdia", b"minf", b"stbl"})
@@ -80,7 +80,7 @@ def _boxes(file: File) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _seconds(file: File, start: int, stop: int) -> float:
-    """Return the length in a media header, or 0 if it is unknown."""
+    """Return the length in a media header, or 0 if it isn't known."""
     wide = start < stop and file[start] == 1
     at, size = (start + 20, 8) if wide else (start + 12, 4)
     scale, duration = _number(file, at), int.from_bytes(file[at + 4 : at + 4 + size], "big")
@@ -90,7 +90,7 @@ def _seconds(file: File, start: int, stop: int) -> float:
 
 
 def _describe(file: File, start: int, stop: int, sound: MuxedSound) -> None:
-    """Add what the first sample entry declares."""
+    """Add the properties declared by the first sample entry."""
     entry = file[start + 8 : stop]
     entry = entry[: _number(entry, 0)]
     if len(entry) < _ENTRY_HEAD_BYTES:
@@ -101,7 +101,7 @@ def _describe(file: File, start: int, stop: int, sound: MuxedSound) -> None:
         sound.rates_hz.append(round(rate_hz) if abs(rate_hz) < 1e9 else 0)
         sound.channels.append(_number(entry, 48))
     else:
-        # Both are 0 if only the header of the codec contains them.
+        # Both are 0 if they are declared only in the codec's header.
         if channels := int.from_bytes(entry[24:26], "big"):
             sound.channels.append(channels)
         # The integer part of a 16.16 number.
@@ -127,10 +127,10 @@ def _inner(entry: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def _timed(file: File, start: int, stop: int) -> int:
-    """Return the number of frames that a run-length encoded table of durations declares.
+    """Return the number of frames that are declared by a run-length encoded table of durations.
 
-    PCM has one frame for each sample, and all frames have the same duration. For PCM, FFmpeg
-    indexes chunks instead.
+    PCM has one frame per sample, and all frames have the same duration. For PCM, FFmpeg indexes
+    chunks instead.
     """
     entries = min(_number(file, start + 4), max(stop - start - 8, 0) // 8)
     table = file[start + 8 : start + 8 + 8 * entries]

@@ -1,8 +1,8 @@
-"""Checks what the headers of a file declare before FFmpeg opens the file.
+"""Checks what a file's headers declare before FFmpeg opens the file.
 
 A parser yields a `MuxedSound` for each audio track. The check runs in the child process, within its
-limits on CPU time and memory. A header can be wrong, so the limits also apply to what FFmpeg does
-afterwards.
+limits on CPU time and memory. Since a header can be wrong, what FFmpeg does afterwards is limited
+as well.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from antiphon_gateway.media.decoding.mp4 import mp4_sounds
 from antiphon_gateway.media.decoding.muxed_sound import File, MuxedSound
 
 SPARE_HEADER_S = 1.0
-"""A header may declare a recording to be this many seconds longer than its limit, because the
-length includes the delay and the padding of an encoder, and covers all tracks of the file.
+"""How much longer than its limit a recording can be according to its header, in seconds. The
+declared length includes the delay and padding of an encoder, and covers all tracks of the file.
 """
 
 _OPUS_RATE_HZ = 48_000
@@ -35,13 +35,13 @@ _PARSERS: Mapping[str, Callable[[File], list[MuxedSound]]] = {
 
 
 def check_muxed(file: File, name: str, most_s: float, cost_samples: int) -> None:
-    """Check the first audio track of a file that may be up to `most_s` seconds long. `name` is the
-    name of its container.
+    """Check the first audio track of a file that can be up to `most_s` seconds long. `name` is the
+    name of the container.
 
     Raises `RejectedRecording` if the channels, the sample rate, the length, the tracks or the index
     exceed a limit, and `CostlyRecording` if there are more than `cost_samples` samples. Properties
-    that a header does not declare are not checked. Neither are containers without a header (AAC and
-    AMR). FFmpeg rejects a file that has no audio track.
+    that aren't declared in a header aren't checked. Containers without a header (AAC and AMR)
+    aren't checked either. If a file has no audio track, FFmpeg rejects it.
     """
     parse = _PARSERS.get(name)
     if parse is None:

@@ -1,4 +1,4 @@
-"""An audio track of a file with headers, including what the headers of the codec add to it."""
+"""An audio track of a file with headers, including what is declared in the codec's headers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MAX_TRACKS = 16
 
 @dataclass(slots=True)
 class MuxedSound:
-    """What a file declares about an audio track.
+    """What a file declares about one of its audio tracks.
 
-    The headers of the container and of the codec may differ, so there may be several numbers of
-    channels and several rates. `seconds` is 0 if no header contains the length.
+    The headers of the container and of the codec can differ, so there can be several numbers of
+    channels and several sample rates. `seconds` is 0 if no header contains the length.
     """
 
     channels: list[int] = field(default_factory=list)
@@ -35,7 +35,7 @@ class MuxedSound:
             self.rates_hz.append(int.from_bytes(private[at + 12 : at + 16], "little"))
 
     def add_flac(self, stream_info: bytes) -> None:
-        """Add the STREAMINFO of FLAC without its block header."""
+        """Add FLAC's STREAMINFO, without its block header."""
         if len(stream_info) >= 13:
             bits = int.from_bytes(stream_info[10:13], "big")
             self.rates_hz.append(bits >> 4)

@@ -1,11 +1,11 @@
-"""The gateway's end of the decode server. It sends files and receives samples.
+"""The gateway's side of the decode server. It sends files and receives samples.
 
-A child process takes a slot of a lane while it is running, and each lane has its own slots. A file
-starts in the first lane of `LANES` whose size limit it does not exceed. The child leaves the lane
-immediately if the header of the file declares more samples than the lane decodes, or if its CPU
-time is used up. The file is then decoded again in the next lane. Each lane has more CPU time and a
-lower priority than the previous one. Files that are expensive to decode thus only delay each other,
-whatever their headers declare.
+While a child process is running, it takes up a slot of a lane, and each lane has its own slots. A
+file starts in the first lane of `LANES` whose size limit it doesn't exceed. If the file's header
+declares more samples than the lane decodes, or if its CPU time is used up, the child leaves the
+lane. The file is then decoded again in the next lane, which has more CPU time and a lower priority.
+As a result, files that are expensive to decode can delay only each other, whatever their headers
+declare.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ log = logging.getLogger("gateway.media")
 
 @dataclass(frozen=True, slots=True)
 class DecodingLane:
-    """The limits for the files that a lane decodes.
+    """The limits on files in one lane.
 
-    They are the CPU time, the size in bytes, and the number of samples, counting all channels, that
-    a header may declare. `niceness` applies to the child processes, which yield to the gateway and
-    to stages on the same host.
+    There are limits on the CPU time, on the size in bytes, and on the number of samples, counting
+    all channels, that a header can declare. `niceness` applies to the child processes, which give
+    way to the gateway and to stages on the same host.
     """
 
     cpu_s: float
@@ -69,8 +69,8 @@ class DecodingLane:
 
 _ANY = sys.maxsize
 LANES = (
-    # Half a minute of Opus in WebM is 230 kB and takes 0.13 s, most of which is the start of
-    # FFmpeg. The headers of live recordings and of MP3 contain no length, so their size limits
+    # Half a minute of Opus in WebM has 230 kB and takes 0.13 s, most of which is spent on starting
+    # FFmpeg. The headers of live recordings and of MP3 don't contain a length, so the size limits
     # their cost here.
     DecodingLane(cpu_s=0.25, file_bytes=256 << 10, cost_samples=8_000_000, niceness=0),
     # Ten minutes of stereo take 1 to 2 s.
@@ -78,13 +78,13 @@ LANES = (
     DecodingLane(cpu_s=30.0, file_bytes=_ANY, cost_samples=_ANY, niceness=19),
 )
 MEMORY_BYTES = 768 << 20
-"""The maximum address space of a child, including its libraries."""
+"""The maximum size of a child's address space, including its libraries."""
 _SAMPLE_BYTES = 4
 _PIECE_BYTES = 1 << 20
 _MODULE = "antiphon_gateway.media.decoding.decode_server"
 _ROOTS = (Path(__file__).parents[3], Path(antiphon.__file__).parents[1])
 """The directories from which this package and the library are imported."""
-# The environment variables that a child needs. They do not include secrets of the gateway.
+# The environment variables that a child needs. The gateway's secrets aren't among them.
 _VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR")
 _TOO_COSTLY = (-signal.SIGPROF, COSTLY)
 _KILLED = (-signal.SIGKILL, -signal.SIGTERM)
@@ -96,8 +96,8 @@ _report = msgspec.json.Decoder(DecodeReport)
 
 @dataclass(frozen=True, slots=True)
 class DecodeJob:
-    """A file of type `name` to be decoded to `rate_hz`, which may be up to `most_s` seconds long.
-    It is decoded by `program`, or by libsndfile if there is none.
+    """A file of type `name`, to be decoded to `rate_hz`. It can be up to `most_s` seconds long. It
+    is decoded by `program`, or by libsndfile if there is none.
     """
 
     name: str
@@ -112,15 +112,15 @@ class DecodeJob:
 
 
 class _TooCostly(Exception):
-    """A file is too expensive for its lane, because the child has used up its CPU time or the
-    header declares too many samples.
+    """Raised if a file is too expensive for its lane. Either its child has used up the CPU time, or
+    its header declares too many samples.
     """
 
 
 @dataclass(slots=True)
 class _RunningServer:
-    """The process of the decode server and its children, with the descriptors that report their
-    ends and their process IDs.
+    """The decode server's process and its children. It has the descriptors that report their
+    process IDs and when they have ended.
     """
 
     process: subprocess.Popen[bytes]
@@ -131,10 +131,10 @@ class _RunningServer:
 
 
 class DecoderProcesses:
-    """Decodes files in child processes. There are up to `processes` of them in each lane.
+    """Decodes files in child processes. Each lane has up to `processes` of them.
 
-    The server is started by `start` or with the first file, and again if it was lost. This object
-    must be closed.
+    The server is started by `start` or by the first file, and again if it was lost. This object
+    must be closed when it is no longer needed.
     """
 
     def __init__(self, processes: int) -> None:
@@ -147,7 +147,7 @@ class DecoderProcesses:
 
     @property
     def running(self) -> int:
-        """The number of child processes that have not ended."""
+        """The number of child processes that haven't ended."""
         return len(self._server.ended) if self._server else 0
 
     @property
@@ -156,11 +156,11 @@ class DecoderProcesses:
         return tuple(self._server.pids.values()) if self._server else ()
 
     async def decode(self, data: bytes, job: DecodeJob, key: str) -> Tensor:
-        """Return the samples of the file as mono float32. Keys take turns. For each `key`, the
-        smallest and the oldest file are decoded alternately.
+        """Return the file's samples as mono float32. Keys take turns. For each `key`, the smallest
+        file and the oldest file are decoded alternately.
 
-        Cancelling this call kills the child process. Raises `RejectedRecording` if the file exceeds
-        a limit or cannot be decoded, and `Unavailable` if the process was killed from outside.
+        If this is cancelled, the child process is killed. Raises `RejectedRecording` if the file
+        exceeds a limit or can't be decoded, and `Unavailable` if something else killed the process.
         """
         for lane, slots in self._lanes:
             if len(data) > lane.file_bytes:
@@ -171,21 +171,21 @@ class DecoderProcesses:
         raise RejectedRecording(f"takes more than {most_s:g} s of CPU time to decode")
 
     def start(self) -> None:
-        """Start the server, so that the first file does not have to wait for it."""
+        """Start the server ahead of time, so that the first file doesn't have to wait for it."""
         self._running_server()
 
     async def close(self) -> None:
-        """Kill everything that is running, and end the server."""
+        """Kill all running processes, and end the server."""
         self._closed = True
         if (server := self._server) is not None:
             self._lose(server)
-            # The server ends as soon as it notices that the connection has been closed.
+            # The server ends when it notices that the connection is closed.
             await asyncio.to_thread(server.process.wait)
 
     async def _decode(
         self, data: bytes, job: DecodeJob, key: str, lane: DecodingLane, slots: FairSlots
     ) -> Tensor:
-        """Run one child process. Raises `_TooCostly` in addition to the errors of `decode`."""
+        """Run one child process. Raises the errors of `decode`, and `_TooCostly`."""
         await slots.take(key, len(data))
         ended: asyncio.Future[ChildEnded] | None = None
         source, out, report = map(_empty_file, ("file", "samples", "report"))
@@ -208,7 +208,7 @@ class DecoderProcesses:
             finally:
                 if ended is None:
                     slots.free()
-            # The slot remains in use until the process has ended, whatever happens to the caller.
+            # Whatever happens to the caller, the slot stays in use until the process has ended.
             ended.add_done_callback(lambda _: slots.free())
             try:
                 end = await asyncio.shield(ended)
@@ -245,7 +245,7 @@ class DecoderProcesses:
     def _send(
         self, request: DecodeRequest, files: tuple[io.FileIO, ...]
     ) -> asyncio.Future[ChildEnded]:
-        """Start a child and return a future for its end. Raises `Unavailable` if there is no
+        """Start a child, and return a future for its end. Raises `Unavailable` if there is no
         server.
         """
         server = self._running_server()
@@ -280,7 +280,7 @@ class DecoderProcesses:
                     server.ended.pop(number).set_result(end)
 
     def _lose(self, server: _RunningServer) -> None:
-        """Continue without a server. Its children die together with it."""
+        """Continue without a server. Its children die with it."""
         if server is not self._server:
             return
         self._server = None
@@ -291,7 +291,7 @@ class DecoderProcesses:
 
 
 def _empty_file(name: str) -> io.FileIO:
-    """Return a file without a name. On Linux, it only exists in memory."""
+    """Return a file that has no name. On Linux, it exists only in memory."""
     if hasattr(os, "memfd_create"):
         return io.FileIO(os.memfd_create(f"antiphon-{name}", os.MFD_CLOEXEC), "r+")
     descriptor, path = tempfile.mkstemp(prefix=f"antiphon-{name}-")
@@ -300,7 +300,7 @@ def _empty_file(name: str) -> io.FileIO:
 
 
 async def _write(file: io.FileIO, data: bytes) -> None:
-    """Write data to a file, and yield to other tasks after each piece."""
+    """Write data to a file, and let other tasks run after each piece."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest[:_PIECE_BYTES]) :]
@@ -308,7 +308,7 @@ async def _write(file: io.FileIO, data: bytes) -> None:
 
 
 def _check(status: int, job: DecodeJob, report: bytes) -> None:
-    """Raise an error if a child did not decode its file."""
+    """Raise an error if a child didn't decode its file."""
     if status == 0:
         return
     if status in _KILLED or (job.program and status == _FFMPEG_STOPPED):
@@ -324,8 +324,8 @@ def _check(status: int, job: DecodeJob, report: bytes) -> None:
 
 
 def _samples(descriptor: int, most_bytes: int) -> Tensor:
-    """Return the samples of a child without copying them. Their memory is freed together with the
-    array.
+    """Return a child's samples without copying them. Their memory is freed together with
+    the array.
     """
     size = min(os.fstat(descriptor).st_size, most_bytes) // _SAMPLE_BYTES * _SAMPLE_BYTES
     if not size:

@@ -22,8 +22,8 @@ from antiphon_gateway.media.decoding.bounds import (
 from antiphon_gateway.media.decoding.mono import mono_blocks
 from antiphon_gateway.media.mp3 import has_more_than
 
-# libsndfile's names of containers and of the encodings in them. Encodings in which it cannot seek
-# are left out, because it guesses their length.
+# libsndfile's names for container formats, and for the encodings in them. If libsndfile can't seek
+# in an encoding, it guesses the length, so these encodings are left out.
 _PCM = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ALAW", "ULAW")
 _ENCODINGS: Mapping[str, tuple[str, ...]] = {
     "MP3": ("MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III"),
@@ -32,21 +32,22 @@ _ENCODINGS: Mapping[str, tuple[str, ...]] = {
     "AIFF": _PCM,
     "CAF": (*_PCM, "ALAC_16", "ALAC_20", "ALAC_24", "ALAC_32"),
 }
-# More than the total of an encoder's delay, the frame of a header, and the padding of the last
+# An upper bound for the sum of an encoder's delay, the header frame, and the padding of the last
 # frame.
 _MP3_SPARE_SAMPLES = 5 * 1152
-# The value that libsndfile reports for a FLAC stream whose header does not specify its length.
+# The value that libsndfile reports if the header of a FLAC stream doesn't contain its length.
 _UNKNOWN_FRAMES = (1 << 63) - 1
 
 
 def decode_sound_file(
     source: int, name: str, rate_hz: int, most_s: float, cost_samples: int, out: int
 ) -> None:
-    """Write the samples of a file to the descriptor `out`, as mono float32 at `rate_hz`.
+    """Write a file's samples to the descriptor `out`, as mono float32 at `rate_hz`.
 
-    The file is the descriptor `source`. It is read in place without being copied. Raises
-    `RejectedRecording` if the file exceeds the limits, if possible because of its header before any
-    sample is decoded, and `CostlyRecording` if a header declares more than `cost_samples` samples.
+    The file is given by the descriptor `source`, and is read in place without being copied. Raises
+    `RejectedRecording` if the file exceeds the limits. If possible, this is determined from the
+    header, before any samples are decoded. Raises `CostlyRecording` if a header declares more than
+    `cost_samples` samples.
     """
     try:
         with soundfile.SoundFile(source, closefd=False) as file:
@@ -59,7 +60,7 @@ def decode_sound_file(
                     _check_length(file, source)
                 _write(file, file.frames, rate_hz, out)
             else:
-                # Otherwise soundfile would seek in the file, which is not possible.
+                # Otherwise, soundfile would try to seek in the file, which isn't possible.
                 file._info.seekable = 0
                 _write_unknown(file, rate_hz, most_s, out)
     except soundfile.LibsndfileError as error:
@@ -78,11 +79,11 @@ def _write(file: soundfile.SoundFile, frames: int, rate_hz: int, out: int) -> in
 
 
 def _write_unknown(file: soundfile.SoundFile, rate_hz: int, most_s: float, out: int) -> None:
-    """Decode a file of unknown length up to its limit, and slightly beyond."""
+    """Decode a file of unknown length up to its limit and slightly beyond it."""
     allowed = most_samples(most_s) // file.channels
     longest = int((most_s + SPARE_S) * file.samplerate)
     written = _write(file, min(allowed + 1, longest), rate_hz, out)
-    # Resampling may round up by one sample.
+    # Resampling can round up by one sample.
     if (seconds := (written - 1) / rate_hz) > most_s:
         raise RecordingTooLong(seconds)
     if file.tell() > allowed:
@@ -99,7 +100,7 @@ def _check_encoding(file: soundfile.SoundFile, name: str) -> None:
 def _check_length(file: soundfile.SoundFile, source: int) -> None:
     """Raise an error if an MP3 file contains more than libsndfile would read.
 
-    If there is no header, libsndfile assumes that all frames have the same rate as the first one.
+    Without a header, libsndfile assumes that all frames have the same bit rate as the first one.
     """
     with mmap.mmap(source, 0, access=mmap.ACCESS_READ) as data:
         longer = has_more_than(data, file.frames + _MP3_SPARE_SAMPLES)

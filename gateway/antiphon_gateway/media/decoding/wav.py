@@ -1,8 +1,8 @@
-"""WAV files. The header is parsed here, and libsndfile converts the samples after it.
+"""WAV files. The header is parsed here, while the samples after it are converted by libsndfile.
 
-libsndfile's own parser would also accept the compressed encodings of WAV files, whose cost is not
-proportional to their size. In addition, it trusts the lengths in a header. Programs that write to a
-pipe leave these at 0 or 0xFFFFFFFF.
+libsndfile's own parser would also accept compressed encodings, whose cost isn't proportional to the
+file size. In addition, it trusts the lengths in a header, although programs that write to a pipe
+leave them at 0 or 0xFFFFFFFF.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from antiphon_gateway.media.decoding.bounds import RejectedRecording, check_fram
 from antiphon_gateway.media.decoding.mono import mono_blocks
 
 _PCM, _FLOAT, _ALAW, _ULAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
-# libsndfile's names, by the tag in the header and the number of bits in a sample.
+# libsndfile's names for each combination of the tag in the header and the number of bits per
+# sample.
 _SUBTYPES = {
     (_PCM, 8): "PCM_U8",
     (_PCM, 16): "PCM_16",
@@ -35,7 +36,7 @@ _KINDS = {b"RIFF": "<", b"RIFX": ">", b"RF64": "<"}
 _UNKNOWN_BYTES = 0xFFFF_FFFF
 SAMPLE_BYTES = 4
 _MAX_CHUNKS = 1024
-"""The maximum number of chunks before the samples."""
+"""The maximum number of chunks before the chunk with the samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class WavHeader:
         return (self.stop - self.start) // self.frame_bytes
 
     def cost_bytes(self, rate_hz: int) -> int:
-        """Return the number of bytes that decoding to `rate_hz` reads or writes, whichever is
+        """Return how many bytes are read or written when decoding to `rate_hz`, whichever is
         larger.
         """
         written = self.frames * rate_hz // self.rate_hz * SAMPLE_BYTES
@@ -69,8 +70,8 @@ def is_wav(data: bytes) -> bool:
 
 
 def read_header(data: bytes) -> WavHeader:
-    """Return the header of a file for which `is_wav` is true. Raises `RejectedRecording` if it is
-    invalid.
+    """Return the header of a file for which `is_wav` is true. Raises `RejectedRecording` if the
+    header is invalid.
     """
     order = _KINDS[data[:4]]
     described: tuple[str, int, int, int] | None = None
@@ -145,6 +146,6 @@ def _described(content: bytes, order: str) -> tuple[str, int, int, int]:
 
 
 def _is_complete(data: bytes, order: str) -> bool:
-    """Return whether the declared size of the whole file is its actual size."""
+    """Return whether the declared size of the file matches its actual size."""
     (size,) = struct.unpack_from(f"{order}I", data, 4)
     return bool(size + 8 == len(data))
