@@ -1,3 +1,3 @@
-"""The endpoints for clients. Each endpoint parses requests into orders and formats the answers. All
-other steps are shared.
+"""The endpoints for clients. Each endpoint parses requests into orders and formats the answers.
+Everything in between is shared.
 """

@@ -39,10 +39,11 @@ log = logging.getLogger("gateway.requests")
 
 
 class RequestLog:
-    """The log entry of a request that is being processed. Times are on the clock of the access log.
+    """The log entry of a request in progress. All times are on the access log's clock.
 
-    `request_id` may be chosen by the client and is not necessarily unique, whereas `answer_id` is.
-    A `routine` request is logged at the DEBUG level, and all others at the INFO level.
+    `request_id` may have been chosen by the client, so it isn't necessarily unique, whereas
+    `answer_id` is. `routine` requests are logged at the DEBUG level, and all others at the INFO
+    level.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class RequestLog:
 
     @property
     def elapsed_s(self) -> float:
-        """The number of seconds since the request arrived."""
+        """How many seconds have passed since the request arrived."""
         return self._clock() - self._start
 
     def note(self, event: Event | OfChoice) -> None:
@@ -94,8 +95,7 @@ class RequestLog:
                 self.usage = self.usage.with_choice(event.usage) if self.usage else event.usage
 
     def admitted(self) -> AbstractContextManager[None]:
-        """Return a context manager during which the request counts towards the limits of its API
-        key.
+        """Return a context manager during which the request counts towards its API key's limits.
 
         Raises `KeyLimitReached` if a limit has been reached.
         """
@@ -107,7 +107,7 @@ class RequestLog:
         return replace(order, key=self.key.name, priority=priority)
 
     def counted(self) -> None:
-        """Count the request towards the requests per minute of its key, but not towards the
+        """Count the request as one of its key's requests per minute, but not as one of the
         concurrent ones.
 
         Raises `KeyLimitReached` if the limit has been reached.
@@ -121,11 +121,11 @@ class RequestLog:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Release the frames in an error's traceback, along with all objects that they refer to.
+    """Release the frames in an error's traceback, together with everything that they refer to.
 
     Some of these frames refer back to the error, for example through the log entry, the session or
-    a variable. Because of this cycle, the body of a refused request would stay in memory until a
-    full garbage collection.
+    a variable. Because of this cycle, the body of a refused request would stay in memory until the
+    next full garbage collection.
     """
     while error is not None:
         error.__traceback__ = None
@@ -133,8 +133,8 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 class AccessLog:
-    """Writes a log line, metrics, and a trace if it is sampled, for every request that has
-    ended.
+    """Writes a log line and updates the metrics for every request that has ended. If the request is
+    sampled, a trace is written, too.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class AccessLog:
 
     @contextmanager
     def entry(self, api: str, name: str, request_id: str, key: KeyUse) -> Iterator[RequestLog]:
-        """Return a context manager for the log entry of a request, which is written when the
-        context ends.
+        """Return a context manager for a request's log entry. The entry is written when the context
+        ends.
 
         Inside the context, the entry's span is the current span.
         """

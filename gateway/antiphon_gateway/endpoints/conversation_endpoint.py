@@ -1,4 +1,4 @@
-"""The protocol-independent parts of an endpoint for conversations."""
+"""The parts of a conversation endpoint that don't depend on the protocol."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from antiphon_gateway.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class LoggedClient:
-    """A `ConversationClient` that has an API key, and passes events to `take`."""
+    """A `ConversationClient` with an API key, which passes events to `take`."""
 
     api: str
     access_log: AccessLog
@@ -35,7 +35,7 @@ class LoggedClient:
         await self.take(events)
 
     def logged(self, made: Made, refuse: RefuseResponse) -> AbstractAsyncContextManager[LogEntry]:
-        """Return a context manager that writes a line to the access log."""
+        """Return a context manager that writes a line to the access log when it ends."""
         return request(self.access_log, self.api, made, refuse, key=self.key)
 
 
@@ -63,7 +63,7 @@ class ConversationEndpoint:
         resumable: bool = False,
         resumed: SavedConversation | None = None,
     ) -> LiveConversation:
-        """Return a conversation that has been admitted for the key. The caller must enter its
+        """Return a conversation that was admitted for the key. The caller must enter its
         context.
         """
         client = LoggedClient(self.api, self.access_log, key, send)

@@ -11,9 +11,9 @@ from antiphon_gateway.metrics import Metrics
 
 
 class ConversationMetrics:
-    """Collects metrics for a conversation from the events that are sent to its client.
+    """Collects a conversation's metrics from the events that are sent to its client.
 
-    The first audio of a turn is the first audio that is sent after the turn's recording is
+    The first audio of a turn is the first audio that is sent after the recording of the turn is
     complete.
     """
 

@@ -1,8 +1,8 @@
-"""The steps that all endpoints share: each request has an ID, a line in the access log, and exactly
+"""What all endpoints have in common. Each request has an ID, a line in the access log, and exactly
 one end.
 
-An endpoint only decides how to send events and errors to its client. If the client disconnects, the
-request's task is cancelled, which releases all stages. The request is still logged.
+An endpoint only has to send events and errors to its client. If the client disconnects, the
+request's task is cancelled, which releases all stages. The request is logged in any case.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ async def request(
     given_id: str = "",
     key: KeyUse | None = None,
 ) -> AsyncIterator[RequestLog]:
-    """Handle one request inside the context. An error that is raised there is passed to `refuse`,
-    and goes no further.
+    """Handle one request for the duration of the context. If an error is raised inside the context,
+    it is passed to `refuse` and doesn't propagate any further.
 
-    If the client has sent an ID, it is used. The API key may be determined inside the context.
+    If the client has sent an ID, that ID is used. The API key can be determined inside the context.
     """
     request_id = given_id or f"req_{uuid.uuid4().hex}"
     with access_log.entry(api, name, request_id, key or KeyUse()) as entry:
@@ -60,9 +60,9 @@ async def tell(
     tell_event: Callable[[Told], Awaitable[None]],
     tell_error: Refuse,
 ) -> None:
-    """Send all events to the client, and also an error that occurs after the first event.
+    """Send all events to the client. An error that occurs after the first event is sent as well.
 
-    An error that occurs before the first event is raised instead.
+    If an error occurs before the first event, it is raised instead.
     """
     try:
         async for event in events:
@@ -73,7 +73,7 @@ async def tell(
     except AntiphonError as error:
         if not entry.session_id:
             raise
-        # Do this before sending the error, because the client may cancel the call as soon as it
-        # receives it.
+        # Do this before sending the error, because as soon as the client receives it, it may cancel
+        # the call.
         entry.fail(error)
         await tell_error(entry, error)

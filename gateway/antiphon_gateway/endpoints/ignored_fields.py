@@ -1,6 +1,4 @@
-"""Reports ignored request fields, both as a metric and as a log line that is written once per
-field.
-"""
+"""Reports ignored request fields. Each field is counted in a metric, and logged once."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from antiphon_gateway.metrics import Metrics
 log = logging.getLogger("gateway.endpoints")
 
 MOST_LOGGED = 1024
-"""The maximum number of fields that are logged. There is a limit because clients choose the
-names.
-"""
+"""The maximum number of fields that are logged. It is limited because clients choose the names."""
 
 
 class IgnoredFieldReport:

@@ -10,7 +10,7 @@ from antiphon.errors import DeadlineExceeded
 
 
 class ClientStalled(DeadlineExceeded):
-    """The client is connected but does not read."""
+    """The client is connected but isn't reading."""
 
 
 async def send_in_time(sending: Awaitable[None], timeout_s: float) -> None:

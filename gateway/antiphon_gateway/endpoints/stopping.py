@@ -1,4 +1,4 @@
-"""Ends conversations that their client has not ended, independent of the protocol."""
+"""Ends conversations that clients haven't ended themselves, whatever their protocol."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from antiphon_gateway.conversations.conversation import LiveConversation
 
 @asynccontextmanager
 async def until_stopped(live: LiveConversation) -> AsyncIterator[None]:
-    """Cancel the block once the conversation is idle during shutdown, or when it is forced to end
+    """Cancel the block when the conversation is idle during shutdown, or when it is forced to end
     (`LiveConversation.forced_end`).
 
-    Raises `Unavailable` in the first case, and the error of the forced end in the second case. The
-    error must be the last message to the client.
+    In the first case, `Unavailable` is raised. In the second case, the error of the forced end is
+    raised. The error must be the last message to the client.
     """
     limit = asyncio.timeout(None)
 
@@ -28,7 +28,7 @@ async def until_stopped(live: LiveConversation) -> AsyncIterator[None]:
         try:
             await live.stopped()
         except Cancelled:
-            # The client has disconnected, which the code that reads its messages also notices.
+            # The client has disconnected. The code that reads its messages notices this as well.
             return
         cut()
 

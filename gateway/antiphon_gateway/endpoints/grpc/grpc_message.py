@@ -1,5 +1,5 @@
-"""Parses gRPC messages from untrusted clients. The fields of a message are counted before it is
-parsed.
+"""Parses gRPC messages from untrusted clients. Before a message is parsed, its fields are
+counted.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _THREADS = SizedThreads("grpc-fields")
 
 
 async def read_message(kind: type[M], data: bytes, most_fields: int, counted_here_bytes: int) -> M:
-    """Parse a message. If it is larger than `counted_here_bytes`, its fields are counted on a
-    separate thread.
+    """Parse a message. If the message is larger than `counted_here_bytes`, its fields are counted
+    on a separate thread.
 
-    Raises `InvalidArgument` if it has too many fields or is not a valid message.
+    Raises `InvalidArgument` if the message has too many fields or isn't valid.
     """
     described = cast(Descriptor, kind.DESCRIPTOR)
     if len(data) <= counted_here_bytes:

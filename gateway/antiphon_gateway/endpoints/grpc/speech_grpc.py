@@ -45,21 +45,21 @@ SERVICE = speech_pb2.DESCRIPTOR.services_by_name["SpeechService"].full_name
 REQUEST_ID_KEY = "x-request-id"
 AUTHORIZATION_KEY = "authorization"
 CHECKED_HERE_BYTES = 2 << 10
-"""Parsing up to this many bytes takes less time than handing them over to another thread."""
+"""Parsing up to this many bytes takes less time than passing them to another thread."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Converse = Callable[[Context, KeyUse, ForcedEnd], Awaitable[None]]
-"""A function that serves a `Converse` call. It raises the error that becomes the status of the
-call.
+"""A function that serves a `Converse` call. It raises an error that becomes the status of
+the call.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A parsed `GenerateRequest`, and how the client wants to receive the answer.
+    """A parsed `GenerateRequest`, and the form in which the client wants to receive the answer.
 
-    The client may have requested token IDs. If another gateway started the answer, `held` is the
-    part that the client already has.
+    The client may have requested token IDs. If another gateway began to answer the request, `held`
+    is the part of the answer that the client already has.
     """
 
     answer: AbstractAsyncContextManager[FailoverSegment]
@@ -68,10 +68,10 @@ class _Asked:
 
 
 class SpeechServicer:
-    """Implements the service with the same calls as the HTTP endpoints.
+    """Implements the service using the same code as the HTTP endpoints.
 
-    If an error occurs before the first event, it becomes the gRPC status of the call. A later error
-    is sent as the last event.
+    If an error occurs before the first event, it becomes the gRPC status of the call. Any later
+    error is sent as the last event.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class SpeechServicer:
         self._config = config
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Register the methods with a server. Requests are passed on as bytes, because
-        `read_message` parses them.
+        """Register the methods with a server. Requests are passed on as bytes, because they are
+        parsed by `read_message`.
         """
         handlers = {
             "GetServerInfo": grpc.unary_unary_rpc_method_handler(
@@ -123,7 +123,7 @@ class SpeechServicer:
         return server_info(self._calls.fleet)
 
     async def Generate(self, data: bytes, context: Context) -> None:
-        """Answer a request. Cancelling this releases all stages."""
+        """Answer a request. If this is cancelled, all stages are released."""
         _take_traceparent(context)
         refused: AntiphonError | None = None
 
@@ -140,15 +140,13 @@ class SpeechServicer:
                 await self._answer(data, context, entry)
             if entry.error is None:
                 entry.status = grpc.StatusCode.OK.name
-        # The request ends here, because sending the status may have to wait for a client that does
-        # not read.
+        # End the request at this point, because sending the status may have to wait for a client
+        # that isn't reading.
         if refused is not None:
             await abort(context, refused)
 
     async def Converse(self, request_iterator: object, context: Context) -> None:
-        """Serve a conversation. Its messages are read from the context, and arrive as bytes as
-        well.
-        """
+        """Serve a conversation. Its messages are read from the context, also as bytes."""
         _take_traceparent(context)
         try:
             forced_end = ForcedEnd()
@@ -156,13 +154,13 @@ class SpeechServicer:
             with self._identities.conversation(identity, forced_end.end):
                 await self._converse(context, identity.key, forced_end)
         except AntiphonError as error:
-            # From here on, the key can open another conversation, even if the client takes long to
-            # read the status.
+            # From here on, the key can be used for another conversation, even if the client takes a
+            # long time to read the status.
             await abort(context, error)
 
     async def _key_of(self, context: Context) -> KeyUse:
-        """Return the API key in the call's metadata. Raises `Unauthenticated` if the key is not
-        valid, and `InvalidArgument` if there are several.
+        """Return the API key in the call's metadata. Raises `Unauthenticated` if the key isn't
+        valid, and `InvalidArgument` if there is more than one key.
         """
         return (await self._identities.identify(self._credentials_of(context))).key
 
@@ -187,7 +185,7 @@ class SpeechServicer:
             )
 
     async def _read(self, data: bytes, context: Context, entry: RequestLog) -> _Asked:
-        """Parse a message. The message itself is not kept."""
+        """Parse a message. No reference to the message is kept."""
         left_s = context.time_remaining()
         with self._calls.memory.lease(Holder.UPLOADS) as lease:
             lease.keep()
@@ -224,7 +222,7 @@ def _metadata_values(context: Context, name: str) -> list[str]:
 
 
 def _take_traceparent(context: Context) -> None:
-    """Continue the client's trace in this task and in all tasks that it creates."""
+    """Continue the client's trace in this task and in every task that it creates."""
     given = dict(context.invocation_metadata() or ()).get("traceparent", "")
     given_traceparent.set(given if isinstance(given, str) else "")
 

@@ -52,9 +52,10 @@ MAX_MODALITIES = 16
 def read_generate(
     request: speech_pb2.GenerateRequest, timeout_s: float, *, max_parts: int
 ) -> Order:
-    """Convert a request to an order. Raises `InvalidArgument` with the invalid field.
+    """Convert a request to an order. If a field is invalid, `InvalidArgument` is raised with that
+    field.
 
-    Repeated elements are counted before any of them is parsed.
+    Repeated elements are counted before any of them are parsed.
     """
     _check_counts(request, max_parts)
     outputs = frozenset(request.modalities)
@@ -90,8 +91,8 @@ def read_generate(
 
 
 def read_delivered(request: speech_pb2.GenerateRequest) -> HeldPart | None:
-    """Return the part of the answer that the client already has, or None if this is a new
-    request.
+    """Return the part of the answer that the client already has. For a new request,
+    returns None.
     """
     if not request.HasField("delivered"):
         return None
@@ -108,8 +109,8 @@ def read_delivered(request: speech_pb2.GenerateRequest) -> HeldPart | None:
 
 
 def _seed_of(request: speech_pb2.GenerateRequest) -> int:
-    """Return the seed for stages that have none of their own. If an answer is continued, this is
-    the seed of that answer.
+    """Return the seed for stages that don't have one. If an answer is being continued, this is the
+    seed of that answer.
     """
     if not request.HasField("delivered"):
         return draw_seed()
@@ -144,7 +145,7 @@ def _check_counts(request: speech_pb2.GenerateRequest, max_parts: int) -> None:
             raise InvalidArgument(f"{name}: more than {most} of them", field=name)
     parts = 0
     for index, message in enumerate(request.messages):
-        # A message without parts counts as one part here. It is refused later.
+        # Here, a message without parts counts as one part. It is rejected later.
         parts += max(1, len(message.parts) + len(message.calls))
         if parts > max_parts:
             field = f"messages[{index}]"

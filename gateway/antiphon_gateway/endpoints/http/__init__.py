@@ -1,1 +1,1 @@
-"""The HTTP server: connections, request bodies, errors and routes."""
+"""The HTTP server, including connections, request bodies, errors and routes."""

@@ -1,4 +1,4 @@
-"""The HTTP application, including the steps that are common to all requests."""
+"""The HTTP application, including everything that is the same for all requests."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from antiphon_gateway.keys.identities import Identities
 from antiphon_gateway.metrics import CONTENT_TYPE, Metrics, Refused
 
 QUIET_PATHS = frozenset({"/health", "/metrics"})
-"""Paths that are polled every few seconds. Requests to them are neither logged nor counted."""
+"""Paths that are polled every few seconds. Requests for them are neither logged nor counted."""
 KEYED_PATHS = "/v1/"
-"""The prefix of the paths that require an API key, if keys are configured. Web pages and the API
+"""The prefix of the paths that require an API key if there are any keys. Web pages and the API
 documentation don't require one.
 """
 
@@ -40,8 +40,8 @@ _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class EveryRequest:
-    """Middleware that gives each request an ID and an entry in the access log, and that converts
-    errors to responses.
+    """Middleware that gives each request an ID and an access log entry, and that converts errors to
+    responses.
     """
 
     def __init__(self, app: ASGIApp, access_log: AccessLog, identities: Identities) -> None:
@@ -59,7 +59,9 @@ class EveryRequest:
             return
 
         async def refuse(entry: RequestLog, error: AntiphonError) -> None:
-            """Send an error response, or close the connection if a response has already started."""
+            """Send an error response. If a response has already been started, close the connection
+            instead.
+            """
             if not entry.status:
                 await error_response(error)(scope, receive, send)
 
@@ -94,7 +96,7 @@ def http_app(
 
 
 def metrics_app(metrics: Metrics) -> ASGIApp:
-    """Return an application that only serves metrics. It is used if metrics have a separate
+    """Return an application that serves only metrics. It is used if metrics have a separate
     address.
     """
     app = Starlette(
@@ -116,8 +118,8 @@ def metrics_route(metrics: Metrics) -> Route:
 
 
 def _given_id(scope: Scope) -> str:
-    """Return the request ID that was chosen by the client, or an empty string if the ID is not safe
-    to log.
+    """Return the request ID chosen by the client. If it isn't safe to log, returns an
+    empty string.
     """
     given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
     return given if _CLIENT_ID.fullmatch(given) else ""

@@ -10,8 +10,8 @@ from antiphon_gateway.keys.credentials import Credentials, peer_address
 
 REALTIME_PROTOCOL = "realtime"
 KEY_PROTOCOL = "openai-insecure-api-key."
-"""The prefix of the WebSocket subprotocol that contains an API key. Browsers cannot set headers for
-a WebSocket, so OpenAI's API passes the key this way.
+"""The prefix of the WebSocket subprotocol that contains an API key. Browsers can't set headers for
+a WebSocket, so this is how OpenAI's API passes the key.
 """
 
 
@@ -22,8 +22,8 @@ def header_values(scope: Scope, name: str) -> list[str]:
 
 
 def authorization_of(scope: Scope) -> str | None:
-    """Return the `authorization` header, or an equivalent value from the offered subprotocols.
-    Returns None if there is neither.
+    """Return the `authorization` header, or an equivalent value from the subprotocols that are
+    offered. Returns None if there is neither.
     """
     if headers := header_values(scope, "authorization"):
         return headers[-1]
@@ -48,7 +48,7 @@ def offered_keys(scope: Scope) -> list[str]:
 
 
 def protocol_of(scope: Scope) -> str | None:
-    """Return the subprotocol to accept. Browsers require it to be one of those that they have
+    """Return the subprotocol to accept. For browsers, it has to be one of those that they have
     offered.
     """
     return REALTIME_PROTOCOL if REALTIME_PROTOCOL in (scope.get("subprotocols") or ()) else None

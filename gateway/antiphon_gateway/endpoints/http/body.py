@@ -15,15 +15,15 @@ from antiphon_gateway.endpoints.http.errors import BodyTooLarge, BodyTooSlow, En
 from antiphon_gateway.endpoints.http.response_send import ResponseSend
 
 FREE_BYTES = 64 << 10
-"""The number of bytes of each body that do not count towards the memory limit. This way, small
-requests succeed even if a client uses up the limit with large ones.
+"""How many bytes of each body are exempt from the memory limit. Thanks to this, small requests
+succeed even if a client uses up the limit with large ones.
 
-Their total is limited by the number of connections.
+The total is limited by the number of connections.
 """
 
 
 class TakesBody(Protocol):
-    """An object that receives a body piece by piece."""
+    """Receives a body piece by piece."""
 
     def add(self, piece: bytes) -> None:
         """Add the next piece. Raises `AntiphonError` if it is rejected."""
@@ -38,7 +38,7 @@ async def read_body(
     clock: asyncio.Timeout,
     body: TakesBody,
 ) -> None:
-    """Read the whole body into `body` before `clock` expires. The memory that it uses is taken from
+    """Read the whole body into `body` before `clock` expires. The memory it uses is taken from
     `holding`.
 
     Raises `BodyTooLarge`, `BodyTooSlow`, `BudgetExceeded` or `EncodedBody`, `Cancelled` if the
@@ -87,11 +87,12 @@ def _too_large(size: str, config: GatewayConfig) -> BodyTooLarge:
 async def while_connected(
     receive: Receive, send: ResponseSend, *works: Coroutine[None, None, None]
 ) -> None:
-    """Run the first coroutine, which responds through `send`, concurrently with the others.
+    """Run the first coroutine, which responds through `send`, while the others run concurrently.
 
-    The others end when the response is complete or an error occurs, which is then raised. If the
-    client disconnects before the response is complete, all of them are cancelled and `Cancelled` is
-    raised. Cancelling this call cancels them and waits for them.
+    The others are ended when the response is complete or an error occurs. In the latter case, the
+    error is raised. If the client disconnects before the response is complete, all coroutines are
+    cancelled and `Cancelled` is raised. Cancelling this call cancels all coroutines and waits for
+    them to end.
     """
     working = [asyncio.create_task(each) for each in works]
     gone = asyncio.create_task(_wait_disconnected(receive))
@@ -110,8 +111,8 @@ async def while_connected(
         for each in over:
             each.result()
     finally:
-        # The task refers to its error, whose traceback refers to this frame, and thereby to the
-        # request.
+        # The task refers to its error. The error's traceback refers to this frame, and therefore to
+        # the request.
         del working, over, each
 
 

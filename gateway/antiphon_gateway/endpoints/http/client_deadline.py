@@ -1,4 +1,4 @@
-"""The timeout that an HTTP client announces."""
+"""The timeout that HTTP clients state in a header."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from starlette.types import Scope
 from antiphon_gateway.orders.order import Order
 
 READ_TIMEOUT_HEADER = b"x-stainless-read-timeout"
-"""The header in which OpenAI's clients announce their read timeout in seconds."""
+"""The header in which OpenAI's clients state their read timeout in seconds."""
 
 
 def with_client_deadline(order: Order, scope: Scope, *, streamed: bool) -> Order:
     """Return the order with the client's timeout.
 
-    For a streamed answer, the timeout limits the time until the first event. For all other answers,
-    it limits the time until the end. An invalid number is ignored.
+    If the answer is streamed, this limits the time until the first event. Otherwise, it limits the
+    time until the answer is complete. Invalid numbers are ignored.
     """
     given = dict(scope["headers"]).get(READ_TIMEOUT_HEADER, b"").decode("latin-1")
     try:

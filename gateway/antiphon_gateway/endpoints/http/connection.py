@@ -42,20 +42,20 @@ from antiphon_gateway.endpoints.http.websocket import BoundedWebSocket
 from antiphon_gateway.metrics import Refused
 
 _OFFER = frozenset((b"upgrade", b"http2-settings"))
-"""The headers that form an offer to upgrade. They are also tokens of the `Connection` header."""
+"""The headers that make up an offer to upgrade. They are also tokens in the `Connection` header."""
 MOST_FIELD_BYTES = 8 << 10
-"""The maximum length of a header field in a WebSocket handshake. The WebSocket library never
-responds if a line is longer.
+"""The maximum length of a header field in a WebSocket handshake. If a line is longer than this, the
+WebSocket library never responds.
 """
 LINGER_S = 2.0
-"""How long a refused client may continue to send, in seconds, before its connection is cut. This
-gives it time to read the reason.
+"""How long a client that was refused can keep sending before its connection is cut, in seconds.
+This gives it time to read the reason.
 """
 
 
 class ConnectionLimiter:
-    """The state that is shared by all connections of a gateway. `count` is called whenever a limit
-    is hit.
+    """State that is shared by all connections of a gateway. `count` is called whenever a limit is
+    reached.
     """
 
     def __init__(self, config: GatewayConfig, count: Callable[[Refused], None]) -> None:
@@ -63,10 +63,10 @@ class ConnectionLimiter:
         self.count = count
         self.all: set[BoundedConnection] = set()
         self.idle: OrderedDict[BoundedConnection, None] = OrderedDict()
-        # TLS handshakes that are in progress, oldest first.
+        # TLS handshakes in progress, with the oldest first.
         self.handshakes: OrderedDict[BoundedConnection, asyncio.Task[None]] = OrderedDict()
         self.websockets: set[BoundedWebSocket] = set()
-        # Set once connections no longer accept a second request.
+        # Set when connections should no longer accept another request.
         self.leaving = False
 
     def __call__(
@@ -82,12 +82,12 @@ class ConnectionLimiter:
     def websocket(
         self, config: Config, server_state: ServerState, app_state: dict[str, Any]
     ) -> BoundedWebSocket:
-        """Create the protocol that takes over a connection when it is upgraded to a WebSocket."""
+        """Create the protocol that takes over when a connection is upgraded to a WebSocket."""
         closing_s = self.config.connections.send_timeout_s
         return BoundedWebSocket(self.websockets, closing_s, config, server_state, app_state)
 
     def send_elsewhere(self) -> None:
-        """Close connections after their current requests, so that clients connect to another
+        """Close all connections after their current requests, so that clients connect to another
         gateway.
         """
         self.leaving = True
@@ -95,29 +95,27 @@ class ConnectionLimiter:
             connection.send_elsewhere()
 
     def end_handshakes(self) -> None:
-        """Close the connections that have not completed their TLS handshake."""
+        """Close all connections that haven't completed their TLS handshake."""
         for task in list(self.handshakes.values()):
             task.cancel()
 
     @property
     def connections(self) -> int:
-        """The number of all connections, including upgraded ones and those that are in a TLS
+        """The total number of connections, including those that have been upgraded or are in a TLS
         handshake.
         """
         return len(self.all) + len(self.websockets) + len(self.handshakes)
 
     @property
     def longest_idle(self) -> BoundedConnection | None:
-        """Return the connection that has been idle, or in its TLS handshake, for the
-        longest time.
-        """
+        """Return the connection that has been idle, or in its TLS handshake, the longest."""
         firsts = (next(iter(each), None) for each in (self.idle, self.handshakes))
         found = [each for each in firsts if each is not None]
         return min(found, key=lambda each: each.idle_since, default=None)
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """A connection with the limits described in the module docstring. It is available as
+    """A connection with the limits described in the module docstring. Applications can access it as
     `scope["state"]["transport"]`.
     """
 
@@ -133,17 +131,17 @@ class BoundedConnection(HttpToolsProtocol):
         self._connection_limiter = connection_limiter
         self._bounds = connection_limiter.config
         self._timer: asyncio.TimerHandle | None = None
-        # The number of bytes received since the parser last found a head, a piece of a body, or the
-        # end of a request.
+        # The number of bytes since the parser last found a head, a piece of a body, or the end of a
+        # request.
         self._pending_bytes = 0
         self._heard_at = self.idle_since = self.loop.time()
-        # Set once all further data is ignored.
+        # Set when any further data is to be ignored.
         self._deaf = False
         self._deaf_bytes = 0
 
     def count_handshake(self, handshake: asyncio.Task[None]) -> None:
-        """Count the connection during its TLS handshake, after which `connection_made` is
-        called.
+        """Count the connection while its TLS handshake is in progress. After that,
+        `connection_made` is called.
         """
         handshakes = self._connection_limiter.handshakes
         handshakes[self] = handshake
@@ -193,14 +191,14 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def send_elsewhere(self) -> None:
-        """Close the connection once its current request has been answered, including one that has
-        only just arrived.
+        """Close the connection after its current request has been answered. This includes a request
+        that has only just arrived.
         """
         if self.cycle is not None:
             self.shutdown()
 
     def data_received(self, data: bytes) -> None:
-        """Pass data to the parser if it is within the limits."""
+        """Pass data to the parser, provided that it is within the limits."""
         self._heard_at = self.loop.time()
         if self._deaf:
             self._deaf_bytes += len(data)
@@ -215,7 +213,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse_head()
 
     def on_message_begin(self) -> None:
-        """Start a request. A request that arrives before the previous one was answered is not
+        """Start a request. If it arrives before the previous one has been answered, it isn't
         accepted.
         """
         if self._answering():
@@ -237,7 +235,7 @@ class BoundedConnection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin to process the request, because its head is complete."""
+        """Start processing the request, because its head is complete."""
         if self._deaf or self._ignores_offer():
             return
         self._pending_bytes = 0
@@ -267,8 +265,8 @@ class BoundedConnection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Record the end of a request. If the request offers an upgrade, its body is still to be
-        read.
+        """Record the end of a request. If the request offers an upgrade, its body hasn't been read
+        yet.
         """
         if self._deaf or self._ignores_offer():
             return
@@ -276,9 +274,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Start the timer for the client to read the response, which has been written
-        completely.
-        """
+        """Start the timer for the client to read the response, all of which has been written."""
         super().on_response_complete()
         if self.transport.is_closing():
             self._set_timer(self._bounds.connections.send_timeout_s, self._closing_is_late)
@@ -286,15 +282,15 @@ class BoundedConnection(HttpToolsProtocol):
             self._become_idle()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, and make sure that this completes."""
+        """Close an idle connection, and make sure that it really gets closed."""
         super().timeout_keep_alive_handler()
         self._set_timer(self._bounds.connections.send_timeout_s, self._closing_is_late)
 
     def send_400_response(self, msg: str) -> None:
-        """Respond to data that is not valid HTTP. A response in progress is not affected.
+        """Respond to data that isn't valid HTTP. If a response is in progress, it isn't affected.
 
-        If the body of a request is incomplete, there is no response yet. The request then ends as
-        if the client had disconnected, and the client receives the reason.
+        If a request's body is incomplete, the response hasn't been started. The request then ends
+        as if the client had disconnected, and the client is sent the reason.
         """
         if self._deaf:
             return
@@ -328,7 +324,7 @@ class BoundedConnection(HttpToolsProtocol):
                 return
 
     def _become_websocket(self) -> None:
-        """Hand the connection over, unless the WebSocket library would never answer the
+        """Hand the connection over, unless the WebSocket library would never respond to the
         handshake.
         """
         if any(len(name) + len(value) > MOST_FIELD_BYTES for name, value in self.headers):
@@ -346,7 +342,7 @@ class BoundedConnection(HttpToolsProtocol):
         return plain_get and super()._should_upgrade()
 
     def _ignores_offer(self) -> bool:
-        """Return whether this head contains an offer to upgrade that should be ignored."""
+        """Return whether this head contains an offer to upgrade that has to be ignored."""
         return (
             self.parser.should_upgrade()
             and self.parser.get_method() != b"CONNECT"
@@ -377,13 +373,13 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def waits_for_body_since(self) -> float:
-        """The time at which the last bytes of an incomplete body arrived. It is infinite if the
-        body is complete.
+        """When the last bytes of an incomplete body arrived. If the body is complete, this is
+        infinite.
         """
         return self._heard_at if self._answering() and self.cycle.more_body else math.inf
 
     def _make_room(self) -> bool:
-        """Close the connection that has been idle, or whose body has stalled, for the longest time.
+        """Close the connection that has been idle, or whose body has been stalled, the longest.
 
         Returns False if there is no such connection.
         """
@@ -430,7 +426,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _refuse(self, status: int, error: AntiphonError, linger_s: float = LINGER_S) -> None:
-        """Send a response without involving the application, and stop reading."""
+        """Send a response without involving the application, and then stop reading."""
         self._deaf = True
         self._connection_limiter.idle.pop(self, None)
         body = error_json(error)
@@ -440,8 +436,8 @@ class BoundedConnection(HttpToolsProtocol):
             "connection: close\r\n\r\n"
         )
         self.transport.write(STATUS_LINE[status] + head.encode() + body)
-        # If the connection were closed while it has unread data, the client might not receive the
-        # response.
+        # If the connection were closed before all data has been read, the client might not receive
+        # the response.
         if linger_s:
             self.transport.write_eof()
         else:

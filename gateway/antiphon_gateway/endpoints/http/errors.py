@@ -1,4 +1,4 @@
-"""Converts errors to the status, headers and body that OpenAI's clients expect."""
+"""Converts errors to the status codes, headers and bodies that OpenAI's clients expect."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EncodedBody(InvalidArgument):
 
 
 class BodyTooSlow(DeadlineExceeded):
-    """The request body did not arrive in time."""
+    """The request body didn't arrive in time."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
-    """The body of a response that contains an error."""
+    """The body of an error response."""
 
     error: ErrorBody
 
@@ -75,8 +75,8 @@ def status_of(error: AntiphonError) -> int:
 
 
 def api_code(error: AntiphonError) -> str:
-    """Return the code of an error. Errors about API keys and their limits have OpenAI's codes, and
-    all others have antiphon's.
+    """Return the code of an error. If the error is about an API key or its limits, this is OpenAI's
+    code. Otherwise, it is antiphon's.
     """
     if isinstance(error, KeyLimitReached):
         return f"key_{error.limit}"
@@ -84,7 +84,7 @@ def api_code(error: AntiphonError) -> str:
 
 
 def error_json(error: AntiphonError) -> bytes:
-    """Return the body `{"error": {...}}`, which is also used for an error in the middle of a
+    """Return the body `{"error": {...}}`, which is also used if an error occurs in the middle of a
     stream.
     """
     status = status_of(error)
@@ -96,8 +96,8 @@ def error_json(error: AntiphonError) -> bytes:
 
 
 def error_response(error: AntiphonError, status: int = 0) -> Response:
-    """Return the response for an error. `status` overrides the status of the error, if it is
-    set.
+    """Return the response for an error. If `status` is set, it is used instead of the error's own
+    status.
     """
     headers = {"x-should-retry": "true" if error.retryable else "false"}
     if error.retryable:

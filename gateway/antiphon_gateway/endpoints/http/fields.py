@@ -31,11 +31,11 @@ UnknownFields = Literal["ignore", "reject"]
 Body = TypeVar("Body")
 
 Json = bytes | msgspec.Raw
-"""A JSON value as text. A `Raw` is a view of the body, which avoids copying."""
+"""A JSON value as text. A `Raw` is a view of the body, so nothing is copied."""
 
 _EMPTY = (b"null", b'""', b"[]", b"{}")
 _LONGEST_EMPTY = 32
-"""The maximum length of an empty value, including the surrounding white space."""
+"""The maximum length of an empty value, including any whitespace around it."""
 _NAME = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 MOST_REPORTED = 32
 """The maximum number of ignored fields that are reported per request."""
@@ -46,10 +46,10 @@ _list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """A known field that is not supported.
+    """A field that is known but not supported.
 
-    `no_ops` contains the values that are accepted because they have no effect, in addition to null
-    and empty values. If `any_value` is true, all values are accepted.
+    `no_ops` contains values that are accepted because they have no effect. Null and empty values
+    are always accepted. If `any_value` is true, any value is accepted.
     """
 
     no_ops: tuple[Any, ...] = ()
@@ -57,7 +57,7 @@ class Unsupported:
     any_value: bool = False
 
     def check(self, name: str, value: object) -> None:
-        """Raise `NotImplementedYet` with the field, unless the value has no effect."""
+        """Raise `NotImplementedYet` with the field if the value would have an effect."""
         if self.any_value or value in (None, "", [], {}, ()):
             return
         if not any(_same(value, each) for each in self.no_ops):
@@ -81,12 +81,12 @@ class IgnoredFields(Collection[str]):
         return len(self._names)
 
     def add(self, name: str, field: str) -> None:
-        """Record an ignored field. `field` is its path with indices. Raises `InvalidArgument` if
-        the deployment rejects unknown fields.
+        """Record an ignored field. `field` is its path, including indices. Raises `InvalidArgument`
+        if the deployment rejects unknown fields.
         """
         if self._reject:
             raise InvalidArgument(f"{field}: Object contains unknown field `{name}`", field=field)
-        # The name is chosen by the client, and ends up in a header and in the log.
+        # The client chooses this name, which ends up in a header and in the log.
         shown = name if _NAME.fullmatch(name) else "(unprintable)"
         if len(self._names) < MOST_REPORTED:
             self._names[shown] = None
@@ -112,7 +112,7 @@ def decode_fields(
 
 
 def check_unsupported(given: object, unsupported: Mapping[str, Unsupported]) -> None:
-    """Raise `NotImplementedYet` if the struct contains a field that is known but not supported."""
+    """Raise `NotImplementedYet` if the struct contains a known field that isn't supported."""
     for name, each in unsupported.items():
         if (value := getattr(given, name, None)) is not None:
             each.check(name, value)
@@ -124,10 +124,10 @@ class _Cut:
         self._ignored = ignored
 
     def value(self, raw: Json, kind: Any, path: str, field: str) -> Json:
-        """Return the JSON value without unused fields. If there are none, the same object is
-        returned.
+        """Return the JSON value without the fields that aren't used. If there are no such fields,
+        the same object is returned.
 
-        `field` contains indices, whereas `path` does not.
+        `field` contains indices, while `path` doesn't.
         """
         first = bytes(memoryview(raw)[:_LONGEST_EMPTY]).lstrip()[:1]
         structs, items = _shape(kind)
@@ -137,7 +137,7 @@ class _Cut:
             if first == b"[" and items:
                 return self._list(raw, items[0], path, field)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # The decoder will report what is wrong.
+            # The decoder will report what is wrong with it.
             pass
         return raw
 
@@ -180,7 +180,7 @@ class _Cut:
         return b"[" + b",".join(cut) + b"]"
 
     def _leave_out(self, where: str, at: str, raw: Json) -> None:
-        """Handle a field that the struct does not have."""
+        """Handle a field that doesn't exist in the struct."""
         if where in self._unsupported:
             self._unsupported[where].check(where, _plain(raw))
         elif not _is_empty(raw):
@@ -201,12 +201,12 @@ def _plain(raw: Json) -> object:
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
-        # It does not equal any value without effect.
+        # This isn't equal to any of the values that have no effect.
         return raw
 
 
 def _same(value: object, other: object) -> bool:
-    """Return whether two values are equal. Unlike in Python, true does not equal 1."""
+    """Return whether two values are equal. In contrast to Python, true isn't equal to 1."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
@@ -220,8 +220,8 @@ def _is_empty(raw: Json) -> bool:
 
 
 def _is_not_given(raw: Json, field: msgspec.structs.FieldInfo) -> bool:
-    """Return whether to treat a value as missing. This applies to null and empty values of an
-    optional field that does not accept them.
+    """Return whether a value is treated as missing. This is the case if it is null, or if it is
+    empty and belongs to an optional field that doesn't accept empty values.
     """
     if field.required or not _is_empty(raw):
         return False
@@ -239,8 +239,8 @@ def _fields(struct: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldI
 
 @lru_cache(maxsize=1024)
 def _shape(kind: Any) -> tuple[tuple[type[msgspec.Struct], ...], tuple[Any, ...]]:
-    """Return the structs that this type allows for an object, and the element types that it allows
-    for a list.
+    """Return the structs that this type allows for an object, and the types of elements that it
+    allows for a list.
     """
     described = inspect.type_info(kind)
     while isinstance(described, inspect.Metadata):
@@ -262,7 +262,9 @@ def _item_types(kind: Any) -> tuple[Any, ...]:
 def _chosen(
     structs: tuple[type[msgspec.Struct], ...], members: Mapping[str, msgspec.Raw]
 ) -> type[msgspec.Struct] | None:
-    """Return the struct for an object. If there are several, its tag determines which."""
+    """Return the struct for an object. If there are several, the object's tag determines which one
+    is used.
+    """
     if len(structs) == 1:
         return structs[0]
     for struct in structs:

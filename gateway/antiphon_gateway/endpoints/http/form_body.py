@@ -1,7 +1,7 @@
-"""Parses a multipart form as it arrives. Files are kept unchanged.
+"""Parses a multipart form while it is being received. Files are left as they are.
 
-The parts are found by python-multipart. It processes each boundary in Python, which blocks the
-event loop, so the number of boundaries is checked first.
+python-multipart finds the parts. It processes every boundary in Python, which blocks the event
+loop. For this reason, the number of boundaries is checked first.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from antiphon_gateway.endpoints.http.errors import BodyTooLarge, TooManyValues
 from antiphon_gateway.endpoints.http.fields import IgnoredFields, Unsupported
 from antiphon_gateway.endpoints.http.json_body import field_error, invalid
 
-# Besides raising an error, python-multipart logs invalid data verbatim.
+# python-multipart not only raises an error for invalid data, but also logs the data verbatim.
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 FORM = "multipart/form-data"
 LIST_SUFFIX = "[]"
-"""The suffix of field names that may occur several times."""
+"""The suffix for field names that can occur more than once."""
 
 FormFile = Annotated[bytes, msgspec.Meta(extra_json_schema={"format": "binary"})]
 """The type of a file in the struct of a form."""
@@ -37,7 +37,7 @@ Form = TypeVar("Form", bound=msgspec.Struct)
 
 
 class FormBody:
-    """A form that is being received. Raises `InvalidArgument` if the content type is not that of a
+    """A form that is being received. Raises `InvalidArgument` if its content type isn't that of a
     form.
     """
 
@@ -84,7 +84,7 @@ class FormBody:
         rejected.
         """
         self._boundaries += piece.count(self._boundary)
-        # The form ends with the last boundary.
+        # The last boundary ends the form.
         self._check_parts(self._boundaries - 1)
         try:
             self._parser.write(piece)
@@ -92,7 +92,7 @@ class FormBody:
             raise _no_form(error) from error
 
     def values(self) -> dict[str, FormValue]:
-        """Return all fields and files. This can only be called once. Raises `InvalidArgument` if
+        """Return all fields and files. This can be called only once. Raises `InvalidArgument` if
         the form is incomplete.
         """
         if not self._ended:
@@ -170,10 +170,10 @@ def decode_form(
     unsupported: Mapping[str, Unsupported],
     ignored: IgnoredFields,
 ) -> Form:
-    """Convert the form to a struct, according to the rules in `fields.py`.
+    """Convert the form to a struct, following the rules in `fields.py`.
 
-    Text is converted to numbers and booleans where necessary. The names of lists may be written
-    with or without brackets. Raises `InvalidArgument` or `NotImplementedYet` with the field.
+    Text is converted to numbers and booleans if necessary. The names of lists can be written with
+    or without brackets. Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
     known = {each.encode_name: each for each in msgspec.structs.fields(kind)}
     given: dict[str, str | bytes | list[str]] = {}
@@ -207,7 +207,7 @@ def _leave_out(
     unsupported: Mapping[str, Unsupported],
     ignored: IgnoredFields,
 ) -> None:
-    """Handle a field that the form's struct does not have."""
+    """Handle a field that doesn't exist in the form's struct."""
     if (known := unsupported.get(name.removesuffix(LIST_SUFFIX))) is None:
         if value and (isinstance(value, bytes) or any(value)):
             ignored.add(name, name)

@@ -16,8 +16,8 @@ from antiphon_gateway.keys.identities import Identities
 
 
 def health_route(calls: Calls, identities: Identities) -> Route:
-    """Return the route that reports whether the gateway can serve requests. Details about the
-    stages require an API key, if keys are configured.
+    """Return a route that reports whether the gateway can serve requests. If there are any API
+    keys, one of them is required to see details about the stages.
     """
 
     async def knows_a_key(asked: Request) -> bool:
@@ -33,7 +33,7 @@ def health_route(calls: Calls, identities: Identities) -> Route:
             nothing = dict.fromkeys(report.outputs, False)
             reason = "the gateway is shutting down"
             report = replace(report, ready=False, reason=reason, outputs=nothing)
-        # With ?output=text, the status only depends on this output.
+        # With ?output=text, the status depends only on this output.
         output = asked.query_params.get("output", "")
         if output and output not in report.outputs:
             reason = f"output: {output!r} is none of {', '.join(report.outputs)}"

@@ -14,12 +14,12 @@ _PATH = re.compile(r" - at `(?:key` in `)?\$\.?(?P<path>.*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>.*)`$")
 
-# Every JSON value follows one of these characters, or is the whole body. The values are counted
-# before anything is decoded, because a value of two bytes can take up a hundred bytes of memory,
-# and because decoding blocks the event loop.
+# Every JSON value either follows one of these characters or is the whole body. Values are counted
+# before anything is decoded, for two reasons. A value of two bytes can take up a hundred bytes of
+# memory, and decoding blocks the event loop.
 _BEFORE_VALUES = (b",", b"[", b"{")
 
-# An escape sequence for half of a surrogate pair, without the other half.
+# An escape sequence for one half of a surrogate pair whose other half is missing.
 _HALF = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -44,7 +44,9 @@ def check_values(values: int, most: int, what: str) -> None:
 
 
 class WholeBody:
-    """A body that is collected until it is complete. The number of values in it is limited."""
+    """A body that is collected until it is complete. There is a limit on the number of values in
+    it.
+    """
 
     def __init__(self, most_values: int) -> None:
         self._most_values = most_values
@@ -58,15 +60,15 @@ class WholeBody:
         self._parts.append(piece)
 
     def whole(self) -> bytes:
-        """Return the complete body. This can only be called once."""
+        """Return the complete body. This can be called only once."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
 
 def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
-    """Decode the body, skipping a byte order mark at the beginning.
+    """Decode the body. A byte order mark at the beginning is skipped.
 
-    Raises `InvalidArgument` with the invalid field.
+    If a field is invalid, `InvalidArgument` is raised with that field.
     """
     try:
         return decoder.decode(body.removeprefix(_BYTE_ORDER_MARK))

@@ -27,9 +27,10 @@ _NAMES = {
 
 
 def language_choice(given: str, choices: Collection[str]) -> str:
-    """Return the model's name for a language, or the given text if the model has none.
+    """Return the model's name for a language. If the model has none, return the text as it was
+    given.
 
-    The client may use a code, such as `en` or `en-US`.
+    The client can use a code, such as `en` or `en-US`.
     """
     code = given.replace("_", "-").partition("-")[0].casefold()
     name = _NAMES.get(code, "")

@@ -1,5 +1,5 @@
-"""Parses the model options in a JSON body. An option is a text, a number, or a recording in
-base64.
+"""Parses the model options in a JSON body. An option can be a text, a number, or a base64
+recording.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _decoder: msgspec.json.Decoder[str | float | RecordingOption] = msgspec.json.Dec
 def options_from_json(
     given: Mapping[str, msgspec.Raw], where: str = "options"
 ) -> dict[str, OptionInput]:
-    """Return the options in the field `where`. Raises `InvalidArgument` with the field
-    `<where>.<name>` if one is invalid.
+    """Return the options in the field `where`. If an option is invalid, `InvalidArgument` is raised
+    with the field `<where>.<name>`.
     """
     if len(given) > MAX_OPTIONS:
         raise invalid(where, f"more than {MAX_OPTIONS} of them")
@@ -71,9 +71,9 @@ def options_outside(options: Collection[Option]) -> dict[str, Unsupported]:
 
 
 def check_recording_format(given: str | None, field: str) -> None:
-    """Raise `InvalidArgument` if the format with this name cannot be read.
+    """Raise `InvalidArgument` if this format can't be read.
 
-    The name may be missing, in upper case, or a media type. The actual format is determined from
+    Its name can be missing, in upper case, or a media type. The actual format is determined from
     the content of the file.
     """
     name = (given or "").strip().lower().removeprefix("audio/").removeprefix("x-")

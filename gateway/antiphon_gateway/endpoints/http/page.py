@@ -1,5 +1,5 @@
-"""The web page at `/`, which lets users talk to the model in a browser. It consists of static
-files, and loads nothing from other servers.
+"""The web page at `/`, where users can talk to the model in a browser. It consists of static files,
+and doesn't load anything from other servers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ HEADERS = {
     # Generated images are data URLs.
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
-    # The page may use the microphone but no other devices.
+    # The page can use the microphone, but no other devices.
     "permissions-policy": "microphone=(self), camera=(), geolocation=()",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
-    # Prevents a browser from combining files of a new version with older ones from its cache.
+    # Keeps browsers from combining files of a new version with older ones in their cache.
     "cache-control": "no-cache",
 }
 

@@ -1,8 +1,8 @@
-"""Handles request paths that contain extra slashes or do not exist.
+"""Handles request paths that don't exist or contain extra slashes.
 
 Extra slashes are removed without a redirect, because some clients drop the body of a POST request
-when they are redirected. Also, behind a proxy that terminates TLS, the redirect would contain an
-http:// address.
+when they are redirected. In addition, behind a proxy that terminates TLS, the redirect would
+contain an http:// address.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 LONGEST_COMPARED = 100
-"""The maximum length in characters of a path for which a similar one is suggested."""
+"""The maximum length of a path for which a similar path is suggested, in characters."""
 
 
 class PlainPaths:
@@ -47,8 +47,8 @@ def wrong_request(method: str, path: str, routes: Iterable[BaseRoute], allowed: 
 
 
 def _similar(path: str, known: Iterable[str]) -> str:
-    """Return the path that was probably intended, which has a different prefix or corrects a typo,
-    or an empty string.
+    """Return the path that was probably meant. It has a different prefix, or corrects a typo. If
+    there is none, returns an empty string.
     """
     if not 1 < len(path) <= LONGEST_COMPARED:
         return ""

@@ -1,7 +1,7 @@
 """Renders the OpenAPI document and the realtime events as a web page.
 
-A script of the gateway sends requests from the page. The page loads nothing from other servers.
-Without the script, it lacks only the forms for requests.
+Requests can be sent from the page using a script that the gateway provides. The page doesn't load
+anything from other servers. Without the script, only the request forms are missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antiphon_gateway.endpoints.http.request_examples import (
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; "
-    # Answers of requests that the page sends: JSON, speech, images.
+    # The kinds of answers to requests sent from the page, which are JSON, speech and images.
     "connect-src 'self'; media-src blob:; img-src 'self' blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -72,7 +72,7 @@ class ReferenceEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventReference:
-    """The events of the realtime API. `objects` are the JSON schemas of the objects in client
+    """The events of the realtime API. `objects` contains the JSON schemas of the objects in client
     events, by name.
     """
 
@@ -132,7 +132,7 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator
 
 
 def _try(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
-    """Return a form for the request, which the script shows."""
+    """Return a form for the request. It is shown by the script."""
     kind = "form" if path in FORM_EXAMPLES else "json"
     yield "<details hidden><summary>Try it</summary>"
     yield f'<form class="try" autocomplete="off" data-method="{method}"'
@@ -169,7 +169,9 @@ def _form_inputs(example: Mapping[str, str]) -> Iterator[str]:
 
 
 def _message(name: str, schema: Mapping[str, Any], anchors: str = "") -> Iterator[str]:
-    """Return the fields of an object. `anchors` begins the IDs of the objects that it links."""
+    """Return the fields of an object. `anchors` is the prefix of the IDs of the objects that it
+    links to.
+    """
     yield f'<details id="{anchors}{escape(name)}" open>'
     yield f"<summary><code>{escape(name)}</code></summary>"
     yield f"<p>{escape(schema.get('description', ''))}</p>"
@@ -217,7 +219,7 @@ def _default(described: Mapping[str, Any]) -> str:
         return "left out"
     default = described["default"]
     if isinstance(default, dict):
-        # Fields of an object that are null are not given.
+        # Fields that are null are left out.
         default = {name: value for name, value in default.items() if value is not None}
     return f"<code>{escape(msgspec.json.encode(default).decode())}</code>"
 

@@ -1,9 +1,9 @@
-"""Rejects request heads that are ambiguous or not meant for this gateway.
+"""Rejects request heads that are ambiguous or weren't meant for this gateway.
 
-A web page whose host name resolves to this gateway's address (DNS rebinding) can send requests that
-the browser treats as same-origin. The `Host` header of these requests contains the name of the
-page. If no API key is required, only IP addresses, localhost and configured names are therefore
-accepted as `Host`, for both HTTP and WebSocket.
+If the host name of a web page resolves to this gateway's address (DNS rebinding), the page can send
+requests that the browser considers same-origin. The `Host` header of such requests contains the
+host name of the page. If no API key is required, the only values accepted in `Host` are therefore
+IP addresses, localhost and configured names. This is true for both HTTP and WebSocket.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _PORTS = {b"http": "80", b"https": "443"}
 
 
 class MisdirectedRequest(InvalidArgument):
-    """The request is for a different host than this gateway."""
+    """The request was meant for a different host."""
 
 
 class CheckedHeads:
-    """Middleware that only passes on requests with a single, acceptable `Host` and at most one API
-    key.
+    """Middleware that passes on only those requests that have a single, acceptable `Host` and at
+    most one API key.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class CheckedHeads:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        """Raise `InvalidArgument` if the head is ambiguous, and `MisdirectedRequest` if it is for a
-        different host.
+        """Raise `InvalidArgument` if the head is ambiguous, and `MisdirectedRequest` if it was
+        meant for a different host.
         """
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         keys = sum(name == b"authorization" for name, _ in scope["headers"])
@@ -76,7 +76,7 @@ class CheckedHeads:
                 "authorization: more than one API key was sent", field="authorization"
             )
         if not hosts and scope.get("http_version") == "1.0":
-            # Browsers do not use HTTP/1.0, which does not require a host.
+            # HTTP/1.0 doesn't require a host, but browsers don't use it.
             return
         if len(hosts) != 1:
             raise InvalidArgument(
@@ -104,10 +104,10 @@ def origin_form(target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return the path and the query of a target that may also contain a host (RFC 9112, section
     3.2.2).
 
-    Raises `InvalidArgument` if the host in the target differs from the `Host` header. A server must
-    use the former, but proxies and caches may use the latter. Case and a trailing dot are ignored
-    in the comparison, and a missing port stands for the scheme's default port. `CheckedHeads`
-    rejects requests with no `Host` header or more than one.
+    Raises `InvalidArgument` if the host in the target differs from the `Host` header. A server has
+    to use the former, but proxies and caches may use the latter. The comparison ignores case and a
+    trailing dot, and a missing port means the scheme's default port. Requests that don't have
+    exactly one `Host` header are rejected by `CheckedHeads`.
     """
     scheme, separator, rest = target.partition(b"://")
     if target.startswith(b"/") or not separator:
@@ -128,7 +128,7 @@ def origin_form(target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def _host_and_port(authority: bytes, default_port: str) -> tuple[str, str]:
-    """Normalize the host in a target or a `Host` header, so that it can be compared."""
+    """Normalize the host in a target or a `Host` header so that it can be compared."""
     text = authority.decode("latin-1")
     host = _without_port(text)
     port = text[len(host) + 1 :] or default_port

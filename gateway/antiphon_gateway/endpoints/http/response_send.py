@@ -1,4 +1,4 @@
-"""The steps that are common to all responses."""
+"""What all responses have in common."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from antiphon_gateway.endpoints.access_log import RequestLog
 from antiphon_gateway.endpoints.sending import ClientStalled, send_in_time
 
 PIECE_BYTES = 64 << 10
-"""The maximum number of bytes that are passed to a connection at once. It is small enough for the
-timer to notice that a slow client is still reading.
+"""The maximum number of bytes that are passed to a connection at once. It is so small that the
+timer can tell whether a slow client is still reading.
 """
 
 
@@ -20,9 +20,9 @@ class ResponseSend:
     """The ASGI `send` function of one request or WebSocket. Endpoints can access it as
     `scope["state"]["send"]`.
 
-    If a client reads nothing for `timeout_s` seconds, its connection is cut, unsent data is
-    discarded, and `ClientStalled` is raised. If the request has an `entry` in the access log, its
-    ID and its ignored fields are added to the response headers.
+    If a client doesn't read anything for `timeout_s` seconds, its connection is cut, unsent data is
+    discarded, and `ClientStalled` is raised. If the request has an `entry` in the access log, the
+    request ID and the ignored fields are added to the response headers.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ResponseSend:
 
     async def __call__(self, message: Message) -> None:
         """Send a message. Large bodies are split into pieces. Raises `ClientStalled` if the client
-        does not read.
+        isn't reading.
         """
         kind = message["type"]
         if kind == "http.response.start" and self.entry is not None:
@@ -59,8 +59,8 @@ class ResponseSend:
 
 
 class BoundedSending:
-    """Middleware that gives each request a `ResponseSend`. The connection is available as
-    `scope["state"]["transport"]`.
+    """Middleware that provides each request with a `ResponseSend`. The connection must be available
+    as `scope["state"]["transport"]`.
     """
 
     def __init__(self, app: ASGIApp, timeout_s: float, stalled: Callable[[], None]) -> None:
@@ -77,7 +77,7 @@ class BoundedSending:
 
 
 def pieces(message: Message) -> Iterator[Message]:
-    """Yield the message, with a large body split into pieces."""
+    """Yield the message. If its body is large, it is split into pieces."""
     body = message.get("body", b"")
     if len(body) <= PIECE_BYTES:
         yield message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 COMMENT = b": keepalive\n\n"
-"""A comment, which clients ignore. It keeps proxies from closing an idle connection."""
+"""A comment, which clients ignore. It prevents proxies from closing an idle connection."""
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
 
 

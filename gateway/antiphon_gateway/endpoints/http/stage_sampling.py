@@ -1,6 +1,4 @@
-"""Fields of a JSON body that are named after stages, and contain the sampling settings of these
-stages.
-"""
+"""JSON fields that are named after stages and contain the sampling settings of these stages."""
 
 from __future__ import annotations
 
@@ -32,8 +30,8 @@ class StageSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=16)
 def body_type(kind: type[Body], stages: tuple[str, ...]) -> type[Body]:
-    """Return a body type with an additional field for each stage's sampling settings, unless it
-    already has a field with that name.
+    """Return a body type with an additional field for the sampling settings of each stage. No field
+    is added if the body already has one with that name.
     """
     taken = set(kind.__struct_encode_fields__)
     names = {_attribute(at): stage for at, stage in enumerate(stages) if stage not in taken}
@@ -51,19 +49,19 @@ def body_type(kind: type[Body], stages: tuple[str, ...]) -> type[Body]:
 
 @lru_cache(maxsize=16)
 def body_decoder(kind: type[Body], stages: tuple[str, ...]) -> msgspec.json.Decoder[Body]:
-    """Return a decoder for the type that `body_type` returns."""
+    """Return a decoder for the type returned by `body_type`."""
     return msgspec.json.Decoder(body_type(kind, stages))
 
 
 def without_sampling(stages: Sequence[str]) -> dict[str, Unsupported]:
-    """Return the stage fields as unsupported fields, for a body that does not have them."""
+    """Return the stage fields as unsupported fields. Use this for bodies that don't have them."""
     remedy = "this stage takes no sampling of its own; GET /v1/models lists those that do"
     return {stage: Unsupported(remedy=remedy) for stage in stages}
 
 
 def sampling_request(given: StageSampling) -> SamplingRequest:
-    """Return the sampling settings in these fields. Raises `InvalidArgument` with the invalid
-    field.
+    """Return the sampling settings in these fields. If a field is invalid, `InvalidArgument` is
+    raised with that field.
     """
     return SamplingRequest(
         temperature=given.temperature,
@@ -76,8 +74,8 @@ def sampling_request(given: StageSampling) -> SamplingRequest:
 
 
 def stage_sampling(body: msgspec.Struct, stages: Sequence[str]) -> dict[str, SamplingRequest]:
-    """Return the sampling settings of the stages. Raises `InvalidArgument` with the invalid
-    field.
+    """Return the stages' sampling settings. If a field is invalid, `InvalidArgument` is raised with
+    that field.
     """
     found = {}
     for at, stage in enumerate(stages):

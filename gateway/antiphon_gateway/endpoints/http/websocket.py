@@ -1,10 +1,10 @@
-"""A WebSocket connection with limits that uvicorn's protocol lacks.
+"""A WebSocket connection with limits that uvicorn's protocol doesn't have.
 
-uvicorn answers the pings of a client that does not read, accepts any number of empty fragments, and
+uvicorn answers the pings of a client that isn't reading, accepts any number of empty fragments, and
 waits forever for a client to read the remaining data when it closes a connection. If a text message
-is not valid UTF-8, it logs a traceback. This module cuts the connection of a client that sends
-pings but does not read, limits the number of fragments, and limits the time to close a connection.
-If a text message is not valid UTF-8, it closes the connection without logging anything.
+isn't valid UTF-8, it logs a traceback. This module cuts the connection of a client that sends pings
+but doesn't read. It also limits the number of fragments, and the time for closing a connection. If
+a text message isn't valid UTF-8, the connection is closed and nothing is logged.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
 
 MOST_FRAGMENTS = 1024
-"""The maximum number of fragments in a message. The size limit alone is not enough, because
-fragments can be empty.
+"""The maximum number of fragments in a message. The size limit isn't sufficient, because fragments
+can be empty.
 """
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """A WebSocket with limits. While it is open, it is a member of `every`. It is available as
+    """A WebSocket with limits. While it is open, it is in `every`. Applications can access it as
     `scope["state"]["transport"]`.
 
-    If closing the connection takes more than `closing_s` seconds, it is cut.
+    If it takes more than `closing_s` seconds to close the connection, the connection is cut.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     async def send(self, message: ASGISendEvent) -> None:
         """Send a message from the application.
 
-        If the application refuses a handshake with a response, uvicorn wrongly treats this as a
-        missing response and logs an error.
+        If the application refuses a handshake with a response, uvicorn wrongly considers the
+        response missing and logs an error.
         """
         await super().send(message)
         self.handshake_complete = self.handshake_complete or self.close_sent
 
     def handle_ping(self) -> None:
-        """Answer a ping, unless the client does not read."""
+        """Answer a ping, provided that the client is reading."""
         if self.writable.is_set():
             super().handle_ping()
         else:
@@ -83,8 +83,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.handle_parser_exception()
 
     def send_receive_event_to_app(self) -> None:
-        """Pass a complete message to the application. If it is not valid UTF-8, uvicorn would log a
-        traceback.
+        """Pass a complete message to the application. If the message weren't valid UTF-8, uvicorn
+        would log a traceback.
         """
         if self.curr_msg_data_type == "bytes" or _is_utf8(self.frames):
             super().send_receive_event_to_app()
@@ -103,7 +103,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._end_in_time()
 
     def keepalive_timeout(self) -> None:
-        """Close the connection, because a ping was not answered."""
+        """Close the connection, because a ping wasn't answered."""
         super().keepalive_timeout()
         self._end_in_time()
 
@@ -123,8 +123,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
 
 def _is_utf8(frames: Sequence[bytes]) -> bool:
-    """Return whether the fragments form valid UTF-8. There is a fast path for ASCII, such as audio
-    in base64.
+    """Return whether the fragments form valid UTF-8. There is a fast path for ASCII text, such as
+    audio in base64.
     """
     if all(map(bytes.isascii, frames)):
         return True

@@ -1,5 +1,5 @@
-"""Encodes the audio in an HTTP answer. Samples in events are replaced by bytes in the requested
-format.
+"""Encodes the audio of an HTTP answer. In events, the samples are replaced by bytes in the
+requested format.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ AnswerEvent = Event | AudioEncoded
 
 
 class AnswerAudio:
-    """Encodes the audio of an answer, separately for each choice. If `encoding` is None, audio is
-    left out.
+    """Encodes the audio of an answer, with a separate encoder for each choice. If `encoding` is
+    None, audio is left out.
     """
 
     def __init__(self, encoding: AudioEncoding | None, threads: EncoderThreads) -> None:

@@ -1,4 +1,4 @@
-"""The JSON form of the setting that determines how codec frames are grouped into chunks."""
+"""The JSON form of the setting that controls how codec frames are grouped into chunks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Defines what an HTTP endpoint is: a path, and the functions that convert a body to an order and
-events to an answer.
+"""Defines the interface of an HTTP endpoint. It consists of a path, and of functions that convert a
+body to an order and events to an answer.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ JSON, EVENTS = "application/json", "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class EndpointMessages:
-    """The messages of an endpoint, from which its documentation is generated.
+    """An endpoint's messages, from which its documentation is generated.
 
-    They are the type and media type of the body, and the answers by media type. An answer without a
-    schema is None.
+    They consist of the type and the media type of the body, and of the answers by media type. If an
+    answer has no schema, it is None.
     """
 
     summary: str
@@ -42,13 +42,14 @@ class EndpointMessages:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """The context of a request, which contains everything except for the body.
+    """The context of a request, which is everything except for the body.
 
-    `answer_id` is unique. `delivery` is the deployment's delivery, by edge. `sampling_stages`
-    contains the `stages` with sampling settings of their own, except for the stage that reads the
-    messages. `voices` and `options` are the model's. `spoken` contains the texts of earlier
-    answers. `max_choices` limits the number of answers to an order. `transcribe_instruction` is the
-    instruction that asks the model for a transcript. `ignored` collects unknown fields.
+    `answer_id` is unique. `delivery` is the deployment's delivery for each edge. `sampling_stages`
+    contains those of the `stages` that have their own sampling settings, except for the stage that
+    reads the messages. `voices` and `options` are the model's. `spoken` contains the texts of
+    earlier answers. `max_choices` limits the number of answers to an order.
+    `transcribe_instruction` is the instruction that asks the model for a transcript. `ignored`
+    collects unknown fields.
     """
 
     answer_id: str
@@ -64,12 +65,12 @@ class RequestContext:
 
 
 class Answer(Protocol):
-    """Converts the events of a segment to response data, from `SegmentStarted` to
-    `SegmentFinished`. If an order has several choices, it receives the events of all of them.
+    """Converts a segment's events to response data, from `SegmentStarted` to `SegmentFinished`. If
+    an order has several choices, it receives the events of all of them.
 
-    Audio is passed in its `encoding`, or left out if that is None. A `streamed` answer begins with
-    the first event, and the data for each event is sent immediately. All other answers are sent
-    once they are complete.
+    Audio is passed in its `encoding`. If that is None, audio is left out. A `streamed` answer
+    starts with the first event, and the data for each event is sent immediately. Other answers are
+    sent once they are complete.
     """
 
     @property
@@ -92,16 +93,16 @@ class Answer(Protocol):
         ...
 
     def fail(self, error: AntiphonError) -> bytes | None:
-        """Return the end of a streamed answer that fails after it has begun.
+        """Return the end of a streamed answer that fails after it has started.
 
-        Returns None if the format cannot represent an error. The connection is then cut, so that
-        the client notices that the answer is incomplete.
+        Returns None if the format has no way to represent an error. In that case, the connection is
+        cut, which tells the client that the answer is incomplete.
         """
         ...
 
 
 class Receiving(TakesBody, Protocol):
-    """The body of a request while it is being received."""
+    """A request body that is being received."""
 
     def read(self, visit: RequestContext) -> tuple[Order, Answer]:
         """Parse the complete body. Raises `AntiphonError` if it is rejected."""
@@ -109,8 +110,8 @@ class Receiving(TakesBody, Protocol):
 
 
 class HttpEndpoint(Protocol):
-    """An endpoint, which accepts POST requests to `path`. `messages` describe it in the OpenAPI
-    document.
+    """An endpoint that accepts POST requests to `path`. It is described in the OpenAPI document by
+    its `messages`.
     """
 
     @property
@@ -124,7 +125,7 @@ class HttpEndpoint(Protocol):
         ...
 
     def receive(self, content_type: bytes, config: GatewayConfig) -> Receiving:
-        """Begin to receive a request. Raises `InvalidArgument` if the content type is not
+        """Start receiving a request. Raises `InvalidArgument` if the content type isn't
         accepted.
         """
         ...
@@ -139,7 +140,7 @@ class JsonEndpoint:
     messages: EndpointMessages | None = None
 
     def receive(self, content_type: bytes, config: GatewayConfig) -> Receiving:
-        """Begin to receive a request."""
+        """Start receiving a request."""
         return _ReceivingWhole(self, config)
 
 
@@ -149,7 +150,7 @@ Form = TypeVar("Form", bound=msgspec.Struct)
 @dataclass(frozen=True, slots=True)
 class FormEndpoint(Generic[Form]):
     """An endpoint whose body is a multipart form, which is converted to `kind`. `unsupported`
-    contains known fields that are not part of `kind`.
+    contains known fields that `kind` doesn't have.
     """
 
     path: str
@@ -159,7 +160,7 @@ class FormEndpoint(Generic[Form]):
     unsupported: Mapping[str, Unsupported] = field(default_factory=dict)
 
     def receive(self, content_type: bytes, config: GatewayConfig) -> Receiving:
-        """Begin to receive a request. Raises `InvalidArgument` if it does not contain a form."""
+        """Start receiving a request. Raises `InvalidArgument` if it doesn't contain a form."""
         return _ReceivingForm(self, content_type, config)
 
 

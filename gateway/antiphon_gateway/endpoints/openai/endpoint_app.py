@@ -1,5 +1,5 @@
-"""Answers requests to an HTTP endpoint. It limits the size of the body and the time for sending,
-and detects when the client disconnects.
+"""Answers requests to an HTTP endpoint. It limits the size of the body and the time for sending the
+answer, and notices when the client disconnects.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ Preparing = Coroutine[Any, Any, PreparedRequest]
 
 
 def _wait() -> None:
-    """Do nothing, because nothing is sent before the answer is complete."""
+    """Do nothing, because nothing is sent until the answer is complete."""
 
 
 class SharedByEndpoints:
-    """The state that is shared by all HTTP endpoints: the gateway's memory budget, the encoder
-    threads, the spoken answers, and the ignored fields.
+    """State that is shared by all HTTP endpoints. It consists of the gateway's memory budget, the
+    encoder threads, the spoken answers, and the ignored fields.
 
-    Call `close` once no endpoint uses it any more.
+    Call `close` when no endpoint uses it any more.
     """
 
     def __init__(self, config: GatewayConfig, metrics: Metrics, memory: ByteBudget) -> None:
@@ -72,7 +72,9 @@ class SharedByEndpoints:
 
 
 class EndpointApp:
-    """An endpoint as an ASGI application. Errors that occur before the response are raised."""
+    """An endpoint as an ASGI application. If an error occurs before the response has started, it is
+    raised.
+    """
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class EndpointApp:
         response_send: ResponseSend = scope["state"]["send"]
         with entry.admitted(), ExitStack() as upload:
             preparing, answer = await self._begin(scope, receive, entry, upload)
-            # If the client disconnects immediately, the coroutine is never started.
+            # If the client disconnects right away, the coroutine is never started.
             with closing(preparing):
                 audio = AnswerAudio(answer.encoding, self._shared.encoders)
                 if not answer.streamed:
@@ -118,10 +120,9 @@ class EndpointApp:
         upload: ExitStack,
         on_queued: Callable[[], None] = _wait,
     ) -> AsyncIterator[FailoverSegment | Choices]:
-        """Prepare a request, and return the segments that answer it, as described in
-        `Calls.choices`.
+        """Prepare a request, and return the segments that answer it. See `Calls.choices`.
 
-        From then on, the remaining memory of the body is part of the request's.
+        From then on, the remaining memory of the body belongs to the request.
         """
         upload.close()
         async with self._calls.choices(await preparing, lambda _: on_queued()) as segments:
@@ -130,8 +131,8 @@ class EndpointApp:
     async def _begin(
         self, scope: Scope, receive: Receive, entry: RequestLog, upload: ExitStack
     ) -> tuple[Preparing, Answer]:
-        """Read the body. Returns the answer, and the object that prepares the request, which holds
-        the only reference to the body.
+        """Read the body. Returns the answer, and an object that prepares the request. This object
+        holds the only reference to the body.
         """
         body = await self._receive(scope, receive, upload)
         order, answer = self._read(body, entry)
@@ -139,7 +140,7 @@ class EndpointApp:
         return self._calls.prepare(order), answer
 
     def _read(self, body: Receiving, entry: RequestLog) -> tuple[Order, Answer]:
-        """Parse the body. Ignored fields are reported even if the body is rejected."""
+        """Parse the body. Ignored fields are reported even if the body is then rejected."""
         entry.ignored_fields = ignored = IgnoredFields(self._config.unknown_fields)
         try:
             return body.read(self._visit(entry, ignored))
@@ -198,7 +199,7 @@ class EndpointApp:
     async def _send_whole(
         self, answer: Answer, body: bytes, transport: asyncio.Transport, send: Send
     ) -> None:
-        """Send a complete answer. If the client does not read it, its connection may be closed to
+        """Send a complete answer. If the client doesn't read it, its connection may be closed to
         make room for others.
         """
         headers = [_content_type(answer), (b"content-length", str(len(body)).encode())]

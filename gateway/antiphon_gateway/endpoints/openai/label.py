@@ -1,4 +1,4 @@
-"""Texts that the client chooses and that have no effect."""
+"""Texts that are chosen by the client and have no effect."""
 
 from __future__ import annotations
 

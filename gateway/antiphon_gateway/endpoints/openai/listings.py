@@ -1,4 +1,4 @@
-"""GET requests that list the models, the voices and the version."""
+"""GET requests for the lists of models and voices, and for the version."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """The model under each of its names, beginning with its own name."""
+    """The model under each of its names, starting with its own name."""
 
     object: str = "list"
     data: tuple[ModelCard, ...]
@@ -124,7 +124,7 @@ def listing_routes(calls: Calls) -> list[BaseRoute]:
 
 def model_list(fleet: Fleet, created: int) -> ModelList:
     """Return the served model under all of its names. Raises `Unavailable` if no stage has reported
-    it yet.
+    the model yet.
     """
     card = model_card(fleet, created)
     aliases = served_model(fleet).aliases
@@ -132,8 +132,8 @@ def model_list(fleet: Fleet, created: int) -> ModelList:
 
 
 def model_card(fleet: Fleet, created: int, name: str = "") -> ModelCard:
-    """Return the served model under the given name, or under its own name if that is empty. Raises
-    the same errors as `model_list`.
+    """Return the served model under the given name. If the name is empty, its own name is used.
+    Raises the same errors as `model_list`.
     """
     served = served_model(fleet)
     return ModelCard(
@@ -155,7 +155,7 @@ def model_card(fleet: Fleet, created: int, name: str = "") -> ModelCard:
 
 
 def voice_list(fleet: Fleet) -> VoiceList:
-    """Return the voices that requests may currently use. Raises `Unavailable` if no stage has
+    """Return the voices that can currently be requested. Raises `Unavailable` if no stage has
     reported them yet.
     """
     return VoiceList(voices=tuple(VoiceCard(each, each) for each in served_model(fleet).voices))

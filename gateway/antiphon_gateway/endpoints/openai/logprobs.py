@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 LEAST_LOGPROB = -9999.0
-"""OpenAI's value for tokens that cannot occur, because JSON cannot represent infinity."""
+"""OpenAI's value for tokens that can't occur. It is needed because JSON can't represent
+infinity.
+"""
 
 
 def finite(logprob: float) -> float:

@@ -1,5 +1,5 @@
-"""The OpenAPI document of the HTTP endpoints, which is generated from the messages that they read
-and write.
+"""The OpenAPI document of the HTTP endpoints. It is generated from the messages that they read and
+write.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class _Listing:
     path: str
     summary: str
     answers: Mapping[str, type[msgspec.Struct] | None]
-    # The query parameters, which are all optional, and their allowed values. If none are listed,
-    # any value is allowed.
+    # The query parameters and their allowed values. All parameters are optional. If no values are
+    # listed, any value is allowed.
     query: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     in_path: tuple[str, ...] = ()
 
@@ -76,7 +76,7 @@ class OpenApi:
         self._made = b""
 
     def document(self, sampling_stages: tuple[str, ...]) -> bytes:
-        """Return the document as JSON. The bodies contain a field for each stage that samples."""
+        """Return the document as JSON. Bodies contain a field for every stage that samples."""
         if self._made_for != sampling_stages:
             self._made = _document(self._endpoints, sampling_stages, self._unknown_fields)
             self._made_for = sampling_stages
@@ -89,8 +89,8 @@ def document_routes(
     unknown_fields: UnknownFields,
     event_reference: Callable[[], Awaitable[EventReference]],
 ) -> list[BaseRoute]:
-    """Return the routes for GET requests for the document, and for a page that displays it and the
-    realtime events.
+    """Return the routes for GET requests for the document, and for a page that shows both the
+    document and the realtime events.
     """
     open_api = OpenApi(endpoints, unknown_fields)
 
@@ -156,14 +156,14 @@ def _document(
 
 
 def _body(endpoint: EndpointMessages, sampling_stages: tuple[str, ...]) -> type[msgspec.Struct]:
-    """Return the type of the body. Unlike JSON bodies, forms have no fields for stages."""
+    """Return the type of the body. Forms have no fields for stages, in contrast to JSON bodies."""
     return (
         body_type(endpoint.body, sampling_stages) if endpoint.body_type == JSON else endpoint.body
     )
 
 
 def _send_files_as_they_are(kind: dict[str, Any]) -> None:
-    """Replace msgspec's base64 encoding of bytes, because a file in a form is not encoded."""
+    """Replace msgspec's base64 encoding for bytes, because a file in a form isn't encoded."""
     for described in kind.get("properties", {}).values():
         if described.get("format") == "binary":
             described.pop("contentEncoding", None)

@@ -1,5 +1,5 @@
-"""Stores the texts of spoken answers, so that later turns can refer to them by ID (OpenAI's `audio:
-{id}`).
+"""Stores the texts of spoken answers, so that later turns can refer to an answer by its ID
+(OpenAI's `audio: {id}`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 OVERHEAD_BYTES = 256
-"""The size in bytes that an entry counts for, in addition to its transcript."""
+"""The overhead of an entry in bytes, in addition to its transcript."""
 
 
 class SpokenAnswers:
     """The transcripts of spoken answers, by audio ID.
 
-    If there is no room for an answer, it is not stored, so no other answer expires before the time
-    that `keep` has returned for it. The transcripts are kept in memory, and are lost when the
+    If there is no room for an answer, it isn't stored. This ensures that no other answer expires
+    earlier than `keep` has promised. Transcripts are kept in memory, so they are lost when the
     process ends.
     """
 
@@ -27,12 +27,13 @@ class SpokenAnswers:
         self._limit_bytes = limit_bytes
         self._clock = clock
         self._held_bytes = 0
-        # All transcripts are kept for the same time, so they expire in order.
+        # All transcripts are kept for the same time, so they expire in the order in which they were
+        # added.
         self._kept: OrderedDict[str, tuple[int, str]] = OrderedDict()
 
     def keep(self, audio_id: str, transcript: str) -> int:
-        """Store the transcript of an answer, and return the Unix time in seconds at which it
-        expires. If it is not stored, this is the current time.
+        """Store an answer's transcript, and return when it expires, as a Unix time in seconds. If
+        it can't be stored, this is the current time.
         """
         now = int(self._clock())
         self._forget_expired(now)
@@ -44,7 +45,7 @@ class SpokenAnswers:
         return now + self._keep_s
 
     def transcript(self, audio_id: str) -> str:
-        """Return the answer's text, or an empty string if it has expired or is unknown."""
+        """Return an answer's text. If it has expired or is unknown, returns an empty string."""
         self._forget_expired(int(self._clock()))
         _, transcript = self._kept.get(audio_id, (0, ""))
         return transcript

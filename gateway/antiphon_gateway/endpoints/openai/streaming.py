@@ -1,10 +1,10 @@
-"""Sends a streamed answer: its headers, its events as they arrive, and comments while there are no
-events.
+"""Sends a streamed answer. It sends the headers, the events as they arrive, and comments while
+there are no events.
 
-Proxies close a connection that delivers no data for a minute. Server-sent events can contain
-comments, and can report errors after the headers, so a response with events begins as soon as the
-request is queued. Audio can contain neither, so its response begins with the first piece of audio,
-and can still have an error status before that.
+Proxies close a connection if it doesn't deliver any data for a minute. Server-sent events can
+contain comments, and can still report errors after the headers, so a response with events starts as
+soon as the request is queued. Audio can't contain comments or errors. Its response therefore starts
+with the first piece of audio, and can have an error status until then.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 class StreamedResponse:
     """The response for a streamed answer.
 
-    If the response consists of server-sent events, a comment is sent after each `keepalive_s`
-    seconds without data.
+    If it consists of server-sent events, a comment is sent after every `keepalive_s` seconds
+    without data.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class StreamedResponse:
         return is_server_sent(self._answer.content_type)
 
     def queued(self) -> None:
-        """Begin a response that consists of server-sent events, because the request has to wait."""
+        """Start a response with server-sent events, because the request has to wait."""
         self._queued.set()
 
     async def respond(
@@ -67,10 +67,10 @@ class StreamedResponse:
         segments: AbstractAsyncContextManager[FailoverSegment | Choices],
         entry: RequestLog,
     ) -> None:
-        """Send the events of the segments, or the error that ends them.
+        """Send the segments' events, or the error that ends them.
 
-        Raises `AntiphonError` if the response has not begun yet, and `ClientStalled` if the client
-        does not read.
+        Raises `AntiphonError` if the response hasn't started yet, and `ClientStalled` if the client
+        isn't reading.
         """
         try:
             async with segments as events:
@@ -86,10 +86,10 @@ class StreamedResponse:
             await self._end()
 
     async def keep_alive(self) -> None:
-        """Begin the response when the request is queued or after some time without data. After
-        that, send a comment whenever no data has been sent for some time.
+        """Start the response when the request is queued, or after some time without data. From then
+        on, send a comment whenever there has been no data for some time.
 
-        Returns when the response is complete. Raises `ClientStalled` if the client does not read.
+        Returns when the response is complete. Raises `ClientStalled` if the client isn't reading.
         """
         now = asyncio.get_running_loop().time
         with suppress(TimeoutError):
@@ -118,7 +118,9 @@ class StreamedResponse:
             await self._send_piece(told)
 
     async def _begin(self) -> None:
-        """Send the headers, unless this has already begun. Later messages wait for it."""
+        """Send the headers, unless this has already been done. Later messages wait for
+        the headers.
+        """
         if self._begun:
             return
         async with self._sending:
@@ -147,5 +149,7 @@ def _body(data: bytes, *, more: bool = True) -> Message:
 
 
 def of_choice(told: Event | OfChoice) -> tuple[int, Event]:
-    """Return an event and the number of its choice, which is 0 if there is only one."""
+    """Return an event and the number of its choice. If there is only one choice, its
+    number is 0.
+    """
     return (told.choice, told.event) if isinstance(told, OfChoice) else (0, told)

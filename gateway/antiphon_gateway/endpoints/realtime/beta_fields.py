@@ -1,7 +1,7 @@
-"""Converts the flat fields of the realtime API's beta version to the current fields.
+"""Converts the flat fields in the beta version of the realtime API to the current fields.
 
-They are still sent by Twilio's samples, older releases of Pipecat and LiveKit, and other clients.
-If both are present, the current field takes precedence.
+Twilio's samples, older releases of Pipecat and LiveKit, and other clients still send them. If both
+are present, the current field is used.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def response_of_today(asked: ResponseSettings) -> ResponseSettings:
 
 
 def _audio(beta: BetaFields, today: AudioSettings | None, where: str) -> AudioSettings:
-    """Return the audio settings, with missing values taken from the beta fields."""
+    """Return the audio settings. Missing values are taken from the beta fields."""
     audio = today or AudioSettings()
     given, made = audio.input or InputSettings(), audio.output or OutputSettings()
     if given.format is None:
@@ -78,8 +78,8 @@ def _format(name: str | None, way: str, where: str) -> SampleFormat | None:
 
 
 def _modalities(asked: Sequence[str] | None, where: str) -> tuple[str, ...] | None:
-    """Convert modalities. The beta's combination of text and audio corresponds to audio in the
-    current API, which includes a transcript.
+    """Convert modalities. In the beta, text and audio could be combined. This corresponds to audio
+    in the current API, which includes a transcript.
     """
     if asked is None:
         return None

@@ -1,5 +1,5 @@
-"""A realtime connection, which converts client events to commands, and conversation events to
-server events.
+"""A realtime connection. It converts client events to commands, and conversation events to server
+events.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ log = logging.getLogger("gateway.realtime")
 _THREADS = SizedThreads("events")
 
 LARGE_CHARS = 256 << 10
-"""Events with more characters than this are parsed on a separate thread."""
+"""Events that have more characters than this are parsed on a separate thread."""
 
 BURST_EVENTS = 8
 BURST_CHARS = 16 << 10
-"""Other tasks run after this many events of a connection, and after each event that is larger. An
-event of 80 ms of audio has 5,120 characters of base64, and takes about 0.1 ms.
+"""Other tasks get a turn after this many events of a connection, and after every event that is
+larger. An event with 80 ms of audio has 5,120 characters of base64, and takes about 0.1 ms.
 """
 
 SendJson = Callable[[Json], Awaitable[None]]
-"""A function that sends an event to the client within the time limit. It raises `Cancelled` if the
+"""A function that sends an event to the client within a time limit. It raises `Cancelled` if the
 client has disconnected.
 """
 
@@ -78,7 +78,7 @@ class RealtimeCall:
         """Serve the connection until the client disconnects, and then cancel all responses that are
         still running.
 
-        Raises the errors of `until_stopped` after they have been sent to the client.
+        The errors of `until_stopped` are first sent to the client and then raised.
         """
         async with self._conversation:
             try:
@@ -87,8 +87,8 @@ class RealtimeCall:
                     async for data in incoming:
                         async with self._conversation.command():
                             await self._take(data)
-                        # Thousands of events may arrive at once, and processing an event does not
-                        # necessarily yield to the event loop.
+                        # Thousands of events can arrive at once, and processing an event doesn't
+                        # always yield to the event loop.
                         taken += 1
                         if taken % BURST_EVENTS == 0 or len(data) > BURST_CHARS:
                             await asyncio.sleep(0)
@@ -99,7 +99,9 @@ class RealtimeCall:
                 raise
 
     async def _take(self, data: str) -> None:
-        """Handle one event. An error is sent to the client, and the call continues."""
+        """Handle one event. If there is an error, it is sent to the client, and the call
+        continues.
+        """
         large = len(data) > LARGE_CHARS
         ignored = IgnoredFields(self._unknown_fields)
         try:

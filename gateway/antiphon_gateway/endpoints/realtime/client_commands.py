@@ -1,6 +1,4 @@
-"""Converts a client event to a command for the conversation. `COMMANDS` has a row for each
-event.
-"""
+"""Converts a client event to a conversation command. Each event has a row in `COMMANDS`."""
 
 from __future__ import annotations
 
@@ -31,11 +29,11 @@ from antiphon_gateway.media.live_audio import AppendedFiles, LiveFormat
 
 
 class AppendedBytes:
-    """Converts appended audio to complete samples. An incomplete sample is kept until the next
-    piece arrives.
+    """Converts appended audio to complete samples. If a piece ends in the middle of a sample, the
+    rest is expected in the next piece.
 
-    This is needed because clients may split their audio at arbitrary positions. Files in a
-    container format are rejected.
+    This is needed because clients can split their audio anywhere. Files in a container format are
+    rejected.
     """
 
     def __init__(self) -> None:
@@ -46,8 +44,8 @@ class AppendedBytes:
     def take(self, audio: str, sent: LiveFormat) -> bytes:
         """Return 16-bit samples.
 
-        Raises `InvalidArgument` if the audio is not base64 or is part of a file in a container
-        format, in which case nothing has changed.
+        If the audio isn't base64 or is part of a file in a container format, `InvalidArgument` is
+        raised and nothing changes.
         """
         data = self._files.bare(decoded_base64(audio, "audio"), sent, "audio")
         self._files.begin(data)
@@ -58,7 +56,7 @@ class AppendedBytes:
         return sent.pcm16(data[:whole])
 
     def forget(self) -> None:
-        """Reset the state, because the buffer was emptied."""
+        """Reset the state, because the buffer has been emptied."""
         self._rest = b""
         self._files.forget()
 
@@ -66,7 +64,7 @@ class AppendedBytes:
 def read_command(
     event: ClientEvent, settings: ConversationSettings, appended: AppendedBytes
 ) -> Command | None:
-    """Return the command for an event, or None if the event has no effect.
+    """Return the command for an event. If the event has no effect, returns None.
 
     Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
@@ -146,8 +144,8 @@ def _create_response(
 class CommandRow(NamedTuple):
     """The command for an event, and the function that parses it.
 
-    The function is called with the event, the current settings, and the audio so far. It returns
-    None if a piece of audio does not complete a sample.
+    The function receives the event, the current settings, and the audio received so far. It returns
+    None if a piece of audio doesn't complete a sample.
     """
 
     command: type[Command]
@@ -173,4 +171,4 @@ COMMANDS: Mapping[type[ClientEvent], CommandRow] = {
 WITHOUT_EFFECT: Mapping[type[ClientEvent], str] = {
     client.OutputClear: "over a WebSocket the client has the audio, and the gateway no buffer of it"
 }
-"""Client events that have no effect, and the reason."""
+"""Client events that have no effect, and the reason why."""

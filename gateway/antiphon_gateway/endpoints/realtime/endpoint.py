@@ -1,5 +1,5 @@
-"""The WebSocket endpoint at `/v1/realtime`. This module decides who may connect, and sends events
-to the client.
+"""The WebSocket endpoint at `/v1/realtime`. It decides who can connect, and sends events to the
+client.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from antiphon_gateway.keys.key_use import KeyUse
 
 PATH = "/v1/realtime"
 POLICY_VIOLATED = 1008
-"""The WebSocket close code for errors that the client has caused. It is used if the client's
-conversation has to end.
+"""The WebSocket close code for errors caused by the client. It is used if they end the client's
+conversation.
 """
 
 MOST_REASON_BYTES = 123
 SERVICE_RESTARTS = 1012
-"""The WebSocket close code that asks the client to reconnect immediately, which takes it to another
-gateway.
+"""The WebSocket close code that asks the client to reconnect right away. The new connection goes to
+another gateway.
 """
 TRY_AGAIN_LATER = 1013
-"""The WebSocket close code for connections that have to make room for others."""
+"""The WebSocket close code for connections that had to make room for others."""
 _CLOSE_CODES: dict[type[AntiphonError], int] = {
     Unavailable: SERVICE_RESTARTS,
     Unauthenticated: POLICY_VIOLATED,
@@ -105,14 +105,14 @@ class RealtimeEndpoint:
                 with suppress(WebSocketDisconnect, RuntimeError):
                     await websocket.close(_CLOSE_CODES[type(ended)], ended.message)
             except (WebSocketDisconnect, Cancelled):
-                # The client has disconnected, or its connection was cut. This is not an error of
-                # the gateway.
+                # The client has disconnected, or its connection was cut. This isn't the gateway's
+                # fault.
                 return
 
     def _check_origin(self, websocket: WebSocket) -> None:
-        """Raise `InvalidArgument` if pages from this origin are not allowed.
+        """Raise `InvalidArgument` if pages with this origin aren't allowed to connect.
 
-        This check is necessary because browsers do not send a preflight request for a WebSocket.
+        This check is needed because browsers don't send a preflight request for a WebSocket.
         """
         origin, host = websocket.headers.get("origin"), websocket.headers.get("host", "")
         own = origin in (f"http://{host}", f"https://{host}")
@@ -137,8 +137,8 @@ class RealtimeEndpoint:
             try:
                 await websocket.send_text(msgspec.json.encode(event).decode())
             except (WebSocketDisconnect, RuntimeError, ClientStalled):
-                # The second error occurs if the server has closed the connection after an
-                # unanswered ping.
+                # The second error occurs if the server has closed the connection because a ping
+                # wasn't answered.
                 raise Cancelled("the client has left") from None
 
         async def incoming() -> AsyncIterator[str]:

@@ -20,7 +20,7 @@ _API_CODES: dict[type[AntiphonError], str] = {
     ResponseUnderWay: "conversation_already_has_active_response",
 }
 
-# Clients only retry after a `server_error`.
+# Clients retry only after a `server_error`.
 _CLIENTS_OWN = InvalidArgument | FailedPrecondition | NotFound | NotImplementedYet
 
 
@@ -30,7 +30,7 @@ def error_json(error: AntiphonError, event_id: str | None) -> dict[str, Any]:
 
 
 def error_details(error: AntiphonError) -> dict[str, Any]:
-    """Return the details of an error, which are the same in every type of event."""
+    """Return the details of an error. They are the same in all types of events."""
     return {
         "type": "invalid_request_error" if isinstance(error, _CLIENTS_OWN) else "server_error",
         "code": _code(error),

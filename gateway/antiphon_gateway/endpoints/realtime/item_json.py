@@ -31,8 +31,8 @@ _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "ass
 
 
 def read_item(given: ItemGiven, settings: ConversationSettings) -> Item:
-    """Parse an item from a client, using the current settings. Its ID is empty if the client has
-    not sent one.
+    """Parse an item from a client, using the current settings. If the client hasn't sent an ID, the
+    item's ID is empty.
 
     Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
@@ -109,18 +109,18 @@ def _content(part: ContentPart, role: Role, settings: ConversationSettings, fiel
 
 
 def pcm16_from_base64(audio: str, sent: LiveFormat, field: str) -> bytes:
-    """Convert audio in the format `sent` to 16-bit samples. An incomplete sample at the end is
-    dropped, as it is for appended audio.
+    """Convert audio in the format `sent` to 16-bit samples. If there is an incomplete sample at the
+    end, it is dropped, as for appended audio.
 
-    Raises `InvalidArgument` if the audio is not base64 or is a file in a container format.
+    Raises `InvalidArgument` if the audio isn't base64, or if it is a file in a container format.
     """
     data = bare_samples(decoded_base64(audio, field), sent, field)
     return sent.pcm16(data[: len(data) - len(data) % sent.sample_bytes])
 
 
 def item_json(item: Item, *, status: str = "", audio: LiveFormat | None = None) -> dict[str, Any]:
-    """Return an item as it appears in events. If `audio` is set, its recordings are included in
-    this format.
+    """Return an item in the form used in events. If `audio` is set, recordings are included in this
+    format.
     """
     head = {
         "id": item.id,
@@ -141,7 +141,7 @@ def item_json(item: Item, *, status: str = "", audio: LiveFormat | None = None) 
 
 
 def part_json(item: Item) -> dict[str, Any]:
-    """Return the part of a response's item as it appears in `content_part` events."""
+    """Return a part of a response's item in the form used in `content_part` events."""
     (content,) = item.parts
     if isinstance(content, SpokenPart):
         return {"type": "audio", "transcript": content.transcript}

@@ -1,9 +1,9 @@
-"""OpenAI's fields that have no effect here, from both the current API and the beta, by their paths
-in events.
+"""OpenAI's fields that have no effect here, with their paths in events. This includes fields of the
+current API and of the beta.
 
-They are accepted, because an `error` event would end the event loop of some clients. In
-`session.updated`, they are null or contain the value that applies. All other fields that are not in
-`client_events.py` are ignored and reported.
+They are accepted, because some clients stop processing events when they receive an `error` event.
+In `session.updated`, they are null or contain the value that applies. Any other field that isn't in
+`client_events.py` is ignored and reported.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from antiphon_gateway.media.data_url import decoded_base64
 
 SESSION = "session.antiphon"
 OWN_SETTINGS = frozenset({"answer_every_s", "options", "sampling"})
-"""The names of the conversation settings that do not exist in OpenAI's API."""
+"""The names of conversation settings that don't exist in OpenAI's API."""
 
 
 def with_own(
@@ -29,7 +29,7 @@ def with_own(
 ) -> ConversationSettings:
     """Return the settings with a client's options and sampling settings applied.
 
-    Raises `InvalidArgument` with the invalid field. Its path begins with `where`.
+    If a field is invalid, `InvalidArgument` is raised with its path, which begins with `where`.
     """
     sampling = {}
     for stage, given in asked.sampling.items():
@@ -53,7 +53,8 @@ def named_within(where: str) -> Iterator[None]:
     except AntiphonError as error:
         setting = error.field.partition(".")[0]
         if setting in OWN_SETTINGS:
-            # Replace the name of the field, but not the same word in the rest of the sentence.
+            # Replace the name of the field only where it is a field, and not if the same word
+            # occurs elsewhere in the sentence.
             message = re.sub(rf"(?<![\w.]){setting}(?=\.\w|:)", f"{where}.{setting}", error.message)
             error.message, error.args = message, (message,)
             error.field = f"{where}.{error.field}"
@@ -61,8 +62,8 @@ def named_within(where: str) -> Iterator[None]:
 
 
 def _options(given: Mapping[str, msgspec.Raw], where: str) -> dict[str, str | float | bytes | None]:
-    """Return the options by name. A recording without data, as in `session.updated`, leaves the
-    option unchanged.
+    """Return the options by name. If a recording has no data, as in `session.updated`, the option
+    remains unchanged.
     """
     removed: dict[str, None] = {name: None for name, raw in given.items() if bytes(raw) == b"null"}
     rest = {name: raw for name, raw in given.items() if name not in removed}
@@ -77,7 +78,7 @@ def _options(given: Mapping[str, msgspec.Raw], where: str) -> dict[str, str | fl
 
 
 def own_json(holds: ConversationSettings) -> dict[str, Any]:
-    """Return the antiphon-specific settings that the client has set."""
+    """Return those of antiphon's own settings that the client has set."""
     every_s = holds.answer_every_s
     sampling = {stage: each.given() for stage, each in holds.sampling.items()}
     options = {

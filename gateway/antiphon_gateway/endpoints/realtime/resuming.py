@@ -1,5 +1,5 @@
-"""Resumes a conversation on another connection. The client requests this with its first event,
-which is not part of OpenAI's API.
+"""Resumes a conversation on a new connection. The client asks for this with its first event, which
+isn't part of OpenAI's API.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _THREADS = SizedThreads("resuming")
 
 
 class HeardItem(msgspec.Struct, frozen=True):
-    """How much of an item a client received while the answer was in progress."""
+    """How much of an item a client had received while the answer was in progress."""
 
     item_id: str
     text: str = ""
@@ -40,9 +40,7 @@ class ConversationResume(msgspec.Struct, frozen=True):
 
 
 def flag(name: str, value: str | None) -> bool:
-    """Parse a boolean query parameter. Raises `InvalidArgument` if its value is neither true nor
-    false.
-    """
+    """Parse a boolean query parameter. Raises `InvalidArgument` if it is neither true nor false."""
     if value not in (None, "true", "false"):
         raise InvalidArgument(f"{name}: must be true or false", field=name)
     return value == "true"
@@ -54,9 +52,9 @@ async def resumed_of(
     """Return the conversation that a client's first event asks to resume, up to the point that the
     client has received.
 
-    Raises `InvalidArgument` if the event has a different type, or if the token is forged, is too
-    large or belongs to a different API key. Raises `FailedPrecondition` if the token has expired or
-    belongs to a different model.
+    Raises `InvalidArgument` if the event has a different type, or if the token is forged, too large
+    or for a different API key. Raises `FailedPrecondition` if the token has expired or is for a
+    different model.
     """
     asked, token = await _THREADS.run(len(data), _read, data)
     try:

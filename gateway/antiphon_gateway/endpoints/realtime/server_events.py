@@ -1,6 +1,6 @@
-"""Converts the events of a conversation to the format of the realtime API.
+"""Converts a conversation's events to the format of the realtime API.
 
-Simple events are converted by a table, and the events of items and responses by functions.
+Simple events are converted using a table, and the events of items and responses by functions.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _THREADS = SizedThreads("items")
 _ARGUMENTS = "response.function_call_arguments"
 _TRANSCRIPTION = "conversation.item.input_audio_transcription"
 _WHOLE = frozenset({"completed", "incomplete"})
-"""The statuses of a response whose audio is sent completely. After a cancellation, no further audio
-may be sent.
+"""The statuses with which a response's audio is sent completely. After a cancellation, no more
+audio can be sent.
 """
 
 _ITEM = {"item_id": "item_id"}
@@ -100,7 +100,7 @@ _PLAIN: Mapping[type[Any], tuple[str, Mapping[str, str]]] = {
         {"token": "token", "commands": "commands", "audio_commands": "audio_commands"},
     ),
 }
-"""Events that only differ in their type and field names."""
+"""Events for which only the type and the field names differ."""
 
 
 def _usage(usage: Usage) -> Json:
@@ -120,13 +120,13 @@ _FORMS: Mapping[str, Callable[[Any], Any]] = {
     "error": error_details,
     "token": lambda token: pybase64.b64encode(token).decode() or None,
 }
-"""Fields whose values have to be converted."""
+"""Fields whose values need to be converted."""
 
 
 class ServerEvents:
-    """Converts events, and encodes their audio.
+    """Converts events and encodes their audio.
 
-    If the recordings of a retrieved item exceed `max_retrieved_bytes`, they are left out.
+    If the recordings of a retrieved item are larger than `max_retrieved_bytes`, they are left out.
     """
 
     def __init__(self, settings: ConversationSettings, max_retrieved_bytes: int) -> None:
@@ -134,12 +134,12 @@ class ServerEvents:
         self._conversation_id = f"conv_{uuid.uuid4().hex}"
         self._max_retrieved_bytes = max_retrieved_bytes
         self._holds = settings
-        # The audio encoders of the items that are being spoken.
+        # The audio encoders for items that are still being spoken.
         self._encoders: dict[str, LiveEncoder] = {}
 
     async def of(self, event: ConversationEvent) -> list[Json]:
-        """Return the API's events for an event of the conversation. Recordings are encoded on a
-        separate thread.
+        """Return the API's events for a conversation event. Recordings are encoded on a separate
+        thread.
         """
         if (row := _PLAIN.get(type(event))) is not None:
             kind, named = row

@@ -82,7 +82,7 @@ def for_response(holds: ConversationSettings, asked: ResponseSettings) -> Conver
 
 
 def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]:
-    """Return the session as it appears in `session.created` and `session.updated`."""
+    """Return the session in the form used in `session.created` and `session.updated`."""
     own = own_json(holds)
     return {
         "type": "realtime",
@@ -108,7 +108,7 @@ def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]
         "max_output_tokens": max_tokens_json(holds),
         **{path.removeprefix("session."): None for path in NULL_IN_SESSION},
         "truncation": "disabled",
-        # Leave this out unless it is used, because strict clients of OpenAI's API would reject it.
+        # Leave this out if it isn't used, because strict clients of OpenAI's API would reject it.
         **({"antiphon": own} if own else {}),
     }
 
@@ -165,7 +165,9 @@ def _with_audio(
 
 
 def format_json(holds: LiveFormat) -> dict[str, Any]:
-    """Return an audio format. Telephony formats have a fixed sample rate, which is left out."""
+    """Return an audio format. For telephony formats, the sample rate is fixed, so it is
+    left out.
+    """
     rate = {"rate": holds.rate_hz} if holds.companding is None else {}
     return {"type": holds.name, **rate}
 

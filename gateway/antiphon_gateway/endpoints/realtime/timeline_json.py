@@ -1,5 +1,5 @@
-"""Reports the times at which each stage worked on a response. This event only exists in antiphon,
-and is sent to clients that request it.
+"""Reports when each stage worked on a response. OpenAI's API doesn't have this event, and it is
+sent only to clients that request it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from antiphon_gateway.conversations.events import Response
 
 
 def timeline_json(response: Response) -> list[dict[str, Any]]:
-    """Return the event for a response that has ended. The list is empty if the client has not
-    requested this event, or if the response has not reached the stages.
+    """Return the event for a response that has ended. If the client hasn't requested the event, or
+    the response never reached the stages, the list is empty.
 
-    Times are in seconds since a stage received the turn. A time of 0 means that the event did not
-    occur.
+    Times are in seconds since a stage received the turn. If something didn't happen, its time is 0.
     """
     if not response.settings.timeline or not response.reports:
         return []

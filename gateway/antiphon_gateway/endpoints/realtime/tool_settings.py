@@ -21,8 +21,8 @@ def with_tools(
     """Return the settings with a client's functions applied. Raises `InvalidArgument` if a function
     is invalid.
 
-    If the function that must be called does not exist, this is only reported when an answer is
-    requested, because clients may change one setting before the other.
+    If the function that must be called doesn't exist, this is reported only when an answer is
+    requested, because clients can change one of the two settings before the other.
     """
     changed = holds
     if asked.tools is not None:

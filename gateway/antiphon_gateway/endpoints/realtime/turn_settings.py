@@ -58,8 +58,8 @@ def read_turns(asked: TurnSettings | None) -> VoiceTurns | None:
 
 
 def turns_json(holds: VoiceTurns | None) -> dict[str, Any] | None:
-    """Return the current settings. For `semantic_vad`, they include the resulting duration of
-    silence.
+    """Return the current settings. For `semantic_vad`, this includes how long the silence must
+    last.
     """
     if holds is None:
         return None

@@ -1,9 +1,10 @@
-"""The `Converse` method, which admits a call, reads commands, sends events, and ends the call.
+"""The `Converse` method. It admits a call, reads commands, sends events, and ends the call.
 
-Every wait has a time limit: `body_timeout_s` for the first message, `send_timeout_s` for each event
-that is sent, and `max_conversation_s` for the whole conversation. gRPC's keepalive pings detect
-clients that have disconnected, and its flow control slows down clients that send commands too fast.
-A client that closes its sending side still receives the events of everything that it has requested.
+Every wait has a time limit, which is `body_timeout_s` for the first message, `send_timeout_s` for
+each event that is sent, and `max_conversation_s` for the whole conversation. Clients that have
+disconnected are detected by gRPC's keepalive pings, and clients that send commands too fast are
+slowed down by its flow control. A client that closes its sending side still receives the events for
+everything that it has requested.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ log = logging.getLogger("gateway.converse")
 _THREADS = SizedThreads("commands")
 
 LARGE_BYTES = 256 << 10
-"""Messages larger than this many bytes are parsed on a separate thread."""
+"""Messages that are larger than this many bytes are parsed on a separate thread."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -64,10 +65,10 @@ class ConverseEndpoint:
         self._endpoint = endpoint
 
     async def serve(self, context: Context, key: KeyUse, forced_end: ForcedEnd) -> None:
-        """Serve a call. Raises the error that becomes the status of the call.
+        """Serve a call. Raises an error that becomes the status of the call.
 
-        The caller sends the status after this method has returned, because that may have to wait
-        for the client. By then, the resources of the conversation have been released.
+        The caller sends the status after this method has returned, because sending it may involve
+        waiting for the client. By that time, the conversation's resources have been released.
         """
         try:
             await self._serve(context, key, forced_end)
@@ -83,7 +84,7 @@ class ConverseEndpoint:
                 resumed = self._resumed(first.open.resumed, key, admitted.settings)
                 settings = resumed.settings
             else:
-                # Turns are only detected if the client asks for it.
+                # Turns are detected only if the client asks for it.
                 manual = replace(admitted.settings, turns=None)
                 settings = with_settings(manual, first.open.settings)
             resumable = first.open.resumable
@@ -101,9 +102,7 @@ class ConverseEndpoint:
         key: KeyUse,
         first: ConversationSettings,
     ) -> SavedConversation:
-        """Return the conversation that a token contains, up to the point that the client has
-        received.
-        """
+        """Return the conversation in a token, up to the point that the client has received."""
         delivered = read_delivered(asked.delivered)
         try:
             saved = self._endpoint.conversations.resume(asked.token, key.name, first)
@@ -113,7 +112,7 @@ class ConverseEndpoint:
 
     async def _first(self, context: Context) -> converse_pb2.ConverseRequest:
         """Read the first message. Raises `InvalidArgument` if it is invalid, and `DeadlineExceeded`
-        if it does not arrive in time.
+        if it doesn't arrive in time.
         """
         most_s = self._endpoint.config.limits.body_timeout_s
         try:
@@ -128,7 +127,7 @@ class ConverseEndpoint:
 
 
 class _Served:
-    """A call that has been admitted."""
+    """A call that was admitted."""
 
     def __init__(
         self,
@@ -153,7 +152,7 @@ class _Served:
         )
 
     async def run(self) -> None:
-        """Serve the call until the client sends no more commands and has received all events.
+        """Serve the call until the client has no more commands and has received all events.
 
         Raises `Cancelled` if the client has disconnected, `ClientStalled` if it has stopped
         reading, `DeadlineExceeded` if the conversation has reached its maximum duration, and the
@@ -179,8 +178,8 @@ class _Served:
             ) from None
 
     async def _take(self, data: bytes) -> None:
-        """Execute one command. An error is sent to the client as an event, and the conversation
-        continues.
+        """Execute one command. If there is an error, it is sent to the client as an event, and the
+        conversation continues.
         """
         reference = ""
         try:
@@ -222,7 +221,7 @@ class _Served:
                     self._limit.reschedule(asyncio.get_running_loop().time())
                 raise Cancelled("the client takes nothing") from None
             except grpc.aio.BaseError:
-                # gRPC raises this error if the call has ended.
+                # gRPC raises this error if the call is over.
                 raise Cancelled("the client has left") from None
 
 

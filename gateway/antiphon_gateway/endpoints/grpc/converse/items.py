@@ -15,7 +15,7 @@ from antiphon_gateway.media.pcm_recording import PcmRecording
 from antiphon_gateway.orders.tools import read_arguments
 
 MOST_NAME_BYTES = 128
-"""The maximum length in bytes of an item's ID, and of the reference that the client gives a
+"""The maximum length in bytes of an item's ID, and of the reference that a client can attach to a
 command.
 """
 MOST_CONTENTS = 256
@@ -27,7 +27,7 @@ LEAST_RATE_HZ, MOST_RATE_HZ = 8_000, 48_000
 def read_item(
     item: converse_pb2.ConversationItem, settings: ConversationSettings, field: str
 ) -> Item:
-    """Parse an item from a client, using the current settings. Its ID may be empty.
+    """Parse an item from a client, using the current settings. The item's ID may be empty.
 
     Raises `InvalidArgument` if the item is invalid.
     """
@@ -63,7 +63,7 @@ def checked_name(name: str, field: str) -> str:
 
 
 def read_samples(pcm16: bytes, rate_hz: int, field: str) -> PcmRecording:
-    """Return the samples along with their rate. Raises `InvalidArgument` if they are invalid."""
+    """Return the samples together with their rate. Raises `InvalidArgument` if they are invalid."""
     rate_hz = rate_hz or USUAL_RATE_HZ
     if not LEAST_RATE_HZ <= rate_hz <= MOST_RATE_HZ:
         raise InvalidArgument(
@@ -79,10 +79,11 @@ def read_samples(pcm16: bytes, rate_hz: int, field: str) -> PcmRecording:
 
 
 def read_whole(data: bytes, rate_hz: int, field: str) -> PcmRecording:
-    """Return the samples of a complete recording, which is either raw audio or a WAV file with the
-    given sample rate.
+    """Return the samples of a complete recording. It can be raw audio or a WAV file with the given
+    sample rate.
 
-    Raises `InvalidArgument` if the recording is invalid, or is a file in another container format.
+    Raises `InvalidArgument` if the recording is invalid, or if it is a file in another container
+    format.
     """
     sent = LiveFormat(PCM16.name, rate_hz or USUAL_RATE_HZ)
     return read_samples(bare_samples(data, sent, f"{field}.pcm16"), rate_hz, field)

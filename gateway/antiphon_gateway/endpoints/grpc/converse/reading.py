@@ -1,5 +1,5 @@
-"""Converts a `ConverseRequest` to a command for the conversation. `COMMANDS` has a row for each
-command. This module performs no I/O.
+"""Converts a `ConverseRequest` to a conversation command. Each command has a row in `COMMANDS`.
+This module performs no I/O.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class AppendedSamples:
         self._files = AppendedFiles("clear_audio")
 
     def take(self, more: converse_pb2.AppendAudio) -> PcmRecording:
-        """Return the next samples. Raises `InvalidArgument` if they are invalid, in which case
-        nothing has changed.
+        """Return the next samples. If they aren't valid, `InvalidArgument` is raised and nothing
+        changes.
         """
         sent = LiveFormat(PCM16.name, more.rate_hz or USUAL_RATE_HZ)
         data = self._files.bare(more.pcm16, sent, "append_audio.pcm16")
@@ -57,7 +57,7 @@ class AppendedSamples:
         return recorded
 
     def forget(self) -> None:
-        """Reset the state, because the buffer was emptied."""
+        """Reset the state, because the buffer has been emptied."""
         self._files.forget()
 
 
@@ -159,7 +159,7 @@ def _checked_metadata(metadata: dict[str, str]) -> dict[str, str]:
 class CommandField(NamedTuple):
     """The command for a field of `ConverseRequest`, and the function that parses it.
 
-    The function is called with the message in the field, the current settings, and the audio so
+    The function receives the message in the field, the current settings, and the audio received so
     far.
     """
 
@@ -183,8 +183,8 @@ COMMANDS: Mapping[str, CommandField] = {
         CancelResponse, lambda asked, *_: CancelResponse(asked.response_id)
     ),
 }
-"""Maps the fields of `ConverseRequest` to commands. `open` is not included, because it is only
-allowed in the first message.
+"""Maps the fields of `ConverseRequest` to commands. `open` is missing, because it is allowed only
+in the first message.
 """
 
 

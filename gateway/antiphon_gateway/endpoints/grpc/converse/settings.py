@@ -22,7 +22,7 @@ from antiphon_gateway.conversations.settings import (
 from antiphon_gateway.orders.tools import read_function_texts
 
 _UNPLACED = re.compile(r"(?<![\w.])(options|sampling)(?=[.:]|$)")
-"""The start of a field of the settings to which `settings.` has not been added."""
+"""Matches the start of a settings field that doesn't have the prefix `settings.` yet."""
 _RANGES = {
     "prefix_padding_s": (0.0, 10.0),
     "silence_s": (0.032, 60.0),
@@ -33,8 +33,8 @@ _RANGES = {
 def with_settings(
     holds: ConversationSettings, asked: converse_pb2.ConversationSettings
 ) -> ConversationSettings:
-    """Return the settings with a client's changes applied. Raises `InvalidArgument` with the
-    invalid field.
+    """Return the settings with a client's changes applied. If a change is invalid,
+    `InvalidArgument` is raised with the field.
     """
     if len(asked.sampling) > MOST_STAGES:
         raise InvalidArgument(
@@ -77,8 +77,8 @@ def with_settings(
 
 
 def name_settings(error: AntiphonError) -> None:
-    """Add `settings.` to the names of options and sampling settings in an error, as in the messages
-    of this API. Calling this again has no effect.
+    """In an error, add the prefix `settings.` to the names of options and sampling settings, which
+    is how they are named in this API's messages. This can be called more than once.
     """
     if _UNPLACED.match(error.field):
         error.message = _UNPLACED.sub(r"settings.\1", error.message)
@@ -107,7 +107,7 @@ def _with_functions(
 def write_functions(
     holds: ConversationSettings, settings: converse_pb2.ConversationSettings
 ) -> None:
-    """Write the offered functions to a settings message."""
+    """Write the functions that are offered to a settings message."""
     if not holds.tools:
         return
     named = holds.tool_choice.startswith(FUNCTION)
@@ -123,7 +123,7 @@ def _read_turns(asked: converse_pb2.VoiceTurns) -> VoiceTurns:
     given = {field.name: value for field, value in asked.ListFields()}
     for name, value in given.items():
         least, most = _RANGES.get(name, (0.0, 1.0))
-        # The condition is phrased so that NaN is rejected.
+        # The condition is written in such a way that NaN is rejected.
         if not least <= value <= most:
             field = f"settings.voice_turns.{name}"
             raise InvalidArgument(

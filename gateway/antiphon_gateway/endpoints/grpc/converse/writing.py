@@ -25,8 +25,8 @@ from antiphon_gateway.media.audio_out import to_pcm16
 def write_event(
     event: ConversationEvent, max_retrieved_bytes: int
 ) -> converse_pb2.ConverseResponse:
-    """Return the message for an event. A fetched item includes its samples if they do not exceed
-    the size limit.
+    """Return the message for an event. If an item is fetched, its samples are included unless they
+    exceed the size limit.
     """
     match event:
         case ResponseSamples(response_id, item_id, samples, index):

@@ -25,7 +25,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ChatAnswer:
-    """An answer with all of its choices. It ends when the last choice has finished."""
+    """An answer with all of its choices. It ends when its last choice has finished."""
 
     def __init__(self, head: AnswerHead, *, streamed: bool) -> None:
         self.streamed = streamed
@@ -53,8 +53,8 @@ class ChatAnswer:
         return written
 
     def fail(self, error: AntiphonError) -> bytes:
-        """Return the last event of a stream that fails. An answer that is not streamed contains no
-        errors, because it is only sent once it is complete.
+        """Return the last event of a stream that fails. Other answers never contain errors, because
+        they are sent only once they are complete.
         """
         return server_sent(error_json(error))
 

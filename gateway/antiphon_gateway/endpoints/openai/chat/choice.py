@@ -53,8 +53,8 @@ _REASONS = {
 
 
 def _reason(finished: SegmentFinished, *, called: bool) -> str:
-    """Return the finish reason. If an answer ended normally and calls functions, the reason asks
-    the client for their results.
+    """Return the finish reason. If the answer ended normally and calls functions, the reason tells
+    the client to send their results.
     """
     called = called and finished.finish_reason is FinishReason.STOP
     return "tool_calls" if called else _REASONS[finished.finish_reason]
@@ -62,10 +62,10 @@ def _reason(finished: SegmentFinished, *, called: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """The data that is shared by all parts of an answer. `created` is a Unix time in seconds.
+    """Data that is the same in all parts of an answer. `created` is a Unix time in seconds.
 
-    `audio_id` is empty if no audio was requested. Each choice has an ID of its own. Its transcript
-    is stored in `spoken`, which determines when it expires.
+    If no audio was requested, `audio_id` is empty. Each choice has its own ID. The transcript is
+    stored in `spoken`, which determines when it expires.
     """
 
     id: str
@@ -115,12 +115,12 @@ class WholeChoice:
         self.choice = Choice(index=index)
 
     def add(self, event: AnswerEvent) -> bytes:
-        """Add an event, without sending anything yet."""
+        """Add an event. Nothing is sent yet."""
         match event:
             case TextProduced():
                 self._text.append(event.text)
-                # Encode log probabilities as they arrive, because encoding all of them at the end
-                # would block the event loop.
+                # Encode log probabilities as they arrive. Encoding all of them at the end would
+                # block the event loop.
                 for each in map(_content_logprob, event.logprobs):
                     self._logprobs.append(msgspec.Raw(msgspec.json.encode(each)))
             case AudioEncoded():
@@ -183,8 +183,8 @@ class StreamedChoice:
                 pieces = [_call_piece(p) for p in event.pieces if p.begins or p.arguments]
                 return self._delta(Delta(tool_calls=pieces)) if pieces else b""
             case StepsAdvanced(stage, done, due):
-                # The delta is empty, because clients expect every chunk to contain a choice and may
-                # access it.
+                # The delta is empty, but it is sent because clients expect every chunk to contain a
+                # choice, and may access it.
                 steps = ChunkExtension(StepsAnswer(stage, done, due))
                 empty = Choice(index=self._index, delta=Delta())
                 return self._head.chunk(self._model, (empty,), antiphon=steps)
@@ -199,8 +199,8 @@ class StreamedChoice:
         return self._delta(Delta(role="assistant", audio=audio))
 
     def _text(self, event: TextProduced) -> bytes:
-        """Return the text. It includes the log probabilities of tokens that begin in it, because
-        these are never sent on their own.
+        """Return the text, with the log probabilities of the tokens that begin in it. Log
+        probabilities are never sent on their own.
         """
         if not event.text:
             return b""

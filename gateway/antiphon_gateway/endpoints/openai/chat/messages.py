@@ -40,8 +40,7 @@ _PART_NAMES: Mapping[type, str] = {
 def read_messages(
     chat_messages: tuple[ChatMessage, ...], spoken: SpokenAnswers
 ) -> tuple[tuple[ConversationMessage, ...], Attachments]:
-    """Return the messages and their attachments. The parts of messages refer to attachments by
-    index.
+    """Return the messages and their attachments. Message parts refer to attachments by index.
 
     Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
@@ -57,7 +56,8 @@ def read_messages(
         if not parts and message.audio is not None:
             parts = (TextPart(_said(message.audio, path, spoken)),)
         if not parts and not calls and role != "tool":
-            # A turn without content, such as an answer that was interrupted immediately.
+            # This is a turn without content, for example an answer that was interrupted
+            # immediately.
             parts = (TextPart(""),)
         answered = message.tool_call_id or ""
         messages.append(
@@ -67,7 +67,7 @@ def read_messages(
 
 
 def _check_message(message: ChatMessage, path: str) -> None:
-    """Raise an error if a message has fields that its role does not allow."""
+    """Raise an error if a message has fields that aren't allowed for its role."""
     if message.role not in _ROLES:
         raise NotImplementedYet(
             f"{path}.role: {message.role!r} is not supported yet", field=f"{path}.role"
@@ -101,8 +101,8 @@ def _calls(message: ChatMessage, path: str) -> tuple[ToolCall, ...]:
 
 
 def _said(audio: schema.AssistantAudio, path: str, spoken: SpokenAnswers) -> str:
-    """Return the transcript of the audio in a message. The client has either sent it, or it is
-    stored under the audio's ID.
+    """Return the transcript of the audio in a message. Either the client has sent it, or it is
+    stored under the ID of the audio.
     """
     said = audio.transcript or (spoken.transcript(audio.id) if audio.id else "")
     if not said and audio.transcript is None:
@@ -114,7 +114,7 @@ def _said(audio: schema.AssistantAudio, path: str, spoken: SpokenAnswers) -> str
 
 
 def _parts(message: ChatMessage, path: str, attachments: Attachments) -> tuple[Part, ...]:
-    """Return the content as parts. The media that they refer to are appended to `attachments`."""
+    """Return the content as parts. The media they refer to are appended to `attachments`."""
     content = message.content
     if isinstance(content, str):
         return (TextPart(content),) if content else ()
@@ -153,8 +153,8 @@ def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> 
 
 
 def _check_user(role: str, path: str, what: str) -> None:
-    """Raise an error unless the message is a user message. Other roles must not add media to a
-    prompt.
+    """Raise an error unless the message is a user message. Messages with other roles can't contain
+    media.
     """
     if role != "user":
         raise invalid(path, f"{what} goes only into user messages, not {role}")

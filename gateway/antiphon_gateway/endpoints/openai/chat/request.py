@@ -1,4 +1,4 @@
-"""Converts an OpenAI chat request to an order. All checks that do not require a stage take place
+"""Converts an OpenAI chat request to an order. All checks that don't depend on a stage are done
 here.
 """
 
@@ -109,16 +109,16 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "return_token_ids": Unsupported((False,)),
     "return_tokens_as_token_ids": Unsupported((False,)),
     "thinking_token_budget": Unsupported(),
-    # These fields do not change an answer.
+    # These fields don't affect the answer.
     "include_reasoning": Unsupported(any_value=True),
     "priority": Unsupported(any_value=True),
     "request_id": Unsupported(any_value=True),
     "cache_salt": Unsupported(any_value=True),
 }
-"""Known fields that are not supported."""
+"""Fields that are known but not supported."""
 ANY_OBJECT = '{"type": "object"}'
 _FORMATS = {"pcm16": "pcm", **{name: name for name in FORMATS if name != "pcm"}}
-"""OpenAI's names for formats in this endpoint."""
+"""OpenAI's format names in this endpoint."""
 
 
 def read_chat(body: bytes, visit: RequestContext) -> tuple[Order, ChatAnswer]:
@@ -206,7 +206,7 @@ def _voice(chat: ChatRequest, voices: tuple[str, ...]) -> str:
     if chat.audio is None:
         return ""
     voice = voice_name(chat.audio.voice)
-    # An option that is an object is a recording, and also counts as a voice.
+    # An option that is an object is a recording, which also counts as a voice.
     recorded = any(bytes(each).lstrip().startswith(b"{") for each in chat.options.values())
     if voices and not voice and not recorded:
         raise invalid("audio.voice", f"is missing or empty; there are: {', '.join(voices)}")
@@ -265,7 +265,9 @@ def _max_tokens(chat: ChatRequest) -> tuple[str, int | None]:
 
 
 def _top_logprobs(chat: ChatRequest) -> int | None:
-    """Return the number of most likely tokens per position, or None if `logprobs` is not set."""
+    """Return the number of most likely tokens per position. Returns None if `logprobs`
+    isn't set.
+    """
     if chat.logprobs:
         return chat.top_logprobs or 0
     if chat.top_logprobs:

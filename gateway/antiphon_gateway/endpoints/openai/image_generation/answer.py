@@ -1,4 +1,4 @@
-"""Converts the events of a prompt's segments to OpenAI's response with images."""
+"""Converts the events of a prompt's segments to OpenAI's image response."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class ImageAnswers:
         self._usage: SegmentUsage | None = None
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
-        """Return the complete answer after the last event, and b"" before that.
+        """Return the complete answer after the last event. Before that, returns b"".
 
-        Raises `UnusableOutput` if a choice has no image.
+        Raises `UnusableOutput` if a choice doesn't contain an image.
         """
         match event:
             case ImageProduced():
@@ -61,7 +61,7 @@ class ImageAnswers:
         return b""
 
     def fail(self, error: AntiphonError) -> None:
-        """Do nothing, because the answer is never streamed."""
+        """Do nothing, because this answer is never streamed."""
 
     def _whole(self, usage: SegmentUsage) -> bytes:
         images = [each for choice in self._images for each in choice]

@@ -1,5 +1,5 @@
-"""Converts a request to `/v1/images/generations` to an order. All checks that do not require a
-stage take place here.
+"""Converts a request to `/v1/images/generations` to an order. All checks that don't depend on a
+stage are done here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "background": Unsupported((AUTO, "opaque"), "images are opaque; leave it out"),
     "output_compression": Unsupported((100,), "PNG loses nothing; leave it out"),
     "partial_images": Unsupported((0,), _WHOLE),
-    # The defaults of OpenAI's models have no effect.
+    # Values that are defaults of OpenAI's models have no effect.
     "quality": Unsupported((AUTO, "standard"), _OPTION),
     "style": Unsupported(("vivid",), "describe the style in the prompt"),
     "stream": Unsupported(
@@ -59,7 +59,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "guidance_scale": Unsupported(remedy=_OPTION),
     "true_cfg_scale": Unsupported(remedy=_OPTION),
 }
-"""Known fields that are not supported."""
+"""Fields that are known but not supported."""
 _FORMAT, _FILE = "b64_json", "png"
 
 
@@ -118,8 +118,8 @@ def _check_formats(asked: ImagesBody) -> None:
 def _options(
     asked: ImagesBody, visit: RequestContext
 ) -> tuple[dict[str, OptionInput], dict[str, str]]:
-    """Return the model's options, including the size, and a mapping from options to the names of
-    fields that error messages use.
+    """Return the model's options, including the size, and a mapping from options to the field names
+    for error messages.
     """
     options = options_from_json(asked.options)
     size = (asked.size or "").strip()

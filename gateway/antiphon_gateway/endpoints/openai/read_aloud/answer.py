@@ -16,10 +16,10 @@ from antiphon_gateway.sessions.events import SegmentFinished, SegmentUsage
 
 
 class AudioBytes:
-    """The audio as a file. It is sent as it is generated, or once it is complete if its `encoding`
-    requires this.
+    """The audio as a file. It is sent as it is generated, unless its `encoding` requires the
+    complete audio.
 
-    An error after the first byte cannot be reported, so the connection is closed instead.
+    If an error occurs after the first byte, it can't be reported, so the connection is closed.
     """
 
     def __init__(self, encoding: AudioEncoding) -> None:
@@ -32,11 +32,11 @@ class AudioBytes:
         return event.data if isinstance(event, AudioEncoded) else b""
 
     def fail(self, error: AntiphonError) -> None:
-        """Do nothing, because a file cannot contain an error."""
+        """Do nothing, because an audio file can't contain an error."""
 
 
 class AudioEvents:
-    """OpenAI's events. Their base64 pieces can be concatenated."""
+    """OpenAI's events. Their base64 pieces can simply be concatenated."""
 
     streamed = True
     content_type = SERVER_SENT

@@ -1,5 +1,5 @@
-"""Converts a request to `/v1/audio/speech` to an order. All checks that do not require a stage take
-place here.
+"""Converts a request to `/v1/audio/speech` to an order. All checks that don't depend on a stage are
+done here.
 """
 
 from __future__ import annotations
@@ -100,13 +100,12 @@ def read_speech(body: bytes, visit: RequestContext) -> tuple[Order, AudioBytes |
 def _options(
     speech: SpeechBody, visit: RequestContext
 ) -> tuple[dict[str, OptionInput], dict[str, str]]:
-    """Return the model's options, and a mapping from options to the names of fields that error
-    messages use.
+    """Return the model's options, and a mapping from options to the field names for error messages.
 
-    Options come from `options`, and from fields that other servers use for them. Raises
-    `NotImplementedYet` if a voice recording is given but the model cannot use it, and
-    `InvalidArgument` if a field contradicts its option. Other options that the model does not have
-    are ignored and reported.
+    Options are taken from `options`, and from fields that other servers use for them. Raises
+    `NotImplementedYet` if a voice recording is given but the model can't use it, and
+    `InvalidArgument` if a field contradicts its option. If the model doesn't have one of the other
+    options, that option is ignored and reported.
     """
     options = options_from_json(speech.options)
     known = {each.name: each for each in visit.options}

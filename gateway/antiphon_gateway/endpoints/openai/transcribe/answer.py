@@ -43,8 +43,8 @@ UNDETERMINED = "und"
 
 
 def checked_format(wanted: str, *, streamed: bool) -> str:
-    """Return the name of one of the `FORMATS`. Raises `InvalidArgument` if it is unknown, or if a
-    `streamed` answer does not support it.
+    """Return the name of one of the `FORMATS`. Raises `InvalidArgument` if the name is unknown, or
+    if the answer is `streamed` and the format doesn't support that.
     """
     name = wanted.strip().lower()
     if name not in FORMATS:
@@ -96,7 +96,7 @@ class WholeTranscript:
         return b""
 
     def fail(self, error: AntiphonError) -> None:
-        """Do nothing, because nothing is sent before the answer is complete."""
+        """Do nothing, because nothing is sent until the answer is complete."""
 
     def _whole(self, text: str, usage: SegmentUsage) -> bytes:
         match self._wanted:

@@ -1,5 +1,5 @@
-"""Converts a form for `/v1/audio/transcriptions` to an order. All checks that do not require a
-stage take place here.
+"""Converts a form for `/v1/audio/transcriptions` to an order. All checks that don't depend on a
+stage are done here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DIARIZED = "diarized_json"
 _NO_SPEAKERS = "the model does not tell speakers apart"
 _GRANULARITIES = ("segment", "word")
 UNSUPPORTED: Mapping[str, Unsupported] = {
-    # Fields of OpenAI's API for which no model here provides data.
+    # Fields of OpenAI's API for which no supported model provides any data.
     "include": Unsupported(remedy="only the text is told; leave it out"),
     "chunking_strategy": Unsupported(
         ("auto",), "a recording is always heard as a whole; leave it out"
@@ -50,7 +50,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "stream_include_usage": Unsupported(any_value=True),
     "stream_continuous_usage_stats": Unsupported(any_value=True),
 }
-"""Known fields that are not supported."""
+"""Fields that are known but not supported."""
 
 
 def read_transcription(
@@ -84,7 +84,7 @@ def read_transcription(
 
 
 def _check_granularities(granularities: Iterable[str]) -> None:
-    """Raise an error if the value is invalid, or if the requested timestamps are not available."""
+    """Raise an error if the value is invalid, or if the requested timestamps aren't available."""
     for each in granularities:
         if each == "word":
             raise NotImplementedYet(

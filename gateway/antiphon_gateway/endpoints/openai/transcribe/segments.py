@@ -1,7 +1,7 @@
-"""Transcripts with timestamps, as JSON or as subtitles. They have a single segment for the whole
-recording.
+"""Transcripts with timestamps, as JSON or as subtitles. They consist of a single segment for the
+whole recording.
 
-The model reports no timestamps, so only the length of the recording is known.
+This is because the model doesn't report timestamps, so only the length of the recording is known.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def whole_segment(
     logprobs: Sequence[float],
     temperature: float | None,
 ) -> tuple[TranscriptionSegment, ...]:
-    """Return the segment for a recording that is `seconds` long. The result is empty if the
-    transcript is empty.
+    """Return the segment for a recording of `seconds` seconds. If the transcript is empty, so is
+    the result.
 
-    `logprobs` contains the log probabilities of its tokens. If `temperature` is None, it is
-    reported as 0.
+    `logprobs` contains the log probabilities of its tokens. If `temperature` is None, 0 is
+    reported.
     """
     if not text.strip():
         return ()
@@ -40,7 +40,7 @@ def whole_segment(
             tokens=tuple(tokens),
             temperature=temperature or 0.0,
             avg_logprob=sum(logprobs) / len(logprobs) if logprobs else 0.0,
-            # This is Whisper's measure for a transcript that contains repetitions.
+            # This is what Whisper uses to detect a transcript with repetitions.
             compression_ratio=len(utf8) / len(zlib.compress(utf8)),
             no_speech_prob=0.0,
         ),
@@ -53,7 +53,7 @@ def srt(text: str, seconds: float) -> str:
     """
     if not (cue := _cue(text)):
         return ""
-    # SubRip cannot escape its arrow.
+    # SubRip has no way to escape its arrow.
     cue = cue.replace("-->", "->")
     return f"1\n{_time(0, ',')} --> {_time(_end_ms(seconds), ',')}\n{cue}\n\n"
 
@@ -66,7 +66,7 @@ def vtt(text: str, seconds: float) -> str:
 
 
 def _cue(text: str) -> str:
-    """Return the text without empty lines, because an empty line ends a cue."""
+    """Return the text without empty lines, because a cue ends at an empty line."""
     return "\n".join(line for each in text.splitlines() if (line := each.strip()))
 
 

@@ -32,7 +32,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "language": Unsupported(remedy="the model detects it; to specify it, name it in the prompt"),
     "to_language": Unsupported(("en",), "only English is supported; ask a chat to translate"),
 }
-"""Known fields that are not supported."""
+"""Fields that are known but not supported."""
 
 
 class TranslationForm(TranscriptForm, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,7 +42,7 @@ class TranslationForm(TranscriptForm, frozen=True, forbid_unknown_fields=True, k
 def read_translation(
     form: TranslationForm, visit: RequestContext
 ) -> tuple[Order, WholeTranscript | TranscriptEvents]:
-    """Read a form. Raises `InvalidArgument` with the invalid field."""
+    """Read a form. If a field is invalid, `InvalidArgument` is raised with that field."""
     if not form.model:
         raise invalid("model", "is empty")
     wanted = checked_format(form.response_format, streamed=bool(form.stream))
