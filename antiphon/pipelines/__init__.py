@@ -1,4 +1,4 @@
-"""Model families. Each family is declared in a separate module.
+"""Model families. Each family is declared in its own module.
 
-Everything that several stages of a model must agree on is defined here and nowhere else.
+Anything that several stages of a model must agree on is defined here and nowhere else.
 """

@@ -100,7 +100,7 @@ OPTIONS = (
 
 
 def code2wav_example(settings: ExampleSettings) -> MadeUp:
-    """Return a random voice with a prompt of one second, and random codes for one utterance."""
+    """Return a random voice with a one-second prompt, and random codes for one utterance."""
     one_utterance = type(settings.description)()
     one_utterance.CopyFrom(settings.description)
     one_utterance.code_entries = SPEECH_IDS
@@ -129,7 +129,8 @@ PIPELINE = Pipeline(
     marker=MODEL_FILE,
     files=(
         CheckpointFiles(
-            # All weights are in llm.pt, so the stages read none from the language model's folder.
+            # All weights are in llm.pt, so the stages don't read any from the language model's
+            # folder.
             folders=(),
             others=(
                 "CosyVoice-BlankEN/*.json",
@@ -152,13 +153,13 @@ PIPELINE = Pipeline(
             options=OPTIONS,
             example=conversation(INPUT),
         ),
-        # This stage supports only float32, as does the reference on a CPU.
+        # Like the reference on a CPU, this stage supports only float32.
         StageSpec(CODE2WAV, example=code2wav_example, dtype="float32"),
     ),
     edges=(
         spoken_edge(TALKER),
-        # A single chunk that precedes all codes. If a voice has no prompt, its codes and mel frames
-        # are empty.
+        # A single chunk that comes before all codes. If a voice has no prompt, its codes and mel
+        # frames are empty.
         Edge(
             VOICE,
             TALKER,

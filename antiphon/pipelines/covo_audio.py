@@ -32,7 +32,7 @@ SAMPLE_RATE_HZ = 24_000
 """The sample rate of recordings and of generated audio."""
 CODE_RATE_HZ = 25.0
 CODE_ENTRIES = 16_384
-"""The number of code IDs, which are at the end of the language model's vocabulary."""
+"""The number of code IDs. They are at the end of the language model's vocabulary."""
 LATENTS_PER_CODE = 4
 
 LICENCE = "Covo-Audio's licence allows academic use only"
@@ -51,7 +51,7 @@ PIPELINE = Pipeline(
     ),
     stages=(
         StageSpec(THINKER, samples=True, example=conversation(INPUT)),
-        # This stage supports only float32, as does the vendor's code.
+        # Like the vendor's code, this stage supports only float32.
         StageSpec(CODE2WAV, example=random_codes(CODES), dtype="float32"),
     ),
     edges=(

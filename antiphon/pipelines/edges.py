@@ -1,4 +1,4 @@
-"""Edges that several pipelines share."""
+"""Edges that are used by several pipelines."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from antiphon.pipelines.graph import CLIENT, SAMPLE, VARIES, Edge, TensorSpec
 from antiphon.values.segment import Delivery
 
 # A message costs 0.1 ms at each end, regardless of its size, and text passes through the gateway.
-# If a stage generates tokens faster than this, several tokens are sent in one message. The
-# resulting 25 messages per second match the frame rate of a film. The first token is never delayed.
+# If a stage generates tokens faster than this, several tokens are combined in one message. The
+# resulting 25 messages per second are as many as a film has frames. The first token is never
+# delayed.
 TEXT_PACE_S = 0.040
 
 
@@ -37,15 +38,15 @@ def conversation_edge(consumer: str) -> Edge:
 
 
 PIECE = "utf8"
-"""The tensor of `input` that contains a piece of a text, instead of `messages`.
+"""The tensor of `input` that contains a piece of a text, in place of `messages`.
 
-A piece consists of arbitrary bytes of the text's UTF-8 encoding. The chunks of a segment together
-form the text, which ends with the chunk that is `segment_finished`. The generated output does not
-depend on how the text is divided. Output for the beginning of the text may be sent before the text
-is complete.
+A piece can be any part of the text's UTF-8 encoding, even if it ends in the middle of a character.
+The chunks of a segment together make up the text, which ends with the chunk that is
+`segment_finished`. The generated output doesn't depend on how the text is divided. Output for the
+beginning of the text may be sent before the text is complete.
 """
 PIECE_FIELD = f"input.{PIECE}"
-"""The field that errors about pieces name."""
+"""The field name in errors about pieces."""
 
 
 def spoken_edge(consumer: str) -> Edge:
@@ -59,9 +60,9 @@ def spoken_edge(consumer: str) -> Edge:
 
 
 def text_edge(producer: str) -> Edge:
-    """Return the edge `text`, which carries the tokens of the answer.
+    """Return the edge `text`, which carries the answer's tokens.
 
-    It also carries their log probabilities if the request includes this option.
+    If the request asks for log probabilities, the edge carries them as well.
     """
     return Edge(
         "text",
@@ -71,8 +72,8 @@ def text_edge(producer: str) -> Edge:
         (
             TensorSpec("ids", "int32", (VARIES,)),
             TensorSpec("utf8", "uint8", (VARIES,)),
-            # The format is described in antiphon/wire/logprobs.py. The entries are for the tokens
-            # whose text begins in this chunk. These may differ from the tokens in `ids`.
+            # The format is described in antiphon/wire/logprobs.py. There is an entry for each token
+            # whose text begins in this chunk. These may be different tokens from those in `ids`.
             TensorSpec("logprob_ids", "int32", (VARIES, VARIES), optional=True),
             TensorSpec("logprobs", "float32", (VARIES, VARIES), optional=True),
             TensorSpec("logprob_sizes", "int32", (VARIES, VARIES), optional=True),
@@ -113,7 +114,7 @@ def frames_edge(
     primed: bool = False,
     dtype: str = "uint16",
 ) -> Edge:
-    """Return an edge of codec frames. They are grouped by the chunk policy and limited by credit.
+    """Return an edge for codec frames. They are grouped by the chunk policy and limited by credit.
 
     A frame consists of `groups` codes, or of `groups` floats if `dtype` is a float type.
     """
@@ -132,7 +133,7 @@ def frames_edge(
 
 
 def whole_ids_edge(name: str, producer: str, consumer: str, unit: str) -> Edge:
-    """Return an edge of token IDs for a consumer that needs all of them before it can start."""
+    """Return an edge for token IDs whose consumer needs all of them before it can start."""
     return Edge(
         name,
         producer,

@@ -24,13 +24,13 @@ from antiphon.values.segment import ChunkPolicy, FinishReason
 
 @dataclass(frozen=True, slots=True)
 class ExampleSettings:
-    """Settings that all examples of a run share.
+    """Settings that all examples in a run share.
 
-    `prompt` returns the text of the request with a given number. If a prompt consists of tokens, it
-    has `prompt_length` of them. `tokens` and `frames` are the lengths of the streamed input in
-    tokens and in codec frames. A value of 0 means that the length is not set. `rate_hz` is the
-    number of positions per second, and `groups` is the chunk policy. `model_dir` is None if only
-    the stage's `description` is known.
+    `prompt` returns the text of a request, given its number. If a prompt consists of tokens, it has
+    `prompt_length` of them. `tokens` and `frames` are the lengths of the streamed input, in tokens
+    and in codec frames. If a length is 0, it isn't set. `rate_hz` is the number of positions per
+    second, and `groups` is the chunk policy. If only the stage's `description` is known,
+    `model_dir` is None.
     """
 
     prompt: Callable[[int], str]
@@ -45,7 +45,7 @@ class ExampleSettings:
 
 @dataclass(frozen=True, slots=True)
 class TimedChunk:
-    """A chunk without a session ID, and the time when it is due, in seconds since the start of the
+    """A chunk without a session ID, and when it is due, in seconds since the start of the
     session.
     """
 
@@ -54,7 +54,7 @@ class TimedChunk:
 
 
 MadeUp = Callable[[int], Sequence[TimedChunk]]
-"""Returns all chunks of a stage's input edges for a request number. The result is deterministic.
+"""Returns all chunks on a stage's input edges for a request number. The result is deterministic.
 
 The chunks are in order. On each edge, the last chunk ends the segment.
 """

@@ -1,4 +1,4 @@
-"""Reads the small files of a checkpoint. Error messages contain the file's path."""
+"""Reads the small files in a checkpoint. Error messages contain the path of the file."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_config(model_dir: Path) -> dict[str, Any]:
-    """Return the checkpoint's `config.json`. Raises `FailedPrecondition` if it cannot be read."""
+    """Return the checkpoint's `config.json`. Raises `FailedPrecondition` if it can't be read."""
     return read_json(model_dir / CONFIG_FILE)
 
 
 def require_file(path: Path) -> None:
-    """Raise `FailedPrecondition` if the file does not exist."""
+    """Raise `FailedPrecondition` if the file doesn't exist."""
     if not path.is_file():
         raise FailedPrecondition(f"{path.parent}: {path.name} is missing; {REMEDY}")
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Convert every error that a library raises because of the file's content.
+    """Convert any error that a library raises because of the file's content.
 
-    The resulting error is a `FailedPrecondition`.
+    It is converted to `FailedPrecondition`.
     """
     try:
         yield

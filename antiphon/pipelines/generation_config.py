@@ -20,11 +20,11 @@ SETTINGS = {
 }
 """Maps Hugging Face's setting names to antiphon's names.
 
-The keys do not include the prefix for the role.
+The keys don't include the prefix for the role.
 """
 
 GREEDY = ("do_sample", "dosample")
-"""Names of the setting that selects greedy decoding if it is false."""
+"""Names for the setting that selects greedy decoding when it is false."""
 
 
 def default_sampling(model_dir: Path, role: str, otherwise: Sampling) -> Sampling:

@@ -31,8 +31,8 @@ SAMPLE = "sample"
 
 VARIES = -1
 
-# A steeper ramp does not save decoder time, and it causes underruns if frames are generated slowly
-# (benchmarks/RESULTS.md).
+# A steeper ramp wouldn't save any decoder time, and it causes underruns if frames are generated
+# slowly (benchmarks/RESULTS.md).
 DEFAULT_CHUNK_POLICY = ChunkPolicy(first=1, ramp=(1, 2, 3, 4, 6, 8), steady=12)
 
 
@@ -40,8 +40,8 @@ DEFAULT_CHUNK_POLICY = ChunkPolicy(first=1, ramp=(1, 2, 3, 4, 6, 8), steady=12)
 def _name_of(dtype: np.dtype) -> str:
     """Return the name of a dtype.
 
-    NumPy computes the name again on each access, which would happen for every chunk, so the result
-    is cached.
+    The result is cached, because NumPy computes the name again on every access, which would happen
+    for every chunk.
     """
     return dtype.name
 
@@ -62,7 +62,7 @@ class TensorSpec:
     def admits(self, tensor: Tensor) -> bool:
         """Return whether a tensor has the declared dtype and shape.
 
-        An empty tensor is only allowed if it has no rows.
+        A tensor without elements is allowed only if it has no rows.
         """
         if tensor.ndim != len(self.shape) or self.dtype not in ("", _name_of(tensor.dtype)):
             return False
@@ -143,10 +143,10 @@ class StageSpec:
     dtype: str = ""
 
     def with_options(self, options: Iterable[Option]) -> StageSpec:
-        """Return a copy of the stage in which the given options replace those with the same name.
+        """Return a copy of the stage in which the given options replace those of the same name.
 
-        Raises `FailedPrecondition` if an option is not declared, because the gateway would not know
-        it.
+        Raises `FailedPrecondition` if an option hasn't been declared, because the gateway wouldn't
+        know about it.
         """
         better = {option.name: option for option in options}
         if unknown := sorted(better.keys() - {option.name for option in self.options}):
@@ -159,10 +159,10 @@ class StageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A type of checkpoint that contains only the given `roles`.
+    """A kind of checkpoint that contains only the given `roles`.
 
-    It is recognized by a `field` of its `config.json` that is false. `lacks` describes the missing
-    feature.
+    It is recognized by a `field` in its `config.json` that is false. `lacks` describes the feature
+    that is missing.
     """
 
     field: str
@@ -188,11 +188,11 @@ class CheckpointFiles:
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """An additional repository that every checkpoint of a family needs.
+    """An additional repository that is needed for every checkpoint of a family.
 
-    `hub_id` is its ID on the Hugging Face Hub. `setting` is the name of the setting in a stage's
-    `files` that contains its directory. `folder` is the name of its directory if it is included in
-    a checkpoint.
+    `hub_id` is its ID on the Hugging Face Hub. `setting` is the name of the setting for its
+    directory in a stage's `files`. `folder` is the name of its directory if a checkpoint includes
+    it.
     """
 
     hub_id: str
@@ -254,7 +254,7 @@ class Pipeline:
         return tuple(stage.role for stage in self.stages)
 
     def stage(self, role: str) -> StageSpec:
-        """Return the stage with the given role."""
+        """Return the stage with this role."""
         return next(stage for stage in self.stages if stage.role == role)
 
     def with_options(self, role: str, options: Iterable[Option]) -> Pipeline:
@@ -307,7 +307,7 @@ class Pipeline:
         return {edge.name: edge for edge in self.edges}
 
     def edge(self, name: str) -> Edge:
-        """Return the edge with the given name. Raises `NotFound` if there is none."""
+        """Return the edge with this name. Raises `NotFound` if there is no such edge."""
         try:
             return self._by_name[name]
         except KeyError:
@@ -332,7 +332,7 @@ class Pipeline:
 
 
 def _faults(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Yield the inconsistencies of a declaration, as pairs of a field name and a sentence."""
+    """Yield the inconsistencies in a declaration, as pairs of a field name and a sentence."""
     for role in _repeated(pipeline.roles):
         yield "stages", f"two have the role {role}; give each stage a role of its own"
     for name in _repeated(edge.name for edge in pipeline.edges):
@@ -357,7 +357,7 @@ def _faults(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
             yield f"stages.{stage.role}.options.{name}", "two have this name; remove one"
         for option in stage.options:
             first = options.setdefault(option.name, option)
-            # The limits may differ, because a checkpoint may define the limits of one stage more
+            # The limits can differ, because a checkpoint may define the limits of one stage more
             # precisely.
             if _meaning(option) != _meaning(first):
                 yield (
@@ -397,7 +397,7 @@ def _repeated(names: Iterable[str]) -> list[str]:
 def _circle(pipeline: Pipeline) -> list[str]:
     """Return the roles of stages that form a cycle, with producers first.
 
-    The list is empty if there is no cycle.
+    If there is no cycle, the list is empty.
     """
     producers = {
         role: {edge.producer for edge in pipeline.inputs(role)} - {CLIENT}

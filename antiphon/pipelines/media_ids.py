@@ -1,4 +1,4 @@
-"""The placeholder IDs for audio, images and videos in a prompt."""
+"""The placeholder IDs in a prompt for audio, images and videos."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MediaIds(Protocol):
 
 def is_media(ids: npt.NDArray[np.int32], special: MediaIds) -> npt.NDArray[np.bool_]:
     """Return which IDs are media placeholders, as a bool array of the same shape."""
-    # For a short prompt, `np.isin` takes five times as long.
+    # For short prompts, `np.isin` would take five times as long.
     found: npt.NDArray[np.bool_] = ids == special.audio
     found |= (ids == special.image) | (ids == special.video)
     return found

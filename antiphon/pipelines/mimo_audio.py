@@ -45,7 +45,7 @@ CODEBOOKS = (1024, 1024, 128, 128, 128, 128, 128, 128)
 """The sizes of the codebooks. A frame has one code from each codebook."""
 
 BLOCK_FRAMES = 20
-"""The number of frames that are decoded at a time in a stream.
+"""The number of frames that are decoded at a time when streaming.
 
 The model is trained to write five groups of speech in a row.
 """
@@ -131,6 +131,6 @@ PIPELINE = Pipeline(
         frames_edge(CODES, TALKER, CODE2WAV, rate_hz=CODE_RATE_HZ, groups=len(CODEBOOKS)),
         audio_edge(CODE2WAV, CODES),
     ),
-    # An incomplete block does not produce any audio.
+    # An incomplete block doesn't produce any audio.
     chunk_policy=ChunkPolicy(first=BLOCK_FRAMES, ramp=(), steady=BLOCK_FRAMES),
 )

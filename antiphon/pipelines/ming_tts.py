@@ -44,7 +44,7 @@ MOST_REFERENCE_S = 30.0
 
 LATENT_WIDTH = 64
 STEP_LATENTS = 4
-"""The number of latents that the talker generates in one step. It corresponds to 0.32 seconds of
+"""The number of latents that the talker generates in one step. They correspond to 0.32 seconds of
 audio.
 """
 FRAME_WIDTH = STEP_LATENTS * LATENT_WIDTH
@@ -104,7 +104,7 @@ DECODER_OPTIONS = (
 PIPELINE = Pipeline(
     name="ming_tts",
     architectures=(ARCHITECTURE, FLASH_ARCHITECTURE),
-    # If the folder `talker` is used by itself, it contains no architecture.
+    # If the folder `talker` is used on its own, there is no architecture in it.
     marker=VOICES_FILE,
     files=(
         # Only the talker of Ming-flash-omni is downloaded.
@@ -139,7 +139,7 @@ PIPELINE = Pipeline(
             options=OPTIONS,
             example=conversation(INPUT),
         ),
-        # This stage supports only float32, as does the reference on a CPU.
+        # Like the reference on a CPU, this stage supports only float32.
         StageSpec(
             CODE2WAV, options=DECODER_OPTIONS, example=random_floats(LATENTS), dtype="float32"
         ),

@@ -117,7 +117,7 @@ PIPELINE = Pipeline(
     stages=(
         StageSpec(THINKER, samples=True, example=conversation("input")),
         StageSpec(TALKER, samples=True, example=talker_example),
-        # This stage supports only float32, like the reference.
+        # Like the reference, this stage supports only float32.
         StageSpec(TOKEN2WAV, example=random_codes(CODES), dtype="float32"),
     ),
     edges=(
@@ -154,7 +154,7 @@ PIPELINE = Pipeline(
         frames_edge(CODES, TALKER, TOKEN2WAV, rate_hz=CODE_RATE_HZ, groups=1),
         audio_edge(TOKEN2WAV, CODES),
     ),
-    # An incomplete block does not produce any audio.
+    # An incomplete block doesn't produce any audio.
     chunk_policy=ChunkPolicy(first=BLOCK_CODES, ramp=(), steady=BLOCK_CODES),
 )
 

@@ -29,9 +29,9 @@ GROUP = "antiphon.pipelines"
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The name of a pipeline and the source of its declaration.
+    """The name of a pipeline, and where its declaration comes from.
 
-    If the declaration cannot be used, `fault` contains the reason.
+    If the declaration can't be used, `fault` contains the reason.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Declaration:
         return f"{self.source.dist.name} ({value})" if self.source.dist else value
 
     def require(self) -> Pipeline:
-        """Return the pipeline. Raises `FailedPrecondition` if it cannot be used."""
+        """Return the pipeline. Raises `FailedPrecondition` if it can't be used."""
         if self.pipeline is None:
             raise FailedPrecondition(
                 f"pipeline {self.name}: {self.origin} cannot be used: {self.fault}; "
@@ -72,10 +72,10 @@ def identifying_files() -> tuple[str, ...]:
 
 
 def pipeline_named(name: str) -> Pipeline:
-    """Return the pipeline with the given name.
+    """Return the pipeline with this name.
 
-    Raises `NotFound` if there is none. The error lists the known names. Raises `FailedPrecondition`
-    if the pipeline cannot be used or the name is ambiguous.
+    Raises `NotFound` if there is no such pipeline. The error lists the known names. Raises
+    `FailedPrecondition` if the pipeline can't be used or the name is ambiguous.
     """
     declarations = _declarations()
     named = [each for each in declarations if each.name == name]
@@ -181,7 +181,7 @@ def _own_declarations() -> Iterator[Declaration]:
 def _elsewhere(entry: EntryPoint) -> Declaration:
     """Load the declaration of an entry point.
 
-    If its module raises an exception, the exception is stored as `fault`.
+    If its module raises an exception, this exception is stored as `fault`.
     """
     try:
         pipeline = entry.load()

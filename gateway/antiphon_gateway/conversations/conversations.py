@@ -37,8 +37,8 @@ class AdmittedConversation:
 
 
 class Conversations:
-    """Opens conversations, of which up to `max_conversations` can be open at a time. Call `close`
-    when it is no longer needed.
+    """Opens conversations. Up to `max_conversations` can be open at a time. Call `close` when it is
+    no longer needed.
     """
 
     def __init__(self, calls: Calls, config: GatewayConfig) -> None:

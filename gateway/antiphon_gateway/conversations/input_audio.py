@@ -9,7 +9,7 @@ from antiphon_gateway.media.pcm_recording import PcmRecording
 
 
 class InputAudioBuffer:
-    """A buffer for up to `max_s` seconds of 16-bit mono samples, all of which have the same sample
+    """A buffer for up to `max_s` seconds of 16-bit mono samples. All samples must have the same
     rate.
 
     Positions are counted in samples from the start of the conversation, even if those samples have

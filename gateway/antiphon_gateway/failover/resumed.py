@@ -1,5 +1,5 @@
-"""Continues an answer of which the client has received the beginning from another gateway. This
-module performs no I/O.
+"""Continues an answer after another gateway has sent its beginning to the client. This module
+performs no I/O.
 
 This gateway only knows how much of the answer the client has. With the same order and the same
 seed, it generates the same answer and drops that much of its beginning. A digest is used to verify

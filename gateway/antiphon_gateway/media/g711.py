@@ -38,7 +38,7 @@ class Companding:
 
 
 def _segments(magnitudes: npt.NDArray[np.int64], first_bits: int) -> npt.NDArray[np.int64]:
-    """Return the segment index for each number. There are eight segments, the first of which
+    """Return the segment index for each number. There are eight segments, and the first one
     contains numbers of up to `first_bits` bits.
     """
     ends = (1 << np.arange(first_bits, first_bits + 8)) - 1

@@ -274,7 +274,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Start the timer for the client to read the response, all of which has been written."""
+        """Start the timer for the client to read the response, now that it has been written."""
         super().on_response_complete()
         if self.transport.is_closing():
             self._set_timer(self._bounds.connections.send_timeout_s, self._closing_is_late)
