@@ -34,8 +34,8 @@ class NumberedLines:
         return self._may_continue and not self.said_goodbye
 
     def begin(self, request: stage_pb2.LineRequest) -> None:
-        """Start a call with its `hello` request. Raises `DataLoss` if the messages that the client
-        is missing are no longer kept.
+        """Start a call with its `hello` request. Raises `DataLoss` if the stream can't be continued
+        from the client's position.
         """
         self._may_continue = True
         if request.hello.resume:

@@ -92,8 +92,10 @@ class ServedLines:
 
     async def run(self, call: LineCall, closed: asyncio.Event) -> None:
         """Serve a call, which replaces the previous one. Returns when another call takes over, the
-        client leaves or has no more requests, or the `closed` event is set. If the stage is
-        closing, or the client has no more requests, this first waits for all lines to end.
+        client leaves or has no more requests, or the `closed` event is set.
+
+        If the stage is closing, all lines have ended by the time this returns. The same applies if
+        the client has no more requests, unless the stream can continue on a new call.
 
         Raises the errors of `LineCall.requests`, `LineCall.write` and `NumberedLines.handle`. Also
         raises `Unavailable` if the client stops confirming messages, and `TimeoutError` if a single
