@@ -74,7 +74,7 @@ class SlabFallback(enum.StrEnum):
 
 
 class _Touched:
-    """Keeps track of which units of a mapping have been populated."""
+    """Tracks the units of a mapping that have been populated."""
 
     def __init__(self, memory: mmap.mmap, advice: int) -> None:
         self._memory = memory
