@@ -1,3 +1,3 @@
-"""Components of autoregressive stages that use torch: decoder, KV cache, sampling and CUDA
+"""The torch components used by autoregressive stages: the decoder, the KV cache, sampling and CUDA
 graphs.
 """

@@ -1,20 +1,21 @@
-"""Attention for a flat batch whose rows belong to many sequences.
+"""Attention for a flat batch that contains the rows of many sequences.
 
-If a sequence has several rows, which are a part of its prompt, it is computed in a separate call.
-There is one exception. On a CPU, new short prompts whose lengths are within a power of two share a
-call, in which they are padded to the longest one, because a call costs more than its arithmetic. A
-batch-invariant plan does not share these calls.
+A sequence that contributes several rows (a part of its prompt) is computed in a call of its own.
+The exception is new short prompts on a CPU. If their lengths are within a power of two of each
+other, they are padded to the longest one and share a call, because the overhead of a call exceeds
+the cost of its arithmetic. Batch-invariant plans never do this.
 
-Sequences that have a single row share a call if their lengths are within a power of two. This limit
-ensures that short sequences do not have to pay for the length of a long one. A mask hides the
-positions that follow a row's own position. Adjacent slots are read in place, while other slots are
-gathered. On a CPU, gathering a long sequence costs more than a call, so sequences with more than
-256 KB of keys and values per layer (measured) are computed in separate calls.
+Sequences that contribute a single row share a call if their lengths are within a power of two of
+each other, so that a short sequence doesn't pay for a long one. A mask hides the positions after
+each row's own position. Adjacent slots are read in place, while other slots have to be gathered. On
+a CPU, gathering a long sequence costs more than an extra call, so sequences with more than 256 KB
+of keys and values per layer (a measured threshold) are computed separately.
 
-For each of these rows, a batch-invariant plan reads the positions up to the next power of two. The
-arithmetic, and therefore the exact result, then depends only on the position of the row and not on
-the batch. Other plans read up to the longest sequence in the call. On a GPU, this length is rounded
-up to a multiple of `GPU_LENGTHS`, so that consecutive steps have the same shapes.
+For each of these single rows, a batch-invariant plan reads the positions up to the next power of
+two, so that the arithmetic, and therefore the exact result, depends only on the row's position and
+not on the batch. Other plans read as many positions as the longest sequence in the call has. On a
+GPU, this length is rounded up to a multiple of `GPU_LENGTHS` to keep the shapes the same from one
+step to the next.
 
 `antiphon_services.lm.attention_calls` describes which kernel is used for each call.
 """
@@ -67,14 +68,16 @@ class Span:
 
 
 class AttentionPlan:
-    """Determines which rows attend to which positions in one forward pass. It is the same for all
-    layers.
+    """Determines which rows attend to which positions in one forward pass. All layers use the same
+    plan.
 
-    The batch contains the rows of all spans in order. Their number is `count`, and their
-    `positions` are int64 [n]. `cache` must have enough space for all spans. If the batch contains
-    further rows, they are padding. They receive the output of the last row and are not written to
-    the cache. The data of the step is copied to the device once, together with arrays of other
-    components, which are passed as `beside` (int64 or float64).
+    The batch starts with the rows of all spans, in order. `count` is the number of these rows, and
+    `positions` (int64 [n]) contains their positions. Any further rows in the batch are padding:
+    they receive the output of the last row and are not written to the cache. `cache` must have
+    enough space for all spans.
+
+    The step's data is copied to the device in a single transfer. Use `beside` to include arrays of
+    other components (int64 or float64) in this transfer.
     """
 
     def __init__(
@@ -85,8 +88,7 @@ class AttentionPlan:
         batch_invariant: bool,
         beside: Sequence[Numbers] = (),
     ) -> None:
-        """Create a plan. If the spans are in the order of `span_order`, as many of them as possible
-        share calls.
+        """Create a plan. To let as many spans as possible share calls, sort them by `span_order`.
         """
         self._cache, self._invariant = cache, batch_invariant
         slots = [each.slot for each in spans for _ in range(each.count)]
@@ -109,7 +111,7 @@ class AttentionPlan:
         return self._part(0, long[-1]), self._part(long[-1], self.count)
 
     def _part(self, first: int, stop: int) -> AttentionPlan:
-        """Return the plan for these rows. They do not share a call with any other rows."""
+        """Return a plan for these rows only, so that they don't share a call with other rows."""
         part = copy(self)
         part._slots, part.positions = self._slots[first:stop], self.positions[first:stop]
         part.count = stop - first
@@ -121,18 +123,20 @@ class AttentionPlan:
         return part
 
     def attend(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
-        """Write the keys and values of the rows, and then compute attention. Implements
+        """Write the rows' keys and values to the cache, and then compute attention. Implements
         `antiphon_services.lm.layer.Attend`.
         """
         self.remember(layer, memory)
         return self._mixed(layer, queries, memory)
 
     def remember(self, layer: int, memory: Tensor) -> None:
-        """Write the keys and values of the rows to the cache."""
+        """Write the rows' keys and values to the cache."""
         self._cache.layer(layer)[self._slots, self.positions] = memory[: self.count]
 
     def look(self, layer: int, queries: Tensor) -> Tensor:
-        """Like `attend`, but for rows whose keys and values have been written by another plan."""
+        """Like `attend`, but for rows whose keys and values have already been written by another
+        plan.
+        """
         return self._mixed(layer, queries, queries)
 
     def _mixed(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
@@ -184,9 +188,7 @@ class AttentionPlan:
             row = rows.stop
 
     def _make_short(self, group: Sequence[Span], row: int) -> Iterator[Call]:
-        """Yield either one call for all spans that have a single row, or one call for each
-        of them.
-        """
+        """Yield one call for all single-row spans, or a separate call for each of them."""
         length = max(each.end for each in group)
         if self._invariant:
             length = min(_power_of_two(length, LEAST_READ), self._cache.capacity)
@@ -206,8 +208,8 @@ class AttentionPlan:
         yield Call(rows, slots, length, mask)
 
     def _alike(self, span: Span) -> _Alike | None:
-        """Return a key that is equal for all spans that may share a call, or None if the span
-        cannot share a call.
+        """Return a key for grouping spans, or None if the span needs its own call. Spans with equal
+        keys may share a call.
         """
         if span.count == 1:
             least = LEAST_READ if self._invariant else LEAST_SHARED
@@ -220,8 +222,8 @@ class AttentionPlan:
 
     @property
     def _most_gathered(self) -> int:
-        """The maximum size of the keys and values of a sequence that is gathered to share a call,
-        in bytes.
+        """The maximum size, in bytes, of a sequence's keys and values for the sequence to be
+        gathered into a shared call.
         """
         return CPU_GATHER_BYTES if self._cache.shape.device.type == "cpu" else sys.maxsize
 
@@ -251,10 +253,10 @@ class _Alike:
 
 
 def span_order(span: Span, *, batch_invariant: bool) -> tuple[int, int]:
-    """Return a sort key by which spans that may share a call become adjacent. They are ordered by
-    slot.
+    """Return a sort key that makes spans adjacent if they may share a call. Within such a group,
+    spans are ordered by slot.
 
-    Spans that have several rows come first, and new prompts are the first among these.
+    Spans with several rows come first. Among these, new prompts precede all others.
     """
     if span.count > 1:
         return (0 if span.start else -_power_of_two(span.count, LEAST_FILLED)), span.slot
@@ -262,5 +264,5 @@ def span_order(span: Span, *, batch_invariant: bool) -> tuple[int, int]:
 
 
 def _power_of_two(length: int, least: int) -> int:
-    """Return the smallest power of two that is not less than `length` and not less than `least`."""
+    """Return the smallest power of two that is at least `length` and at least `least`."""
     return max(1 << (length - 1).bit_length(), least)

@@ -1,23 +1,27 @@
 """Arranges attention calls so that they can use a fused kernel.
 
-On a CPU, torch has one kernel that supports everything. On a GPU, there are three options. Flash
-attention is the fastest. It supports grouped-query attention and causal rows, but neither masks nor
-float32. Memory-efficient attention supports masks and float32, but requires as many key heads as
-query heads. Otherwise, attention is computed in pieces, with all scores in memory. This leads to
-the following rules:
+On a CPU, torch has one kernel that supports everything. On a GPU, there are three options:
 
-- The single rows of different sequences form one product per key head, with the query heads as its
-  rows. A mask is only needed if there are several sequences. With a single sequence there is no
-  mask, so that flash can split the length across processors. The other kernel uses only one
-  processor per key head.
-- The rows of a prompt use flash without a mask if it is available.
-- Otherwise, for example in float32, each key head is treated as a sequence. Its query heads share
-  the keys through a view. Rows that follow the first part of a prompt have a mask.
-- Masks are additive and aligned. torch converts boolean masks and copies masks that are not
-  aligned, and it does so in every layer.
-- cuDNN's attention is disabled. torch prefers it on Hopper and Blackwell, but it spends tens of
-  milliseconds on the host to plan each new combination of shapes and strides. A growing sequence
-  has a new combination with every frame.
+- Flash attention is the fastest. It supports grouped-query attention and causal rows, but neither
+  masks nor float32.
+- Memory-efficient attention supports masks and float32, but requires as many key heads as query
+  heads.
+- Otherwise, torch computes attention with separate operations and keeps all scores in memory.
+
+This leads to the following rules:
+
+- Single rows of different sequences form one product per key head, in which the query heads are the
+  rows. A mask is only needed if there are several sequences. A lone sequence is computed without a
+  mask, so that flash attention can be used. It can split the sequence across multiprocessors, while
+  the memory-efficient kernel uses only one multiprocessor per key head.
+- The rows of a prompt use flash attention without a mask if it is available.
+- Otherwise, for example in float32, each key head is treated as a sequence, and its query heads
+  share the keys through a view. Rows that follow the first part of a prompt have a mask.
+- Masks are additive and aligned. If a mask is boolean, torch converts it in every layer. If it
+  isn't aligned, torch copies it in every layer.
+- cuDNN's attention is disabled. torch prefers it on Hopper and Blackwell, but cuDNN spends tens of
+  milliseconds on the host to plan each new combination of shapes and strides, and a growing
+  sequence produces a new combination with every frame.
 """
 
 from __future__ import annotations
@@ -42,14 +46,14 @@ mask in place.
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Rows whose attention is computed together. They are the rows of one part of a prompt, or one
-    row from each of several slots.
+    """Rows whose attention is computed together: either the rows of one part of a prompt, or a
+    single row from each of several slots.
 
-    The rows can attend to the first `length` positions of `slots`. `mask` contains 0 or -inf, which
-    is added to the scores. Its shape is [n, length] for n rows of a prompt, and [n, 1, 1, length]
-    for single rows. It is None if all positions are visible. It is also None for a prompt whose
-    causal attention is computed without a mask, because the prompt begins with these rows
-    (`from_start`) or flash is used.
+    The rows can attend to the first `length` positions of `slots`. `mask` contains 0 or -inf and is
+    added to the scores. Its shape is [n, length] for n rows of a prompt, and [n, 1, 1, length] for
+    single rows. `mask` is None if all positions are visible. It is also None for a prompt whose
+    attention can be computed as causal, which is the case if the rows are the beginning of the
+    prompt (`from_start`) or if flash attention is used.
     """
 
     rows: slice
@@ -121,10 +125,10 @@ class Beginnings:
     """The rows of `sequences` new prompts whose attention is computed together. Each prompt is
     padded to `length` rows.
 
-    A new prompt only attends to its own rows, so nothing is read from the cache. If the lengths
-    differ, `filled` (int64 [sequences * length]) contains the index of the row at each padded
-    place, where the last row of a prompt is repeated. `own` (int64 [n]) contains the place of each
-    row.
+    A new prompt only attends to its own rows, so nothing has to be read from the cache. If the
+    prompts differ in length, `filled` (int64 [sequences * length]) contains the row index for each
+    place of the padded layout. Padding repeats the prompt's last row. `own` (int64 [n]) contains
+    the padded place of each row.
     """
 
     rows: slice
@@ -135,7 +139,7 @@ class Beginnings:
 
     @property
     def prompt(self) -> bool:
-        """Has the same meaning as in `Call`."""
+        """See `Call.prompt`."""
         return True
 
     def mix(self, queries: Tensor, memory: Tensor, shape: CacheShape) -> Tensor:
@@ -158,11 +162,11 @@ class Beginnings:
 
 
 def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a mask for all layers of a forward pass. It is -inf where `hidden` (bool [..., keys])
-    is true, and 0 elsewhere.
+    """Return a mask that can be used by all layers of a forward pass. It is -inf where `hidden`
+    (bool [..., keys]) is true, and 0 elsewhere.
 
-    On a GPU, all strides except for the last one are multiples of `MASK_STRIDE`, so that kernels
-    can read the mask in place.
+    On a GPU, all strides except the last are multiples of `MASK_STRIDE`, so that kernels can read
+    the mask in place.
     """
     keys = hidden.shape[-1]
     if hidden.device.type == "cpu":
@@ -175,7 +179,7 @@ def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def disable_cudnn_attention() -> None:
-    """Disable cuDNN's attention in this process. The docstring of the module explains why."""
+    """Disable cuDNN's attention in this process, for the reason given in the module's docstring."""
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 

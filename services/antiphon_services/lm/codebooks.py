@@ -1,16 +1,16 @@
-"""The residual codes of frames, which the code predictor draws with its tables.
+"""The code predictor, which draws the residual codes of each frame.
 
-This mirrors how Qwen's speech models use `generate` of their code predictor. A sequence starts with
-the last hidden state of the model (after its final norm) and the embedding of the first code. After
-that, it has one position for each code that is drawn. Each group has its own head and its own
-table. The tables have the model's width. If the predictor is narrower, a linear layer projects
-their rows to its width.
+This mirrors how Qwen's speech models call `generate` on their code predictor. A sequence starts
+with the model's last hidden state (after its final norm) and the embedding of the first code. Each
+drawn code then adds one position. Every group has its own head and its own embedding table. The
+tables have the model's width, so if the predictor is narrower, a linear layer projects their rows
+to the predictor's width.
 
-All sessions of a step run in lockstep. Their sequences always have the same length and end with the
-frame, as described in `antiphon_services.lm.lockstep`. The IDs stay on the device until the end.
-Between the first and the last code of a frame, nothing depends on a value that must be read from
-the device. Therefore these operations can be captured as one CUDA graph for each number of rows
-(`antiphon_services.lm.graphs`).
+All sessions of a step run in lockstep: their sequences always have the same length and end together
+with the frame, as described in `antiphon_services.lm.lockstep`. The IDs stay on the device until
+the frame is complete. Between the first and the last code of a frame, nothing depends on a value
+that has to be read from the device. This makes it possible to capture these operations as one CUDA
+graph for each number of rows (`antiphon_services.lm.graphs`).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from antiphon_services.lm.sampler import SamplingRows, choose_each
 
 
 def predictor_sampling(first: Sampling, own: Sampling) -> Sampling:
-    """Return the settings of the code predictor.
+    """Return the code predictor's sampling settings.
 
-    They are equal to `own`, except for the seed, which is the seed of the first codes. If the first
-    codes are greedy, these settings are greedy as well.
+    They are the same as `own`, except that they use the seed of the first codes. They are greedy if
+    the first codes are.
     """
     return replace(
         first,
@@ -49,11 +49,11 @@ def predictor_sampling(first: Sampling, own: Sampling) -> Sampling:
 
 
 class CodePredictor:
-    """Draws the groups 1 to G-1 of up to `sessions` frames at a time.
+    """Draws the codes of groups 1 to G-1, for up to `sessions` frames at a time.
 
-    `module` is Hugging Face's code predictor for conditional generation. `sampling` applies to it
-    unless the first codes are greedy. With `bucketing`, frames are drawn in buckets of at least
-    `LEAST_ROWS` rows. `kernels` is used to fuse operations.
+    `module` is Hugging Face's code predictor for conditional generation. `sampling` is used for all
+    frames whose first code isn't greedy. If `bucketing` is given, frames are drawn in buckets of at
+    least `LEAST_ROWS` rows. If `kernels` is given, operations are fused.
     """
 
     def __init__(
@@ -89,14 +89,15 @@ class CodePredictor:
         settings: SamplingRows,
         numbers: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the codes int64 [n, G], the sums of their embeddings [n, hidden], and `decided`
+        """Return the codes (int64 [n, G]), the sums of their embeddings [n, hidden], and `decided`
         [n].
 
-        `hidden` [n, hidden] contains the last states of the model. `first` int64 [n] contains the
-        first codes, and `embedding` contains their rows. `settings` are the settings of the first
-        codes. They only determine which frames are greedy. `numbers` float64 [n, G] contains the
-        random numbers. The first of them is not used. `decided` is False if the logits left no ID
-        to choose. The results are valid until the next call.
+        `hidden` [n, hidden] contains the model's last states. `first` (int64 [n]) contains the
+        first codes, and `embedding` contains their embeddings. `settings` are the sampling settings
+        of the first codes. They are only used to determine which frames are greedy. `numbers`
+        (float64 [n, G]) contains the random numbers; the first number of each row is ignored.
+        `decided` is False for a frame if its logits left no ID to choose. The results are valid
+        until the next call.
         """
         if self._in_buckets is not None:
             given = hidden, first, embedding, settings.greedy, numbers
@@ -106,24 +107,24 @@ class CodePredictor:
             settings.greedy, any_greedy=settings.any_greedy, all_greedy=settings.all_greedy
         )
         codes, rows, decided = self._draw(hidden, first, embedding, own, numbers)
-        # Reading values is free on a CPU. Values that are not finite propagate to all later
-        # positions.
+        # On a CPU, reading values doesn't cause a wait. Values that are not finite propagate to all
+        # later positions, so if every frame was decided, the whole memory is finite.
         if self._lockstep.reads_ahead and bool(decided.all()):
             self._lockstep.found_finite()
         return codes, rows, decided
 
     def embedded(self, codes: Tensor, embedding: Tensor) -> Tensor:
-        """Return the sums of the embeddings of all codes, as in `frames`.
+        """Return the sum of all code embeddings for each frame, like `frames` does.
 
-        `codes` are frames int64 [n, G], and `embedding` [n, hidden] contains the rows of their
-        first codes.
+        `codes` are frames (int64 [n, G]), and `embedding` [n, hidden] contains the embeddings of
+        their first codes.
         """
         later = [look_up(codes[:, g], table) for g, table in enumerate(self._tables, 1)]
         return torch.stack([embedding, *later], 1).sum(1)
 
     def _bucketed(self, sessions: int, bucketing: Bucketing) -> RowFunction:
         """Return a version of `frames` that runs in buckets and supports any mix of greedy and
-        other rows.
+        sampled rows.
         """
         shape, width = self._lockstep, self._tables[0].shape[1]
         buffers = (
@@ -165,5 +166,5 @@ class CodePredictor:
         return torch.stack(codes, 1), torch.stack(rows, 1).sum(1), decided
 
     def _entering(self, rows: Tensor) -> Tensor:
-        """Project rows from the width of the model to the predictor's width."""
+        """Project rows from the model's width to the predictor's width."""
         return rows if self._project is None else self._project(rows)

@@ -21,16 +21,19 @@ from antiphon_services.lm.rotary import Rotation
 
 
 class Decoder:
-    """A stack of layers with a final norm, for positions below `max_positions`.
+    """A stack of layers with a final norm. It supports positions below `max_positions`.
 
     `model` has the attributes `layers`, `norm` and `rotary_emb`, like Qwen's text models in
-    transformers. If `batch_invariant` is true, the result for each row is bit-identical in every
-    batch, in float32 on a CPU with one thread. To achieve this, single rows are padded to
-    `LEAST_ROWS` rows and more positions are read. If `exact_norms` is true, the norms round in the
-    same way as Hugging Face's. Otherwise they need fewer operations on a CPU. With `bucketing`, up
-    to `most_rows` rows run in buckets where this is possible. `kernels` fuses their operations if
-    it is given. If prompts make a step larger than this, they are computed in a separate forward
-    pass before it.
+    transformers.
+
+    If `batch_invariant` is true, a row's result is bit-identical in every batch, provided that the
+    computation uses float32 on a CPU with one thread. To achieve this, the decoder pads single rows
+    to `LEAST_ROWS` rows and reads more positions than necessary. If `exact_norms` is true, the
+    norms round like Hugging Face's. Otherwise they need fewer operations on a CPU.
+
+    If `bucketing` is given, up to `most_rows` rows run in buckets where this is possible. If
+    `kernels` is given, the operations in the buckets are fused. If prompts would make a step larger
+    than `most_rows`, they are computed in a separate forward pass that comes first.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class Decoder:
         kernels: Kernels | None = None,
     ) -> None:
         weight: Tensor = model.norm.weight
-        # Reading more positions has a cost on a GPU but no benefit.
+        # On a GPU, reading more positions has a cost but no benefit.
         self._invariant = batch_invariant and weight.device.type == "cpu"
         self.least_rows = LEAST_ROWS if batch_invariant else 1
         rules = {"batch_invariant": batch_invariant, "exact_norms": exact_norms}
@@ -66,7 +69,7 @@ class Decoder:
             device=weight.device,
         )
         self.asks_device = any(layer.asks_device for layer in self._layers)
-        # Reading values is free on a CPU.
+        # On a CPU, reading values doesn't cause a wait.
         fit = weight.device.type == "cpu" or not self.asks_device
         self._pieces = self._cut(len(weight), most_rows, bucketing) if bucketing and fit else None
 
@@ -87,23 +90,23 @@ class Decoder:
     ) -> LastRows | None:
         """Return the last row of each span that is marked in `asked`, for use with `append_last`.
 
-        `append_last` only saves time on a CPU, without buckets, and if there are spans with several
-        rows. It cannot return the tapped output of the last layer. In all other cases, the result
-        is None, and `append` must be used instead.
+        Returns None if `append` must be used instead. `append_last` only saves time on a CPU,
+        without buckets, and if at least one span has several rows. It can't be used if the last
+        layer is tapped.
         """
         plain = self.shape.device.type == "cpu" and self._pieces is None and self.least_rows == 1
         saves = any(each.count > 1 for each in spans) and tapped_layer < len(self._layers)
         return LastRows(cache, spans, asked) if plain and saves else None
 
     def order(self, span: Span) -> tuple[int, int]:
-        """Return the sort key of a span, which is the result of `span_order`."""
+        """Return the span's sort key. See `span_order`."""
         return span_order(span, batch_invariant=self._invariant)
 
     def plan(
         self, cache: KVCache, spans: Sequence[Span], beside: Sequence[Numbers] = ()
     ) -> AttentionPlan:
-        """Return the attention plan for these spans. The cache must have enough space for them.
-        `beside` is passed to `AttentionPlan`.
+        """Return the attention plan for these spans. The cache must have enough space for them, and
+        `beside` is passed on to `AttentionPlan`.
         """
         return AttentionPlan(cache, spans, batch_invariant=self._invariant, beside=beside)
 
@@ -116,7 +119,7 @@ class Decoder:
         *,
         tapped_layer: int,
     ) -> tuple[Tensor, Tensor]:
-        """Like `append`, but return only the states of the rows in `last`, in the order of their
+        """Like `append`, but only return the states of the rows in `last`, in the order of their
         spans.
         """
         positions = plan.positions if turned is None else turned
@@ -137,14 +140,14 @@ class Decoder:
         *,
         tapped_layer: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Append rows [n, hidden] to the sequences in the slots. Return their states and the tapped
-        states.
+        """Append rows [n, hidden] to the sequences in the slots, and return their states and the
+        tapped states. The states are valid until the next call.
 
-        `turned` contains the rotary positions if they differ from the positions in the slot. It is
-        int64 [n], or [n, 3] if the axes of a row differ. `tapped_layer` uses the same numbers as
-        Hugging Face's `hidden_states`: 0 is the input, n is the output of layer n, and the last one
-        is the output of the norm. If there are fewer than `least_rows` rows, they are padded. The
-        states are valid until the next call.
+        `turned` contains the rotary positions if they differ from the positions in the slot. Its
+        shape is [n], or [n, 3] if a row has different positions on the three axes (int64).
+        `tapped_layer` is an index into Hugging Face's `hidden_states`: 0 is the input, n is the
+        output of layer n, and the last index is the output of the norm. If there are fewer than
+        `least_rows` rows, they are padded.
         """
         graphs = self._pieces
         if graphs is not None and len(rows) > graphs.most and (parts := plan.split()) is not None:
@@ -152,7 +155,7 @@ class Decoder:
         missing = max(len(rows), self.least_rows) - plan.count
         positions = plan.positions if turned is None else turned
         if missing:
-            # The padding repeats the last row, because equal rows use the same experts.
+            # The padding repeats the last row, because equal rows are routed to the same experts.
             rows = _filled(rows, plan.count + missing)
             positions = _filled(positions, plan.count + missing)
         plain = positions.ndim == 1
@@ -170,8 +173,8 @@ class Decoder:
         turned: Tensor | None,
         tapped_layer: int,
     ) -> tuple[Tensor, Tensor]:
-        """Like `append`, but in two forward passes, so that rows next to a long prompt can still
-        use graphs.
+        """Like `append`, but in two forward passes, so that single rows can still use graphs if the
+        step also contains a long prompt.
         """
         prompts, rest = parts
         made = []
@@ -201,8 +204,8 @@ class Decoder:
         layers: int,
         tapped_layer: int,
     ) -> tuple[Tensor, Tensor]:
-        """Return the output of the first `layers` layers, and of the tapped layer if it is one of
-        them.
+        """Return the output of the first `layers` layers, and also the tapped layer's output if
+        that layer is among them.
         """
         tapped = rows
         for index, layer in enumerate(self._layers[:layers]):

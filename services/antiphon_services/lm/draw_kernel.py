@@ -1,12 +1,13 @@
-"""A draw as a single Triton kernel, instead of the twenty kernels of `lm.sampler.choose_each`.
+"""Drawing IDs with a single Triton kernel, instead of the twenty kernels of
+`lm.sampler.choose_each`.
 
-One program processes one row of logits. It sorts keys that order IDs first by score and then by ID.
-top_k and top_p therefore keep all keys from a certain one onwards. The program then draws one of
-the IDs that are kept, in the order of IDs. Weights and sums are in float64, as in the sampler. Both
-implementations return the same ID, unless a draw falls between sums that differ only in their last
-digit.
+Each program processes one row of logits. It sorts keys that order the IDs by score first and by ID
+second, so the IDs that survive top_k and top_p are always the tail of the sorted keys. The program
+then draws one of the remaining IDs, in the order of IDs. As in the sampler, weights and sums are
+float64. Both implementations return the same ID, unless a random number falls between two sums that
+differ only in their last digit.
 
-If the environment variable `TRITON_INTERPRET` is 1, the kernel runs on a CPU, which is slow.
+If the environment variable `TRITON_INTERPRET` is set to 1, the kernel runs on a CPU, which is slow.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from antiphon_services.lm.sampler import SamplingRows, choose_each
 
-# A program keeps a whole row. The sampler is used for larger vocabularies.
+# A program keeps a whole row. For larger vocabularies, the sampler is used instead.
 MOST_IDS = 8192
 WARPS = 8
 
@@ -60,14 +61,14 @@ def _draw_kernel(
         hidden = tl.load(suppressed + row * suppressed_stride + ids, mask=there, other=0) != 0
         scores = tl.where(hidden, -float("inf"), scores)
     valid = scores == scores
-    # -0.0 must be equal to 0.0.
+    # Make -0.0 equal to 0.0.
     scores = tl.where(there & valid, scores, -float("inf")) + 0.0
     best = tl.max(scores, axis=0)
     likeliest = tl.min(tl.where((scores == best) & there, ids, ROOM), axis=0)
     broken = tl.max(tl.where(there & (valid == 0), 1, 0), axis=0)
     tl.store(highest + row, tl.where(broken > 0, float("nan"), best))
-    # If the best score of a row is not finite, this score is returned to report it, and the ID is
-    # arbitrary.
+    # If a row's best score is not finite, return this score so that the caller can detect it. The
+    # ID is arbitrary.
     usable = (tl.abs(best) < float("inf")) & (broken == 0)
     scores = tl.where(usable, scores, 0.0)
     best = tl.where(usable, best, 0.0)
@@ -75,16 +76,17 @@ def _draw_kernel(
     temperature = tl.load(temperatures + row)
     scores = tl.div_rn(scores, temperature)
     largest = tl.div_rn(best, temperature)
-    # The bits of floats can be compared as integers. Negative floats are in reverse order.
+    # The bits of floats can be compared as integers, except that negative floats are in reverse
+    # order.
     bits = scores.to(tl.int32, bitcast=True)
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     keys = (ordered.to(tl.int64) << 32) | ids.to(tl.int64)
-    # Padding is sorted to the front.
+    # Sort the padding to the front.
     keys = tl.where(there, keys, -(1 << 62) - (1 << 61))
     ascending = tl.sort(keys, dim=0)
     top_k = tl.minimum(tl.load(top_ks + row), size)
     lowest = tl.sum(tl.where(ids == ROOM - top_k, ascending, 0), axis=0)
-    # Ties with the last ID are kept.
+    # Keep all IDs whose score is tied with the last kept ID.
     lowest = (lowest >> 32) << 32
     back = (ascending >> 32).to(tl.int32)
     back = tl.where(back < 0, back ^ 0x7FFFFFFF, back)
@@ -114,8 +116,8 @@ def choose_fused(
     seen: Tensor | None = None,
     suppressed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Like `lm.sampler.choose_each`, but as a single kernel. It supports rows of up to `MOST_IDS`
-    IDs.
+    """Like `lm.sampler.choose_each`, but as a single kernel. The vocabulary must not have more than
+    `MOST_IDS` IDs.
     """
     count, size = logits.shape
     if size > MOST_IDS:

@@ -1,8 +1,8 @@
 """The MLP of a decoder layer, which is either dense or a mixture of experts.
 
-Experts are computed as one grouped product over rows that are sorted by expert. This needs no loop
-and does not read the routing back from the device. If the results must not depend on the batch, a
-CPU computes the experts one after another instead.
+The experts are computed as one grouped product over rows that are sorted by expert. This avoids a
+loop over the experts, and the routing doesn't have to be read back from the device. If results must
+not depend on the batch, the experts are computed one at a time on a CPU instead.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from antiphon.errors import FailedPrecondition
 from antiphon_services.lm.kernels import Kernels
 from antiphon_services.lm.products import Product
 
-# For products with fewer rows, the CPU's library uses a different algorithm, which rounds
-# differently. With at least this many rows, the result for a row is bit-identical in every batch.
-# Therefore every product of a batch-invariant decoder has at least this many rows.
+# For products with fewer rows than this, the CPU's library uses a different algorithm that rounds
+# differently. If every product of a batch-invariant decoder has at least this many rows, the result
+# for a row is bit-identical in every batch.
 LEAST_ROWS = 4
 
 
 SILU_CLASSES = frozenset({"SiLU", "SiLUActivation"})
-"""The classes of torch and of transformers, by name. Importing the class from transformers is
-expensive, as described in `lm.modules`.
+"""The names of these classes in torch and in transformers. Names are compared because importing the
+class from transformers is expensive, as described in `lm.modules`.
 """
 
 
 class Dense:
-    """An MLP with a gate."""
+    """A gated MLP."""
 
     asks_device = False
 
@@ -60,9 +60,9 @@ class Dense:
 class Sparse:
     """A mixture of experts. If the module has a shared expert, it is applied to every row.
 
-    If `by_loop` is true, the results on a CPU do not depend on the batch, provided that there are
-    at least `LEAST_ROWS` rows. If `exact` is true, sums are computed in the same order as Hugging
-    Face's.
+    If `by_loop` is true, results on a CPU don't depend on the batch, provided that there are at
+    least `LEAST_ROWS` rows. If `exact` is true, sums are computed in the same order as in Hugging
+    Face's implementation.
     """
 
     def __init__(self, module: Any, *, by_loop: bool = False, exact: bool = False) -> None:
@@ -76,7 +76,7 @@ class Sparse:
         gates: Tensor = router.weight
         self._shared = Dense(module.shared_expert) if hasattr(module, "shared_expert") else None
         if self._shared is not None:
-            # The router and the gate of the shared expert are computed as one product.
+            # The router and the shared expert's gate are computed as one product.
             gates = torch.cat((router.weight, module.shared_expert_gate.weight))
         self._gates = Product(gates)
         # The IDs of the experts.
@@ -86,12 +86,12 @@ class Sparse:
 
     @property
     def asks_device(self) -> bool:
-        """Whether a call waits for a value from the device. Such a call cannot be captured in a
-        CUDA graph.
+        """Whether a call waits for a value from the device. If so, it can't be captured in a CUDA
+        graph.
 
-        On a GPU, torch's grouped product does not wait if it has a kernel. `_grouped_mm_cuda`
-        supports bfloat16 on these compute capabilities. Otherwise the product loops over the
-        experts, as it does on a CPU.
+        On a GPU, torch's grouped product doesn't wait if there is a kernel for it.
+        `_grouped_mm_cuda` supports bfloat16 on these compute capabilities. In all other cases,
+        torch loops over the experts, as it does on a CPU.
         """
         weight = self._in
         if weight.device.type == "cpu" or weight.dtype != torch.bfloat16:
@@ -146,11 +146,11 @@ class Sparse:
         return highest.softmax(-1, dtype=torch.float32), taken
 
     def _mix(self, rows: Tensor, taken: Tensor, shares: Tensor) -> Tensor:
-        """Return the sums [n, hidden] of the outputs of experts `taken` [n, k], weighted by shares
-        [n, k].
+        """Return the weighted sum [n, hidden] of the outputs of the chosen experts `taken` [n, k].
+        The weights are `shares` [n, k].
 
-        The rows are sorted by expert. The outputs are then moved back, so that the k outputs of
-        each row are adjacent. The sums therefore have a fixed order on a GPU as well.
+        The rows are sorted by expert for the computation. The outputs are then moved back, so that
+        the k outputs of each row are adjacent. This gives the sums a fixed order, even on a GPU.
         """
         by_expert, order = taken.flatten().sort(stable=True)
         owners = order // self._taken
@@ -169,14 +169,14 @@ class Sparse:
         return grouped_mm(self._activate(gate).mul_(up), self._out.transpose(1, 2), offs=ends)
 
     def _loop(self, given: Tensor, by_expert: Tensor) -> Tensor:
-        """Like `_grouped`, but compute one expert after another."""
+        """Like `_grouped`, but compute one expert at a time."""
         made = torch.empty_like(given)
         start = 0
         for index, count in enumerate(by_expert.bincount().tolist()):
             if count == 0:
                 continue
-            # Neighbouring rows serve as padding up to the minimum number of rows. Their outputs are
-            # dropped.
+            # If an expert has fewer rows than the minimum, neighbouring rows serve as padding, and
+            # their outputs are dropped.
             first = min(start, max(len(given) - LEAST_ROWS, 0))
             stop = max(start + count, first + LEAST_ROWS)
             gate, up = linear(given[first:stop], self._in[index]).chunk(2, dim=-1)

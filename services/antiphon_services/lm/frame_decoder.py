@@ -1,5 +1,5 @@
-"""The decoder of an engine that draws codes, with its cache, its slots and the rows of a forward
-pass.
+"""The decoder of an engine that draws codes, together with its cache and slots, and the arrangement
+of rows for a forward pass.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Text = TypeVar("Text")
 
 @dataclass(frozen=True, slots=True)
 class Arranged(Generic[Text]):
-    """The rows of one forward pass, in the order of `plan`. Parts of prompts come first, followed
-    by the rows of `draws`.
+    """The rows of one forward pass, in the order of `plan`. Prompt parts come first, followed by
+    the rows of `draws`.
 
-    `filled` repeats the last draw so that there are at least `LEAST_ROWS` rows, because products
-    over the rows of the draws need the padding as well.
+    `filled` repeats the last draw until there are at least `LEAST_ROWS` rows, because products that
+    only involve the rows of the draws need padding as well.
     """
 
     draws: list[FrameDraw[Text]]
@@ -35,16 +35,17 @@ class Arranged(Generic[Text]):
     plan: AttentionPlan
 
     def rows_of(self, draws: Sequence[FrameDraw[Text]]) -> list[int]:
-        """Return the index of the row of each draw, counted from the end of the parts."""
+        """Return the row index of each draw. Rows are counted from the end of the prompt parts."""
         row_of = {draw.slot: row for row, draw in enumerate(self.draws)}
         return [row_of[draw.slot] for draw in draws]
 
 
 class FrameDecoder:
-    """The part of a `FrameEngine` that computes. Subclasses define the rows and the draws.
+    """The part of a `FrameEngine` that does the computation. Subclasses define the rows and the
+    draws.
 
-    Raises `InvalidArgument` if the memory is not sufficient for `slots` segments of `context_limit`
-    positions.
+    Raises `InvalidArgument` if there isn't enough memory for `slots` segments with `context_limit`
+    positions each.
     """
 
     def __init__(self, decoder: Decoder, slots: int, context_limit: int) -> None:
@@ -54,11 +55,11 @@ class FrameDecoder:
         self.kept = KeptParts()
 
     def take_slot(self, session: str, *, returns: bool) -> int:
-        """Return a slot for a new segment of a session. If possible, it is the slot of the previous
-        segment of this session.
+        """Return a slot for a session's new segment. If possible, this is the slot that the
+        session's previous segment used.
 
-        `returns` means that another segment is expected later. Raises `ResourceExhausted` if no
-        slot is free.
+        Set `returns` if the session is expected to have another segment later. Raises
+        `ResourceExhausted` if no slot is free.
         """
         slot = self.kept.choose(session, self._slots.free_slots)
         if slot is None:
@@ -68,8 +69,8 @@ class FrameDecoder:
         return slot
 
     def give_slot_back(self, slot: int, doubtful: range) -> None:
-        """Free the slot of a segment that has ended. The positions in `doubtful` may contain values
-        that are not finite.
+        """Free the slot of a segment that has ended. `doubtful` is the range of positions that may
+        contain values that are not finite.
         """
         if doubtful:
             self.cache.clear(slot, doubtful.start, doubtful.stop)
@@ -81,7 +82,7 @@ class FrameDecoder:
         parts: Sequence[PromptPart[Any] | KnownPart[Any]],
         draws: Sequence[FrameDraw[Text]],
     ) -> Arranged[Text]:
-        """Arrange all parts and draws in one forward pass."""
+        """Arrange all prompt parts and draws in one forward pass."""
         ordered = sorted(draws, key=lambda draw: self._decoder.order(draw.span))
         spans = [*(each.span for each in parts), *(each.span for each in ordered)]
         plan = self._decoder.plan(self.cache, spans)

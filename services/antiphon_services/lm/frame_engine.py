@@ -56,24 +56,24 @@ Segment = TypeVar("Segment", bound=FrameSegment[Any])
 
 
 class FrameModel(Protocol):
-    """The part of an engine that computes. It has a slot for each running segment."""
+    """The part of an engine that does the computation. It has one slot for each running segment."""
 
     @property
     def code_sizes(self) -> Sequence[int]:
-        """The upper limits of the codes that can be drawn for each group."""
+        """The upper limits of the codes that can be drawn, one for each group."""
 
     kept: KeptParts
 
     def take_slot(self, session: str, *, returns: bool) -> int:
-        """Return a slot for a new segment of a session. `returns` means that another segment is
-        expected later.
+        """Return a slot for a session's new segment. Set `returns` if another segment is expected
+        later.
 
         Raises `ResourceExhausted` if no slot is free.
         """
 
     def give_slot_back(self, slot: int, doubtful: range) -> None:
-        """Free the slot of a segment that has ended. The positions in `doubtful` may contain values
-        that are not finite.
+        """Free the slot of a segment that has ended. `doubtful` is the range of positions that may
+        contain values that are not finite.
         """
 
 
@@ -81,9 +81,9 @@ class FrameEngine(ABC, Generic[Segment]):
     """Implements `antiphon.runtime.engine.Engine` for the stage `role`, whose output edge is
     `edge`.
 
-    `context_limit` is the maximum number of positions. `prefill_rows` is the maximum number of
-    prompt rows per step. It must be at least the size of one part of a prompt. With `launch_ahead`,
-    a step is launched before the draws of the previous step are read.
+    `context_limit` is the maximum number of positions in a segment. `prefill_rows` is the maximum
+    number of prompt rows per step, and must be at least the size of one prompt part. If
+    `launch_ahead` is true, a step is launched before the draws of the previous step are read.
     """
 
     role: str
@@ -106,7 +106,7 @@ class FrameEngine(ABC, Generic[Segment]):
 
     @property
     def segments(self) -> Mapping[SegmentKey, Segment]:
-        """All segments of the engine by key."""
+        """All segments of the engine, by key."""
         return self._segments
 
     @abstractmethod
@@ -116,30 +116,32 @@ class FrameEngine(ABC, Generic[Segment]):
         """
 
     def wait_for_input(self, segments: Sequence[Segment]) -> None:
-        """Wait for something that the engine prepares, if none of these segments can continue
-        without it.
+        """Block until the engine has finished preparing something, if none of these segments can
+        continue without it.
 
-        This is called if no step is pending. The default implementation returns immediately.
+        This is only called if no step is pending. The default implementation returns immediately.
         """
 
     @abstractmethod
     def launch(self, segments: Sequence[Segment], events: list[EngineEvent]) -> PendingStep | None:
-        """Start a step for the segments that can continue. Return None if the step has no draws.
+        """Start a step for the segments that can continue. Return None if nothing is drawn in this
+        step.
 
-        Events that do not depend on the draws are added to `events`.
+        Events that don't depend on the draws are added to `events`.
         """
 
     @abstractmethod
     def take_drawn(self, segment: Segment, drawn: Any) -> Sequence[EngineEvent]:
-        """Return the events for the next draw of the segment. Draws are passed in order. The
-        segment may end with this draw.
+        """Return the events for the segment's next draw. Draws are passed in order. The segment may
+        end with this draw.
         """
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Prefill a part or make a draw for every segment that can continue and is not in `held`.
+        """Prefill one prompt part or make one draw for every segment that can continue and is not
+        in `held`.
 
-        With `launch_ahead`, the draws that this call launches are returned by a later call.
+        With `launch_ahead`, the draws launched by this call are returned by a later call.
         """
         free = self.going(held)
         if self._pending is None:
@@ -147,7 +149,7 @@ class FrameEngine(ABC, Generic[Segment]):
         events = self._end_silent(free)
         events += self._hand_on(free)
         pending, self._pending = self._pending, None
-        # Launching takes time. If a step is already complete, it is read first.
+        # Launching takes time, so if a step is already complete, read it first.
         if pending is None or not pending.ready:
             self._pending = self.launch([each for each in free if not each.ended], events)
         if not self._launch_ahead:
@@ -158,8 +160,8 @@ class FrameEngine(ABC, Generic[Segment]):
         return events
 
     def _end_silent(self, segments: Sequence[Segment]) -> list[EngineEvent]:
-        """End the segments whose prompt is silent, and return their last events. Input only arrives
-        between steps.
+        """End the segments whose prompt is silent, and return their last events. This is safe
+        because input only arrives between steps.
         """
         events: list[EngineEvent] = []
         for segment in segments:
@@ -183,8 +185,8 @@ class FrameEngine(ABC, Generic[Segment]):
         return [Failed(segment.key, Internal(reason))]
 
     def take_frame(self, segment: Segment, drawn: Drawn, stop_code: int) -> Sequence[EngineEvent]:
-        """Implement `take_drawn` for draws that are frames. `stop_code` and the last allowed draw
-        are not frames.
+        """Implement `take_drawn` for draws that are frames. The stop code is not a frame, and
+        neither is the last allowed draw.
         """
         step = segment.frames
         if not drawn.decided:
@@ -200,8 +202,8 @@ class FrameEngine(ABC, Generic[Segment]):
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Register a segment.
 
-        Raises `InvalidArgument` if `new_segment` rejects the settings, if another output is
-        requested, or if the history contains frames that cannot be drawn.
+        Raises `InvalidArgument` if `new_segment` rejects the settings, if an output other than the
+        engine's edge is requested, or if the history contains frames that this model can't draw.
         """
         if settings.outputs != {self.edge}:
             raise InvalidArgument(
@@ -211,12 +213,13 @@ class FrameEngine(ABC, Generic[Segment]):
         known = known_frames(settings.history, self._frame_model.code_sizes)
         segment = self._segments[key] = self.new_segment(key, settings)
         segment.known = known
-        # Most sessions have only one segment, so no other segment is expected after the first one.
+        # Most sessions have only one segment, so don't expect another one after the first.
         segment.returns = key.segment > 0 or settings.live
 
     @torch.inference_mode()
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Pass the chunk to the segment's prompt. The first chunk takes a slot.
+        """Pass the chunk to the segment's prompt. The segment is assigned a slot when its first
+        chunk arrives.
 
         Raises `InvalidArgument` if the input exceeds the limit, and `ResourceExhausted` if no slot
         is free.
@@ -234,8 +237,8 @@ class FrameEngine(ABC, Generic[Segment]):
             segment.slot = self._frame_model.take_slot(key.session_id, returns=segment.returns)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """Return the edge whose input the segment needs to continue, or None if it needs no
-        input.
+        """Return the edge from which the segment needs input to continue, or None if it doesn't
+        need any.
         """
         return self._segments[key].awaited_edge
 
@@ -257,7 +260,7 @@ class FrameEngine(ABC, Generic[Segment]):
     def take_known(
         self, segments: Collection[Segment], parts: Sequence[PromptPart[Any]]
     ) -> list[KnownPart[Any]]:
-        """Return the next rows of known frames. `parts` and these rows together do not exceed the
+        """Return the next rows of known frames. Together with `parts`, they don't exceed the row
         budget.
         """
         budget = self.left_of_budget(parts)
@@ -273,20 +276,21 @@ class FrameEngine(ABC, Generic[Segment]):
         return self._prefill_rows - sum(part.stop - part.start for part in parts)
 
     def tell_known(self, parts: Sequence[KnownPart[Any]]) -> list[EngineEvent]:
-        """Return events for the frames whose rows were prefilled, as if the frames had been drawn.
+        """Return the events for the frames whose rows were prefilled, as if these frames had been
+        drawn.
 
-        Their tensor has the name of the edge.
+        The name of their tensor is the name of the edge.
         """
         return [Emitted(each.key, self.edge, each.step, {self.edge: each.frames}) for each in parts]
 
     def take_parts(self, segments: Collection[Segment]) -> list[PromptPart[Any]]:
-        """Return the next parts of prompts to compute. All of them will be computed."""
+        """Return the next prompt parts. The caller must compute all of them."""
         kept = self._frame_model.kept
         for segment in segments:
             segment.pass_kept(kept)
         parts = next_parts(segments, self._prefill_rows)
         for part in parts:
-            # The last part is followed by draws and has no name.
+            # The last part is followed by draws, so it has no name.
             kept.put(part.slot, part.start, part.stop, part.prompt.part_name(part.start, part.stop))
         return parts
 
@@ -300,7 +304,7 @@ class FrameEngine(ABC, Generic[Segment]):
 
 
 def _cost(segment: FrameSegment[Any], reason: FinishReason) -> Completed:
-    """Return the counts of a segment."""
+    """Return the segment's counts."""
     rows = segment.prompt.prompt_rows or 0
     return Completed(
         segment.key, reason, rows, segment.frames, input_cached_positions=segment.reused
@@ -308,14 +312,15 @@ def _cost(segment: FrameSegment[Any], reason: FinishReason) -> Completed:
 
 
 def next_parts(segments: Collection[FrameSegment[Prompt]], budget: int) -> list[PromptPart[Prompt]]:
-    """Return the next parts of prompts that are within the budget of rows. The shortest-served
-    prompts come first.
+    """Return the next prompt parts that fit into the row budget. Prompts with the fewest prefilled
+    rows come first.
 
-    Therefore a short prompt does not wait for a long one that arrived earlier. A long prompt still
-    continues, because the prompts before it are soon finished. A step that draws the first frame of
-    a segment contains no prompt parts. Playback cannot start before this frame, while later frames
-    are generated ahead of playback. Each segment has one such step, so each new segment delays
-    prompts by one step.
+    A short prompt therefore doesn't have to wait for a long one that arrived earlier. The long
+    prompt isn't starved, because the prompts that are ahead of it finish soon.
+
+    A step that draws a segment's first frame contains no prompt parts. Playback can't start before
+    this frame is available, whereas later frames are generated ahead of playback. There is only one
+    such step per segment, so each new segment delays prompts by a single step.
     """
     parts: list[PromptPart[Prompt]] = []
     if any(segment.can_draw and not segment.launched for segment in segments):
