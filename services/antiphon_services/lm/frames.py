@@ -1,12 +1,12 @@
-"""The segments of an engine that draws codes after a prompt of rows.
+"""Segments for engines that draw codes after a prompt of rows.
 
-The prompt of a segment is prefilled in parts. A forward pass may contain parts and draws of several
-segments. After the prompt, each step consists of one row and one draw. The last row of the prompt
-is the row of the first draw. An engine defines the content of a row and what is done with a draw.
+A segment's prompt is prefilled in parts, and a forward pass may contain parts and draws of several
+segments. After the prompt, each step consists of one row and one draw. The prompt's last row
+belongs to the first draw. The engine defines what a row contains and what happens with a draw.
 
-A part waits until all of its rows can be computed. Its end depends only on the rows before it.
-Therefore the division of a prompt into parts depends only on the prompt, and not on arrival times
-or other sessions. Its keys and values are bit-identical for the same reason. Prompts that have a
+A part waits until all of its rows can be computed. Where it ends depends only on the rows before
+it, so the division into parts depends on the prompt alone, and not on arrival times or on other
+sessions. For the same reason, its keys and values are bit-identical every time. Prompts with a
 common prefix are divided in the same way within this prefix. If a slot still contains parts of the
 session's previous prompt, these parts are not computed again (`antiphon_services.lm.kept_parts`).
 """
@@ -31,51 +31,50 @@ from antiphon_services.lm.known_frames import Frames, KnownPart, check_count, no
 PART_ROWS = 128
 """The maximum number of rows in a part."""
 LEAST_PART_ROWS = 32
-"""The minimum length of a part that ends at a cut of the prompt. Each part needs separate calls, so
-parts should not be shorter.
+"""The minimum length of a part that ends at a cut of the prompt. Shorter parts aren't worthwhile,
+because each part needs its own calls.
 """
 
 
 class FramePrompt(Protocol):
-    """The prompt of a segment and the text that has been received so far.
+    """A segment's prompt and the text that has been received so far.
 
     The prompt may grow until its length is known.
     """
 
     @property
     def prompt_rows(self) -> int | None:
-        """The length of the prompt including the row of the first draw, or None until it is
-        known.
+        """The length of the prompt, including the row for the first draw. It is None until the
+        length is known.
         """
 
     @property
     def ready_rows(self) -> int:
-        """The number of these rows, counted from the start, that can already be computed."""
+        """The number of rows, counted from the start of the prompt, that can already be computed."""
 
     @property
     def silent(self) -> bool:
-        """Whether the text to be spoken is known to be empty."""
+        """Whether it is already known that there is no text to speak."""
 
     def accept(self, chunk: InputChunk) -> None:
-        """Add a chunk. Raises `AntiphonError` if it is invalid."""
+        """Add a chunk of input. Raises `AntiphonError` if the chunk is invalid."""
 
     @property
     def cuts(self) -> npt.NDArray[np.intp]:
-        """The positions where pieces of the prompt, such as turns, end. They are in ascending
-        order, and a part may end there.
+        """The positions at which pieces of the prompt, such as turns, end. A part may end at any of
+        these positions. They are in ascending order.
 
-        Cuts are known when the rows before them are ready, and they do not change.
+        A cut is known once the rows before it are ready, and it never changes afterwards.
         """
 
     def part_name(self, start: int, stop: int) -> bytes | None:
-        """Return a name for rows that are ready, or None if no later prompt will have the same rows
-        there.
+        """Return a name for a range of rows that are ready. Equal rows have equal names.
 
-        Equal rows have equal names.
+        Returns None if no later prompt will have the same rows at this position.
         """
 
     def pass_part(self, start: int, stop: int) -> None:
-        """Skip rows that are ready because the slot already contains them."""
+        """Skip a range of rows that are ready, because the slot already contains them."""
 
 
 Prompt = TypeVar("Prompt", bound=FramePrompt)
@@ -84,7 +83,7 @@ Text = TypeVar("Text")
 
 @dataclass(frozen=True, slots=True)
 class PromptPart(Generic[Prompt]):
-    """The rows from `start` to `stop` of the prompt of the segment in `slot`. All of them are
+    """The rows from `start` to `stop` of a prompt, for the segment in `slot`. All of these rows are
     ready.
     """
 
@@ -96,14 +95,14 @@ class PromptPart(Generic[Prompt]):
 
     @property
     def span(self) -> Span:
-        """The span of the rows in the slot."""
+        """The span of these rows in the slot."""
         return Span(self.slot, self.start, self.stop - self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class FrameDraw(Generic[Text]):
-    """Draw number `step` of the segment in `slot`. It follows a row at `position` that contains
-    `text`.
+    """Draw number `step` of the segment in `slot`. The draw follows a row at `position` that
+    contains `text`.
     """
 
     slot: int
@@ -114,7 +113,7 @@ class FrameDraw(Generic[Text]):
 
     @property
     def span(self) -> Span:
-        """The span of the row in the slot."""
+        """The span of this row in the slot."""
         return Span(self.slot, self.position)
 
 
@@ -123,11 +122,13 @@ class FrameSegment(ABC, Generic[Prompt]):
     """The state of one segment.
 
     `slot` is None until the first chunk arrives. `prefilled` is the number of prompt rows in the
-    slot. The first `reused` of them were already there. `launched` is the number of draws that were
-    requested from the device, and `frames` is the number of draws that were sent. The first draws
-    are not made because their frames are `known`. After `shown` draws, finite logits have proved
-    that everything in the slot up to that point is finite. `returns` means that the session is
-    expected to have another segment. `waiting` is a draw that has been read but not sent.
+    slot. The first `reused` of these were left by an earlier segment. `launched` is the number of
+    draws that the device has been asked to make, and `frames` is the number of draws that have been
+    sent. The `known` frames at the start are sent without being drawn.
+
+    After `shown` draws, finite logits have proved that everything in the slot up to that point is
+    finite. `returns` is true if the session is expected to have another segment. `waiting` is a
+    draw that has been read but not sent.
     """
 
     key: SegmentKey
@@ -147,22 +148,22 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @abstractmethod
     def has_row(self, step: int) -> bool:
-        """Return whether all input for the row of draw number `step` has been received."""
+        """Return whether all input for the row of draw `step` has been received."""
 
     @abstractmethod
     def take_text(self, step: int) -> Any:
-        """Return the text in this row. It is called once for each row, in order, after the text has
-        been received.
+        """Return the text for the row of draw `step`. This is called exactly once for each row, in
+        order, and only after the text has been received.
         """
 
     @property
     @abstractmethod
     def missing_edge(self) -> str:
-        """The edge from which the next row or part of the prompt needs input."""
+        """The edge that must deliver input before the next row or prompt part can be computed."""
 
     @property
     def in_flight(self) -> bool:
-        """Whether a draw has been launched but not sent."""
+        """Whether a draw has been launched but not yet sent."""
         return self.launched > self.handed_on
 
     @property
@@ -172,13 +173,13 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def doubtful(self) -> range:
-        """The positions of the slot that may contain values that are not finite."""
+        """The slot positions that may contain values that are not finite."""
         first = self.prefilled + self.shown if self.shown else self.reused
         return range(first, self.prefilled + self.launched)
 
     @property
     def prompt_complete(self) -> bool:
-        """Whether the next row is the row of a draw."""
+        """Whether the prompt has been prefilled, so that the next row belongs to a draw."""
         total = self.prompt.prompt_rows
         return total is not None and self.prefilled == total - 1
 
@@ -190,7 +191,7 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def awaited_edge(self) -> str | None:
-        """The edge whose input the segment needs to continue. It is None while a draw is in
+        """The edge from which the segment needs input to continue. It is None while a draw is in
         flight.
         """
         if self.ended or self.in_flight or self.prompt.silent:
@@ -200,8 +201,8 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def _has_next(self) -> bool:
-        """Whether the next row after the prompt has been received, or all rows of the next known
-        part.
+        """Whether all input has been received for the next row after the prompt. If known frames
+        remain, this applies to all rows of their next part.
         """
         if self.frames < len(self.known):
             return self.next_known_end is not None
@@ -209,8 +210,8 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def next_part_end(self) -> int | None:
-        """The end of the part that starts at `prefilled`. It is None if the part is not ready or
-        does not exist.
+        """The end of the part that starts at `prefilled`, or None if the part is not ready or
+        doesn't exist.
         """
         total, start = self.prompt.prompt_rows, self.prefilled
         if start + 1 == total:
@@ -222,8 +223,8 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def next_known_end(self) -> int | None:
-        """The end of the next part of the known frames. It is None if one of its rows is missing or
-        there is no such part.
+        """The end of the next part of the known frames, or None if input for one of its rows is
+        missing or no known frames are left.
         """
         if not self.prompt_complete or self.frames >= len(self.known):
             return None
@@ -231,13 +232,13 @@ class FrameSegment(ABC, Generic[Prompt]):
         return stop if self.has_row(self.launched + stop - self.frames - 1) else None
 
     def take_known(self, stop: int) -> KnownPart[Prompt]:
-        """Return the part of the known frames up to `stop`, and count it as prefilled."""
+        """Return the known frames up to `stop` as a part, and count them as sent."""
         part = self.known_part(stop)
         self.launched, self.frames = self.launched + len(part.frames), stop
         return part
 
     def known_part(self, stop: int) -> KnownPart[Prompt]:
-        """Return the part of the known frames up to `stop`."""
+        """Return the known frames up to `stop` as a part."""
         assert self.slot is not None
         start, step = self.frames, self.launched
         return KnownPart(
@@ -253,27 +254,28 @@ class FrameSegment(ABC, Generic[Prompt]):
         )
 
     def _part_end(self, start: int) -> int:
-        """Return the end of the part that starts at `start` without regard to the end of the
-        prompt.
-        """
+        """Return the end of the part that starts at `start`, ignoring the end of the prompt."""
         cuts, stop = self.prompt.cuts, start + PART_ROWS
         at = int(np.searchsorted(cuts, start + self.least_part_rows(start)))
         return min(stop, int(cuts[at])) if at < len(cuts) else stop
 
     def least_part_rows(self, start: int) -> int:
-        """Return the minimum length of a part that ends at a cut of the prompt."""
+        """Return the minimum length of a part that starts at `start` and ends at a cut of the
+        prompt.
+        """
         return LEAST_PART_ROWS
 
     def launch(self, text: Text) -> FrameDraw[Text]:
-        """Count the next draw as launched and return it. `text` is the text in its row."""
+        """Count the next draw as launched, and return it. `text` is the text for its row."""
         assert self.slot is not None
         step, self.launched = self.launched, self.launched + 1
         return FrameDraw(self.slot, self.prefilled + step, text, self.sampling, step)
 
     def change(self, row: int) -> None:
-        """Prefill the prompt again from `row` onwards, because its rows were replaced.
+        """Prefill the prompt again, starting with the part that contains `row`, because this row
+        and the following ones were replaced.
 
-        Raises `DataLoss` if a draw depends on these rows.
+        Raises `DataLoss` if a draw has already been launched, because it depends on these rows.
         """
         if self.launched:
             raise DataLoss(f"row {row} of the prompt came again after the first draw")
@@ -284,7 +286,7 @@ class FrameSegment(ABC, Generic[Prompt]):
         self.reused = min(self.reused, self.prefilled)
 
     def pass_kept(self, kept: KeptParts) -> None:
-        """Skip the parts of the prompt that the slot already contains."""
+        """Skip the prompt parts that the slot already contains."""
         while self.slot is not None and kept.holds(self.slot, self.prefilled):
             start, stop = self.prefilled, self.next_part_end
             if stop is None:
@@ -297,9 +299,10 @@ class FrameSegment(ABC, Generic[Prompt]):
             self.prefilled = self.reused = stop
 
     def bound(self, context_limit: int) -> None:
-        """Limit the number of draws so that they fit into the context. The prompt must be known.
+        """Limit the number of draws so that the segment fits into the context. The prompt must be
+        known.
 
-        Raises `InvalidArgument` if there are known frames beyond the limit.
+        Raises `InvalidArgument` if the history contains more known frames than this limit allows.
         """
         room = context_limit - (self.prompt.prompt_rows or 0) + 1
         if self.sampling.max_tokens > room:
@@ -309,5 +312,7 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def most_frames(self) -> int:
-        """The maximum number of frames in the segment. The last allowed draw is not a frame."""
+        """The maximum number of frames in the segment. It is one less than the limit on draws,
+        because the last draw doesn't produce a frame.
+        """
         return self.sampling.max_tokens - 1

@@ -1,9 +1,9 @@
-"""The stack of the code predictor (`lm.lockstep`) with fused kernels, for use in CUDA graphs.
+"""The code predictor's stack (`lm.lockstep`) with fused kernels, for use in CUDA graphs.
 
-A layer needs nine kernels per position: four products, attention, and the kernels of
-`antiphon_services.lm.kernels` between them. Within a layer, the cache is ordered by position,
-sequence and head. Queries, keys and values are adjacent, so that one kernel can normalize and
-rotate them while it copies them from the product.
+A layer needs nine kernels per position: four products, attention, and the kernels from
+`antiphon_services.lm.kernels` between them. Within a layer, the cache is ordered by position, then
+by sequence, then by head. Queries, keys and values are adjacent, so a single kernel can normalize
+and rotate them while it copies them from the product.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ class FusedLockstep:
         self._cache = torch.zeros(size, dtype=self.dtype, device=self.device)
 
     def begin(self, first: Tensor, second: Tensor) -> Tensor:
-        """Start n sequences with two positions each. Return the states of the second position, as a
-        tensor of shape [n, width].
+        """Start n sequences with two positions each, and return the states of the second position
+        [n, width].
         """
         return self._through(torch.cat((first, second)), 0, len(first))[len(first) :]
 
     def go_on(self, position: int, given: Tensor) -> Tensor:
-        """Append `given`, a tensor of shape [n, width], as the next position of all sequences.
-        Return the states of this position.
+        """Append `given` [n, width] as the next position of all sequences, and return the states of
+        this position.
         """
         return self._through(given, position, len(given))
 
     def found_finite(self) -> None:
-        """Do nothing, because no position is read before it is written."""
+        """Do nothing, because no position is read before it has been written."""
 
     def _through(self, rows: Tensor, start: int, count: int) -> Tensor:
         """Return the normalized states of `rows`, which belong to `count` sequences and begin at
         position `start`.
 
-        Rows are ordered by position first and by sequence second.
+        The rows are ordered by position, and by sequence within each position.
         """
         stop = start + len(rows) // count
         normed = self._layers[0].norm(rows)
@@ -71,7 +71,7 @@ class FusedLockstep:
 
 
 class _FusedStep:
-    """A single layer with Hugging Face's weights."""
+    """A single layer that uses Hugging Face's weights."""
 
     def __init__(self, module: Any, kernels: Kernels, rotation: Rotation) -> None:
         attention, mlp = module.self_attn, module.mlp
@@ -101,8 +101,8 @@ class _FusedStep:
         return weight * torch.nn.functional.rms_norm(rows, rows.shape[-1:], eps=epsilon)
 
     def attend(self, normed: Tensor, cache: Tensor, start: int, stop: int, count: int) -> Tensor:
-        """Return the attention output of the positions from `start` to `stop`, with shape [n, heads
-        * head_dim].
+        """Return the attention output [n, heads * head_dim] for the positions from `start` to
+        `stop`.
         """
         made = self._in(normed).view(stop - start, count, self.heads, self.head_dim)
         new = cache[start:stop, :count]
@@ -120,14 +120,14 @@ class _FusedStep:
         return torch.cat((alone, mixed))
 
     def leave(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows plus the output of attention, and the output of the MLP, which must be
-        added to them.
+        """Return the rows plus the attention output, and separately the MLP's output, which the
+        caller must add to them.
         """
         rows, normed = self._kernels.add_norm(rows, self._out(mixed), *self._second_norm)
         return rows, self._down(self._kernels.gate(self._up(normed)))
 
     def _mix(self, seen: Tensor, last: Tensor) -> Tensor:
-        """Return the attention output of the last position of each sequence."""
+        """Return the attention output for the last position of each sequence."""
         count, first_key = len(last), self._queries
         asked = last[:, :first_key].view(count, self._key_heads, -1, self.head_dim)
         by_head = seen.permute(1, 2, 0, 3)

@@ -1,17 +1,18 @@
-"""Runs a function of rows with a few fixed sizes, so that a GPU can replay it as a CUDA graph.
+"""Runs a function of rows with a small set of fixed sizes, so that a GPU can replay it as a CUDA
+graph.
 
-A CUDA graph repeats kernels with the same addresses and shapes. Therefore inputs are copied into
-fixed buffers, rows are padded to the next bucket, and outputs are always at the same place. The
-function must not read a value from the device, branch on such a value, derive a shape from it, or
-copy from the host.
+A CUDA graph repeats the same kernels with the same addresses and shapes. For this reason, inputs
+are copied into fixed buffers, rows are padded to the next bucket, and outputs always have the same
+address. The function must not read a value from the device, branch on such a value, derive a shape
+from it, or copy data from the host.
 
-Padding rows contain values of earlier calls, or zeros. Each row of the output must therefore depend
-only on the corresponding row of the input. The memory that the function uses must have a row for
-each row of the largest bucket.
+Padding rows contain zeros or values from earlier calls, so each output row must depend only on the
+corresponding input row. If the function uses other memory, it must have a row for each row of the
+largest bucket.
 
-The graphs of a `GraphPool` share the memory for intermediate values. They must be replayed in the
-order in which they were captured. An output is valid until one of the graphs is replayed in the
-next round. Copy it if it is needed for longer.
+The graphs in a `GraphPool` share the memory for intermediate values, and must be replayed in the
+order in which they were captured. An output is only valid until one of the graphs is replayed in
+the next round. If you need it for longer, make a copy.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from torch import Tensor
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 
-# Maps tensors that have n rows to tensors that have n rows.
+# A function that maps tensors with n rows to tensors with n rows.
 RowFunction = Callable[..., tuple[Tensor, ...]]
 
-# Makes a function run in buckets. The arguments are the function, buffers of full size that contain
-# valid inputs, and the minimum number of rows.
+# Makes a function run in buckets. The arguments are the function, full-size buffers with valid
+# inputs, and the minimum number of rows.
 Bucketing = Callable[[RowFunction, Sequence[Tensor], int], RowFunction]
 
-# During their first runs, libraries select kernels and allocate workspaces, which is not allowed in
-# a graph.
+# Libraries select kernels and allocate workspaces during their first runs, which isn't allowed
+# while a graph is captured.
 RUNS_BEFORE_CAPTURE = 3
 
 
 def bucket_sizes(least: int, most: int) -> tuple[int, ...]:
-    """Return the bucket sizes in ascending order: all products of `least` and a power of two that
-    are below `most`, followed by `most`.
+    """Return the bucket sizes in ascending order. These are `least` times each power of two, as
+    long as the product is below `most`, followed by `most` itself.
     """
     sizes = []
     while least < most:
@@ -50,11 +51,11 @@ def bucket_sizes(least: int, most: int) -> tuple[int, ...]:
 
 
 class Eager:
-    """Calls the function with padded buffers, in the same way as graphs do, on a device that does
-    not support graphs.
+    """Calls the function with padded buffers, like graphs do, but on a device that doesn't support
+    graphs.
 
-    `buffers` [most, ...] become the inputs of the function. A call accepts up to `most` rows and
-    returns as many rows as it was given.
+    The function's inputs are `buffers`, each of shape [most, ...]. A call accepts up to `most` rows
+    and returns as many rows as it received.
     """
 
     def __init__(self, function: RowFunction, buffers: Sequence[Tensor], least: int) -> None:
@@ -62,9 +63,7 @@ class Eager:
         self.sizes = bucket_sizes(least, len(buffers[0]))
 
     def __call__(self, *rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the results of the function for `rows`. Each of them has the shape [n, ...] of its
-        buffer.
-        """
+        """Return the function's results for `rows`. Each result has n rows."""
         count = len(rows[0])
         for buffer, given in zip(self._buffers, rows, strict=True):
             buffer[:count].copy_(given)
@@ -76,9 +75,7 @@ class Eager:
 
 
 class GraphPool:
-    """The graphs of one device, with their shared memory and the stream on which they are
-    captured.
-    """
+    """A device's graphs, with the memory that they share and the stream on which they are captured."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -87,16 +84,16 @@ class GraphPool:
             self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, function: RowFunction, buffers: Sequence[Tensor], least: int) -> RowFunction:
-        """Implements `Bucketing`. All buckets have been captured when this returns."""
+        """Implements `Bucketing`. All buckets have been captured when this method returns."""
         return CudaGraphs(function, buffers, least, self)
 
     @torch.inference_mode()
     def capture(
         self, function: Callable[[], tuple[Tensor, ...]]
     ) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
-        """Return a graph of the call and its output tensors.
+        """Capture a call of the function, and return the graph and its output tensors.
 
-        Raises `FailedPrecondition` if the call does something that is not allowed in a graph.
+        Raises `FailedPrecondition` if the call does something that isn't allowed in a graph.
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device):
@@ -119,21 +116,21 @@ class GraphPool:
                 raise FailedPrecondition(
                     f"torch.graphs: capturing on {self._device} failed; set it to false: {error}"
                 ) from error
-            # The first replay is slower because it uploads the graph.
+            # The first replay is slower because it uploads the graph, so do it now.
             graph.replay()
         return graph, outputs
 
 
 class CudaGraphs(Eager):
-    """One CUDA graph for each bucket. They are captured during construction."""
+    """One CUDA graph for each bucket. All graphs are captured during construction."""
 
     def __init__(
         self, function: RowFunction, buffers: Sequence[Tensor], least: int, pool: GraphPool
     ) -> None:
         super().__init__(function, buffers, least)
         self._graphs = {}
-        # The largest bucket comes first, because the intermediate values of all others fit into its
-        # memory.
+        # Capture the largest bucket first, so that the smaller ones fit into its memory for
+        # intermediate values.
         for size in reversed(self.sizes):
             self._graphs[size] = pool.capture(partial(super()._run, size))
 
@@ -144,8 +141,8 @@ class CudaGraphs(Eager):
 
 
 def graphs_of(config: StageConfig) -> Bucketing | None:
-    """Return CUDA graphs if they are available and configured. Fused kernels use buckets on a CPU
-    as well.
+    """Return the bucketing for a stage, or None if none is configured. A GPU uses CUDA graphs. On a
+    CPU, buckets are only used with fused kernels.
     """
     device = torch.device(config.device)
     if device.type == "cuda":

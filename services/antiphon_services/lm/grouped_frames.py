@@ -1,6 +1,6 @@
-"""The decoder of an engine whose frames consist of several codes, with the state of each slot.
+"""The decoder of an engine whose frames consist of several codes, including the state of each slot.
 
-The first code is drawn from a separate head, and all others are drawn by a code predictor.
+A frame's first code is drawn by a separate head, and its other codes are drawn by a code predictor.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
     """A decoder for frames that consist of several codes.
 
     `module` has the attributes `model`, `codec_head` and `code_predictor`. `predictor` contains the
-    sampling settings of the code predictor, which apply unless the first codes are greedy.
-    `bucketing` runs parts of the computation as graphs, and `kernels` fuses operations. Raises the
-    same errors as `FrameDecoder`.
+    code predictor's sampling settings, which are ignored if the first codes are greedy. If
+    `bucketing` is given, parts of the computation run as graphs, and if `kernels` is given, their
+    operations are fused. Raises the same errors as `FrameDecoder`.
     """
 
     def __init__(
@@ -65,25 +65,24 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         self._head: Tensor = module.codec_head.weight
         self._device = self._head.device
         vocabulary, width = self._head.shape
-        # For each slot, the first codes that have been drawn so far, and the codec part of the next
-        # row.
+        # For each slot, the first codes drawn so far, and the codec part of the next row.
         self._seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=self._device)
         self._pending = torch.zeros(slots, width, dtype=self._head.dtype, device=self._device)
 
     @abstractmethod
     def first_code_rows(self, codes: Tensor) -> Tensor:
-        """Return the embeddings [n, hidden] of first codes."""
+        """Return the embeddings [n, hidden] of these first codes."""
 
     def begin_speech(self, slot: int, side: Tensor) -> None:
-        """Reset the slot's draws. `side` [hidden] is the codec part of the row of the first
+        """Reset the draws of a slot. `side` [hidden] is the codec part of the row for the first
         draw.
         """
         self._seen[slot] = False
         self._pending[slot] = side
 
     def next_sides(self, draws: Sequence[FrameDraw[Any]]) -> Tensor:
-        """Return the codec part [n, hidden] of the row of each draw. It is derived from the
-        previous frame.
+        """Return the codec part [n, hidden] of each draw's row. It is derived from the previous
+        frame.
         """
         return self._pending[on_device([each.slot for each in draws], self._device)]
 
@@ -105,12 +104,12 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
     def draw_frames(
         self, states: Tensor, draws: Sequence[FrameDraw[Any]], count: int, suppressed: Tensor
     ) -> Tensor:
-        """Return the frames of the first `count` draws, given the last states [n, hidden].
+        """Return the frames for the first `count` draws, given the last states [n, hidden].
 
-        The result is int64 [count, G + 1]. A row contains the codes, followed by a value that
-        indicates whether the logits left at least one ID to choose. The first codes in `suppressed`
-        (bool [V] or [n, V]) are not drawn. The draws are recorded at the end, so that the call can
-        be repeated after an error.
+        The result is int64 [count, G + 1]. Each row contains the frame's codes, followed by a value
+        that indicates whether the logits left at least one ID to choose. First codes that are
+        marked in `suppressed` (bool [V] or [n, V]) are never drawn. The draws are only recorded at
+        the end, so the call can be repeated after an error.
         """
         samplings = [each.sampling for each in draws]
         steps = [each.step for each in draws]
@@ -127,7 +126,7 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         embedding = self.first_code_rows(first)
         codes, rows, decided = self._predictor.frames(states, first, embedding, settings, numbers)
         decided = decided & likeliest.isfinite()
-        # This is a separate tensor because the graph of the next step may overwrite `codes`.
+        # This must be a separate tensor, because the next step's graph may overwrite `codes`.
         drawn = torch.cat((codes, decided[:, None]), dim=1)[:count]
         self._seen[slots[:count], first[:count]] = True
         self._pending[slots[:count]] = rows[:count]

@@ -1,13 +1,13 @@
-"""Keeps track of parts of prompts that are still in the slots of segments that have ended.
+"""Keeps track of prompt parts that remain in a slot after their segment has ended.
 
-The prompt of each turn contains the whole preceding conversation. The division of a prompt into
-parts depends only on its prefix. Therefore, if a part is present after the same preceding parts, it
-is identical to what would be computed. If a segment gets the slot of the previous segment of its
-session, it skips the parts that they have in common.
+Each turn's prompt contains the whole conversation so far. How a prompt is divided into parts
+depends only on its prefix, so if a slot contains a part with the same name after the same preceding
+parts, computing the part again would give an identical result. When a segment is assigned the slot
+of its session's previous segment, it skips the parts that both prompts have in common.
 
-Slots that contain kept parts count as free and do not use additional memory. A new session gets the
-lowest slot to which no session is expected to return. If there is none, it gets the slot of the
-session that has not used its slot for the longest time.
+A slot with kept parts counts as free and doesn't use additional memory. A new session is assigned
+the lowest slot to which no session is expected to return. If there is no such slot, it is assigned
+the slot whose session has been inactive for the longest time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NO_CUTS = np.empty(0, np.intp)
 
 
 def part_name(start: int, positions: npt.NDArray[np.int64] | None, *rows: Tensor) -> bytes:
-    """Return a digest of rows, or of the data that they are derived from, at the positions from
-    `start` onwards.
+    """Return a digest of rows that begin at `start`, or of the data from which the rows are
+    derived.
 
-    `positions` (int64 [n, 3]) are their rotary positions. It is None if these are equal to the
-    places of the rows.
+    `positions` (int64 [n, 3]) contains their rotary positions. It is None if the rotary positions
+    are the same as the row numbers.
     """
     name = hashlib.blake2b(digest_size=NAME_BYTES)
     if positions is not None:
@@ -43,8 +43,7 @@ def part_name(start: int, positions: npt.NDArray[np.int64] | None, *rows: Tensor
 
 
 class KeptParts:
-    """For each slot, the contiguous parts that it contains from its start, and the session that
-    used it last.
+    """The contiguous parts at the beginning of each slot, and the session that last used the slot.
 
     Each part has a start, an end and a name.
     """
@@ -66,9 +65,7 @@ class KeptParts:
         return next((at for at in self._returning if at in free), None)
 
     def own(self, slot: int, session: str, *, returns: bool) -> None:
-        """Assign the slot to the session. `returns` means that another segment is expected
-        later.
-        """
+        """Assign the slot to the session. Set `returns` if another segment is expected later."""
         if self._last.get(slot) != session:
             self._parts.pop(slot, None)
             self._last[slot] = session
@@ -85,8 +82,8 @@ class KeptParts:
         return self._parts.get(slot, {}).get(start) == (stop, name)
 
     def put(self, slot: int, start: int, stop: int, name: bytes | None) -> None:
-        """Record a part that was computed. It replaces everything from `start` onwards. A part
-        whose name is None is not kept.
+        """Record a part that was computed. It replaces everything from `start` onwards. If its name
+        is None, the part is not kept.
         """
         self.drop(slot, start)
         if name is not None and start == self.rows(slot):
@@ -99,7 +96,5 @@ class KeptParts:
             parts.popitem()
 
     def rows(self, slot: int) -> int:
-        """Return the number of rows of the slot, counted from the first one, that its parts
-        cover.
-        """
+        """Return the number of rows at the beginning of the slot that are covered by its parts."""
         return max((stop for stop, _ in self._parts.get(slot, {}).values()), default=0)

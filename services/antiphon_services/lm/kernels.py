@@ -1,15 +1,15 @@
 """Fused kernels for CUDA graphs. Each function below becomes a single kernel instead of two to
 eight.
 
-If there are only a few rows, the cost of a step is determined by the number of kernels.
-`torch.compile` turns each function into one kernel, and CUDA graphs replay these kernels together
-with everything else (`antiphon_services.lm.graphs`). Matrix products, attention and sorting use the
-kernels of their libraries. A draw is a Triton kernel (`antiphon_services.lm.draw_kernel`), because
-a compiler does not fuse its sort with its sums.
+With only a few rows, the cost of a step depends on the number of kernels. `torch.compile` turns
+each function into one kernel, and CUDA graphs replay these kernels together with the rest of the
+step (`antiphon_services.lm.graphs`). Matrix products, attention and sorting use library kernels.
+Drawing an ID is a Triton kernel (`antiphon_services.lm.draw_kernel`), because the compiler doesn't
+fuse a sort with the sums that follow.
 
-The functions round at the same places as the operations that they replace, including in bfloat16.
-Results therefore differ only because of the order of sums. The unfused operations remain the
-reference. This module is only used if `fused` is configured.
+The functions round in the same places as the operations that they replace, including in bfloat16,
+so results only differ because sums are computed in a different order. The unfused operations remain
+the reference. This module is only used if `fused` is configured.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from antiphon_services.lm.sampler import choose_each
 MOST_SHAPES = 1024
 
 COMPILE_OPTIONS: dict[str, Any] = {
-    # Otherwise the compiler would keep float32 between operations, and results in bfloat16 would
-    # differ.
+    # Without this option, the compiler would keep float32 between operations, and results in
+    # bfloat16 would differ.
     "emulate_precision_casts": True,
-    # The shares of experts are only a few numbers. Each kernel computes their softmax again instead
-    # of reading it.
+    # The shares of the experts are only a few numbers, so each kernel computes their softmax again
+    # instead of reading it.
     "unroll_reductions_threshold": 17,
     "realize_reads_threshold": 1000,
     "realize_acc_reads_threshold": 1000,
     "realize_opcount_threshold": 10000,
 }
-"""The settings of Inductor for all functions in this module."""
+"""The Inductor settings for all functions in this module."""
 
 Choose = Callable[..., tuple[Tensor, Tensor]]
 
@@ -62,8 +62,8 @@ def turn_heads(
     """Normalize and rotate the `heads` [n, heads, head_dim] that are marked in `is_turned` [heads,
     1].
 
-    `weight` [heads, head_dim] contains the weights of the norms of heads, or is None if there are
-    no such norms. `turns` [positions, 1, 2, head_dim] contains cosines and signed sines
+    `weight` [heads, head_dim] contains the weights of the head norms, or is None if heads aren't
+    normalized. `turns` [positions, 1, 2, head_dim] contains cosines and signed sines
     (`antiphon_services.lm.rotary`). `positions` (int64 [n]) contains the position of each row.
     """
     return turned(heads, weight, turns[positions], is_turned, epsilon)
@@ -77,23 +77,23 @@ def turn_heads_into(
     is_turned: Tensor,
     epsilon: float,
 ) -> None:
-    """Like `turn_heads`, but write the result to a cache and use the `turns` [..., 1, 2, head_dim]
-    of the rows.
+    """Like `turn_heads`, but write the result to a cache. `turns` [..., 1, 2, head_dim] contains
+    the values for these rows only.
     """
     out.copy_(turned(heads, weight, turns, is_turned, epsilon))
 
 
 def gate(both: Tensor) -> Tensor:
-    """Return the inner rows [n, width] of an MLP with a gate, given the outputs for gate and up [n,
-    2 * width].
+    """Return the inner rows [n, width] of a gated MLP, given the outputs of the gate and up
+    projections [n, 2 * width].
     """
     gates, up = both.chunk(2, dim=-1)
     return silu(gates) * up
 
 
 def take_rows(rows: Tensor, order: Tensor, taken: int) -> Tensor:
-    """Return the row for each element of `order` (int64 [n * taken]), which is an index into
-    `taken` choices for each of n rows.
+    """Return the row for each element of `order` (int64 [n * taken]), which contains indices into
+    `taken` choices for each of the n rows.
     """
     return rows[order // taken]
 
@@ -105,10 +105,11 @@ def mix_experts(
     gates: Tensor | None,
     are_logits: bool,
 ) -> Tensor:
-    """Return the weighted sum [n, width] of the outputs of experts [n, k, width].
+    """Return the weighted sum [n, width] of the expert outputs [n, k, width].
 
-    The weights are `shares` [n, k]. If `are_logits` is true, they are the softmax of `shares`. The
-    output of a `shared` expert [n, width] is multiplied by the sigmoid of `gates` [n, 1] and added.
+    The weights are `shares` [n, k], or the softmax of `shares` if `are_logits` is true. If there is
+    a `shared` expert, its output [n, width] is multiplied by the sigmoid of `gates` [n, 1] and
+    added to the sum.
     """
     if are_logits:
         shares = shares.softmax(-1, dtype=torch.float32)
@@ -119,7 +120,7 @@ def mix_experts(
 def turned(
     heads: Tensor, weight: Tensor | None, turns: Tensor, is_turned: Tensor, epsilon: float
 ) -> Tensor:
-    """Like `turn_heads`, but with separate `turns` for the heads."""
+    """Like `turn_heads`, but the caller has already selected the `turns` for these heads."""
     normed = heads
     if weight is not None:
         normed = weight * rms_norm(heads, heads.shape[-1:], eps=epsilon)
@@ -130,7 +131,7 @@ def turned(
 
 
 class Kernels:
-    """The compiled versions of the functions above, and `choose`, which draws like
+    """The compiled functions of this module, and `choose`, which draws IDs like
     `lm.sampler.choose_each`.
     """
 
@@ -144,7 +145,7 @@ class Kernels:
         self.choose = choose
 
     def check(self, device: torch.device) -> None:
-        """Raise `FailedPrecondition` if the functions cannot be compiled for the device."""
+        """Raise `FailedPrecondition` if the functions can't be compiled for the device."""
         try:
             self.gate(torch.ones(1, 8, device=device))
         except Exception as error:
@@ -161,7 +162,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    # The stubs of torch do not contain two of these keywords.
+    # torch's stubs don't contain two of these keywords.
     compile_: Any = torch.compile
     compiled: Callable[..., Any] = compile_(
         function, fullgraph=True, dynamic=False, options=COMPILE_OPTIONS, **_limits()
@@ -170,10 +171,10 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _limits() -> dict[str, Any]:
-    """Return the keywords that allow `MOST_SHAPES` compilations of a function.
+    """Return keyword arguments that allow a function to be compiled `MOST_SHAPES` times.
 
-    `torch.compile` in torch 2.11 does not support them. In this case, the limits of the process are
-    raised.
+    `torch.compile` in torch 2.11 doesn't support these arguments. In that case, the process-wide
+    limits are raised instead.
     """
     if "recompile_limit" in inspect.signature(torch.compile).parameters:
         return {"recompile_limit": MOST_SHAPES, "isolate_recompiles": True}

@@ -1,8 +1,8 @@
-"""Frames that a segment does not draw because its client already has them, as described in
+"""Frames that don't have to be drawn because the client already has them, as described in
 `antiphon.values.history`.
 
-Their rows are prefilled in parts after the prompt. The next draw is the same as if these frames had
-been drawn one by one.
+Their rows are prefilled in parts after the prompt. The next draw gives the same result as if these
+frames had been drawn one by one.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ ANEW = "leave the history out, and all is made anew"
 
 
 def no_frames() -> Frames:
-    """Return the known frames of a segment that draws all of its frames, which are none."""
+    """Return an empty array of known frames, for a segment that draws all of its frames."""
     return np.empty((0, 0), np.uint16)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPart(Generic[Prompt]):
-    """Rows of the segment in `slot`, beginning at `position`, with their frames [n, groups].
+    """Rows for known frames [n, groups] of the segment in `slot`, beginning at `position`.
 
-    The frames belong to consecutive draws, beginning with number `step`. Row k contains the text
-    `texts[k]` and the frame that precedes its own frame. `before` [0 or 1, groups] is this
-    preceding frame for the first row. Draw 0 has none.
+    The frames belong to consecutive draws, beginning with draw `step`. Row k contains the text
+    `texts[k]` and the frame before `frames[k]`. For the first row, this preceding frame is in
+    `before` [0 or 1, groups], which is empty for draw 0.
     """
 
     key: SegmentKey
@@ -53,14 +53,14 @@ class KnownPart(Generic[Prompt]):
 
     @property
     def span(self) -> Span:
-        """The span of the rows in the slot."""
+        """The span of these rows in the slot."""
         return Span(self.slot, self.position, len(self.frames))
 
 
 def known_frames(history: History | None, sizes: Sequence[int]) -> Frames:
-    """Return the frames of a history. The codes of group g must be below `sizes[g]`.
+    """Return the frames in a history. The codes of group g must be below `sizes[g]`.
 
-    Raises `InvalidArgument` if a frame cannot be drawn.
+    Raises `InvalidArgument` if the history contains a frame that this model can't draw.
     """
     if history is None or not len(history.frames):
         return no_frames()
@@ -79,9 +79,9 @@ def known_frames(history: History | None, sizes: Sequence[int]) -> Frames:
 
 
 def known_latents(history: History | None, width: int) -> Frames:
-    """Return the latent frames of a history. Each of them has `width` values.
+    """Return the latent frames in a history. Each of them has `width` values.
 
-    Raises `InvalidArgument` if a frame cannot be drawn.
+    Raises `InvalidArgument` if the history contains a frame that this model can't draw.
     """
     if history is None or not len(history.latents):
         return no_frames()
@@ -100,7 +100,9 @@ def known_latents(history: History | None, width: int) -> Frames:
 
 
 def check_count(frames: Frames, most: int) -> None:
-    """Raise `InvalidArgument` if there are more frames than a segment can have."""
+    """Raise `InvalidArgument` if there are more than `most` frames, which is the limit for a
+    segment.
+    """
     field = "history.latents" if frames.dtype.kind == "f" else "history.frames"
     if len(frames) > most:
         raise InvalidArgument(

@@ -2,17 +2,17 @@
 capacity.
 
 The layout of each layer is [slots, capacity, 2 * key heads, head_dim]. The new rows of a whole
-batch are written at once. The positions of a sequence are contiguous and are read in place. There
-are no pages.
+batch are written at once. A sequence's positions are contiguous and are read in place, so there is
+no paging.
 
 A fixed cache allocates all of its memory during construction and never moves it, so a slot always
-has enough space. A growing cache doubles the capacity of all slots together. Its size is the length
-of its longest sequence multiplied by the number of slots, and it only reaches the limit if a
-sequence does.
+has enough space. A growing cache doubles the capacity of all slots together. Its size is the number
+of slots multiplied by the capacity needed for the longest sequence, so it only reaches the limit if
+a sequence does.
 
-On a CPU, the memory is a mapping whose pages the system allocates when they are written. Therefore
-only positions that sequences have reached take memory. A fixed cache that is larger than the memory
-of the machine is rejected.
+On a CPU, the memory is a mapping whose pages the operating system allocates when they are first
+written. This means that only positions that have been used take up memory. A fixed cache is
+rejected if it is larger than the machine's memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIRST_CAPACITY = 256
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """The shape of a stack of layers, as needed for its cache."""
+    """The properties of a stack of layers that determine the size of its cache."""
 
     layers: int
     key_heads: int
@@ -43,16 +43,16 @@ class CacheShape:
 
     @property
     def position_bytes(self) -> int:
-        """The number of bytes for one position of one slot in one layer."""
+        """The number of bytes that a single layer needs for one position of a slot."""
         return 2 * self.key_heads * self.head_dim * self.dtype.itemsize
 
 
 class KVCache:
-    """The keys and values of up to `positions` positions for each of `slots` sequences.
+    """The keys and values of `slots` sequences with up to `positions` positions each.
 
-    If `grows` is true, nothing is allocated before the first `reserve`. Otherwise everything is
-    allocated immediately, and `InvalidArgument` is raised if this is not possible. Use the cache in
-    inference mode.
+    If `grows` is true, nothing is allocated before the first call to `reserve`. Otherwise
+    everything is allocated during construction, and `InvalidArgument` is raised if there isn't
+    enough memory. The cache must be used in inference mode.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class KVCache:
         self.memory = SlotMemory(
             slots, positions, shape.layers * shape.position_bytes, shape.device
         )
-        """The memory of a cache that contains all positions."""
+        """The memory that the cache needs when all slots are full."""
         self._layers: list[Tensor] = []
         if not grows:
             self.memory.require_room()
             self._allocate(positions)
 
     def reserve(self, positions: int) -> None:
-        """Enlarge every slot to at least `positions` positions."""
+        """Enlarge every slot so that it has space for at least `positions` positions."""
         if positions > self.capacity:
             wanted = max(positions, 2 * self.capacity, FIRST_CAPACITY)
             self._allocate(max(positions, min(wanted, self.positions)))
@@ -81,8 +81,8 @@ class KVCache:
         return self.capacity * self.slots * self.memory.position_bytes
 
     def layer(self, index: int) -> Tensor:
-        """Return the memory of one layer [slots, capacity, 2 * key heads, head_dim], with keys
-        followed by values.
+        """Return a layer's memory [slots, capacity, 2 * key heads, head_dim], with keys followed by
+        values.
         """
         return self._layers[index]
 
@@ -94,15 +94,15 @@ class KVCache:
     def clear(self, slot: int, start: int = 0, stop: int | None = None) -> None:
         """Set positions of a slot to zero because they may contain values that are not finite.
 
-        The next owner of the slot also reads positions after its own end. Masked positions have a
-        weight of zero, but zero multiplied by NaN is NaN.
+        This is necessary because the slot's next owner also reads positions after its own end.
+        Masked positions have a weight of zero, but zero multiplied by NaN is NaN.
         """
         for memory in self._layers:
             memory[slot, start:stop].zero_()
 
     def _allocate(self, capacity: int) -> None:
-        # The layers are enlarged one at a time, so that only a single layer exists twice. If memory
-        # runs out in between, some layers are larger than `capacity`, which does no harm.
+        # The layers are enlarged one at a time, so that only one layer exists twice. If memory runs
+        # out in between, some layers are larger than `capacity`, which is harmless.
         for index in range(self.shape.layers):
             memory = self._zeros(capacity)
             if index < len(self._layers):
@@ -113,7 +113,7 @@ class KVCache:
         self.capacity = capacity
 
     def _zeros(self, capacity: int) -> Tensor:
-        """Return the memory for a layer. Raises `FailedPrecondition` if it cannot be allocated."""
+        """Return the memory for a layer. Raises `FailedPrecondition` if it can't be allocated."""
         shape = self.shape
         size = (self.slots, capacity, 2 * shape.key_heads, shape.head_dim)
         if shape.device.type != "cpu":
@@ -123,7 +123,7 @@ class KVCache:
             memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise _no_room(f"{length / 1e9:.1f} GB a layer: {error}") from error
-        # Small pages are used. Otherwise a short sequence would take a huge page in each layer.
+        # Use small pages. Otherwise even a short sequence would take up a huge page in each layer.
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             memory.madvise(mmap.MADV_NOHUGEPAGE)
         return torch.frombuffer(memory, dtype=shape.dtype).view(size)

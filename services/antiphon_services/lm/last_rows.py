@@ -1,7 +1,7 @@
 """Computes the last layer only for the rows whose states are needed.
 
 The next ID is sampled from the last row of a prompt. For all other rows, the last layer only has to
-write keys and values. Their attention and the output of their MLP would be dropped.
+write keys and values, because nothing would use their attention output or MLP output.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from antiphon_services.lm.rotary import Rotation
 
 
 class LastRows:
-    """The last rows of some `spans` of a batch. The batch contains all rows of these spans."""
+    """The last rows of selected `spans` in a batch. The batch contains all rows of these spans."""
 
     def __init__(self, cache: KVCache, spans: Sequence[Span], asked: Sequence[bool]) -> None:
-        """Create the plan. The last row of each span that is marked in `asked` is included."""
+        """Create the plan. It includes the last row of each span that is marked in `asked`."""
         ends = accumulate(each.count for each in spans)
         rows = [
             (Span(span.slot, span.end - 1), end - 1)
@@ -40,10 +40,10 @@ class LastRows:
     def through(
         self, number: int, layer: Layer, rows: Tensor, rotation: Rotation, batch: AttentionPlan
     ) -> Tensor:
-        """Return the outputs [k, hidden] of layer `number`, which is the last one, in the order of
-        the spans.
+        """Return the outputs [k, hidden] of the last layer, in the order of the spans. `number` is
+        the number of this layer.
 
-        `rows` [n, hidden] are all rows of the batch. `batch` is their plan, which writes their keys
+        `rows` [n, hidden] are all rows of the batch, and `batch` is the plan that writes their keys
         and values.
         """
         queries, memory = layer.split(layer.enter(rows, rotation))

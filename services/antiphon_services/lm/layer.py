@@ -1,14 +1,14 @@
 """A decoder layer that uses the weights of a Hugging Face module.
 
-It consists of pre-norm grouped-query attention with rotary positions and optional norms of queries
-and keys, followed by a pre-norm MLP, which is dense or consists of experts. If there are only a few
-rows, the cost of a layer is determined by the number of operations. Therefore queries, keys and
-values are computed in one product and are normalized and rotated together. The gate and up
-projections of a dense MLP are one product as well. Arithmetic and rounding are the same as in
-Qwen's layers in transformers.
+The layer consists of pre-norm grouped-query attention with rotary positions and optional norms for
+queries and keys, followed by a pre-norm MLP, which is either dense or a mixture of experts. With
+only a few rows, the cost of a layer depends on the number of operations. Queries, keys and values
+are therefore computed as one product, and are normalized and rotated together. The gate and up
+projections of a dense MLP are also one product. The arithmetic and the rounding are the same as in
+transformers' implementation of Qwen's layers.
 
-Rows of many sequences are processed together. The argument `attend` determines which other rows a
-row can attend to. All other operations are applied to each row separately.
+Rows from many sequences are processed together. The argument `attend` determines which other rows a
+row can attend to. All other operations treat each row separately.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from antiphon_services.lm.kernels import Kernels
 from antiphon_services.lm.products import Product
 from antiphon_services.lm.rotary import Rotation
 
-# Maps queries [n, heads, head_dim], and the keys and values [n, 2 * key heads, head_dim] of new
-# rows, to the attention output [n, heads, head_dim].
+# A function that receives the queries [n, heads, head_dim] and the keys and values [n, 2 * key
+# heads, head_dim] of new rows, and returns the attention output [n, heads, head_dim].
 Attend = Callable[[Tensor, Tensor], Tensor]
 
 
 class Norm:
-    """An RMS norm like Qwen's. It normalizes in float32, converts the result back and then applies
+    """An RMS norm like Qwen's. It normalizes in float32, converts the result back, and then applies
     the weight.
 
-    If it is `exact`, its results on a CPU are bit-identical to Hugging Face's. Otherwise it needs
-    fewer operations, and its results in float32 differ slightly.
+    If `exact` is true, results on a CPU are bit-identical to Hugging Face's. Otherwise the norm
+    needs fewer operations, and its float32 results differ slightly.
     """
 
     def __init__(self, weight: Tensor, epsilon: float, *, exact: bool) -> None:
@@ -53,12 +53,12 @@ class Norm:
         return cls(module.weight, module.variance_epsilon, exact=exact)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Normalize over the last dimension. The shape and the dtype do not change."""
+        """Normalize over the last dimension. The shape and dtype don't change."""
         return self._norm(rows)
 
     def twice(self, rows: Tensor) -> Tensor:
-        """Return the outputs for rows [n, heads, width], each of them twice, as a contiguous tensor
-        [n, heads, 2, width].
+        """Normalize rows [n, heads, width]. Each result is written twice, which gives a contiguous
+        tensor [n, heads, 2, width].
         """
         normed = rms_norm(rows, rows.shape[-1:], eps=self.epsilon).unsqueeze(-2)
         both = rows.new_empty(*rows.shape[:-1], 2, rows.shape[-1])
@@ -73,8 +73,8 @@ class Norm:
         return rms_norm(rows, self.weight.shape, self.weight, self.epsilon)
 
     def _quickly(self, rows: Tensor) -> Tensor:
-        """Normalize a small number of rows in half the time of `rms_norm`, which uses several
-        operations on a CPU.
+        """Normalize a small number of rows. On a CPU, this takes half the time of `rms_norm`, which
+        consists of several operations.
         """
         length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
         scale = torch.addcmul(self._added, length, length, value=self._share).rsqrt_()
@@ -82,8 +82,8 @@ class Norm:
 
 
 class Layer:
-    """A decoder layer. `module` is a Hugging Face module whose attention and dense MLP are not
-    kept.
+    """A decoder layer. `module` is a Hugging Face module. Its attention and dense MLP are not kept,
+    because the layer computes with joined copies of their weights.
 
     `batch_invariant` and `exact_norms` have the same meaning as in
     `antiphon_services.lm.decoder.Decoder`.
@@ -108,7 +108,7 @@ class Layer:
         )
         # In bfloat16, Hugging Face's rounding is visible as well.
         self._fused = not exact_norms and attention.q_proj.weight.dtype == torch.float32
-        # This saves operations, whose number determines the cost on a GPU. A CPU would have to
+        # This needs fewer operations, which determine the cost on a GPU. On a CPU, it would have to
         # write twice as much.
         self._doubles = not self._fused and attention.q_proj.weight.device.type != "cpu"
         self.asks_device = self._mlp.asks_device
@@ -123,7 +123,7 @@ class Layer:
         return self.queries + self.key_heads
 
     def enter(self, rows: Tensor, rotation: Rotation) -> Tensor:
-        """Return queries, keys and values as one tensor [n, queries + 2 * key heads, head_dim]."""
+        """Return the queries, keys and values as one tensor [n, queries + 2 * key heads, head_dim]."""
         heads = self._in(self._first_norm(rows)).view(rows.shape[0], -1, self._head_dim)
         turned = heads[:, : self.turned_heads]
         if self._head_norm is not None and self._doubles:
@@ -147,14 +147,14 @@ class Layer:
         return rows + self._mlp(self._second_norm(rows))
 
     def _make_head_norm(self, attention: Any, exact: bool) -> Norm:
-        """Return a single norm for queries and keys that applies their separate weights."""
+        """Return a single norm that applies to both queries and keys, each with its own weights."""
         q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
         per_head = (q_weight.expand(self.queries, -1), k_weight.expand(self.key_heads, -1))
         return Norm(torch.cat(per_head), attention.q_norm.variance_epsilon, exact=exact)
 
 
 class FusedLayer(Layer):
-    """A layer that uses fused `kernels` for rows in graphs. Other rows use the operations of
+    """A layer that uses fused `kernels` for rows in graphs. All other rows use the operations of
     `Layer`.
     """
 
@@ -183,8 +183,8 @@ class FusedLayer(Layer):
     def enter_fused(
         self, rows: Tensor, delta: Tensor | None, rotation: Rotation, positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return `rows` plus the `delta` of the previous layer, and the result of `enter` for this
-        sum.
+        """Return the sum of `rows` and the previous layer's `delta`, and the result of `enter` for
+        this sum.
         """
         if delta is None:
             normed = self._first_norm(rows)
@@ -201,8 +201,8 @@ class FusedLayer(Layer):
         )
 
     def leave_fused(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `rows` plus the output of attention, and the output of the MLP. Their sum is the
-        result of `leave`.
+        """Return the sum of `rows` and the attention output, and separately the MLP's output.
+        Adding these two gives the result of `leave`.
         """
         delta = self._out(mixed.reshape(rows.shape[0], -1))
         rows, normed = self._kernels.add_norm(rows, delta, *self._norm_weights[1])
@@ -210,10 +210,8 @@ class FusedLayer(Layer):
 
 
 def head_weight(attention: Any, queries: int, key_heads: int) -> Tensor | None:
-    """Return the weights [heads, head_dim] of the norms of queries and keys. The weights for values
-    are ones.
-
-    The result is None if heads are not normalized.
+    """Return the weights [heads, head_dim] of the norms for queries and keys, with ones for the
+    values, or None if heads aren't normalized.
     """
     if not hasattr(attention, "q_norm"):
         return None
