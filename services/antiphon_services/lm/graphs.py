@@ -75,7 +75,9 @@ class Eager:
 
 
 class GraphPool:
-    """A device's graphs, with the memory that they share and the stream on which they are captured."""
+    """A device's graphs, with the memory that they share and the stream on which they are
+    captured.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

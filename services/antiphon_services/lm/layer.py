@@ -123,7 +123,9 @@ class Layer:
         return self.queries + self.key_heads
 
     def enter(self, rows: Tensor, rotation: Rotation) -> Tensor:
-        """Return the queries, keys and values as one tensor [n, queries + 2 * key heads, head_dim]."""
+        """Return the queries, keys and values as one tensor [n, queries + 2 * key heads,
+        head_dim].
+        """
         heads = self._in(self._first_norm(rows)).view(rows.shape[0], -1, self._head_dim)
         turned = heads[:, : self.turned_heads]
         if self._head_norm is not None and self._doubles:

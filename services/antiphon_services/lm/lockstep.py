@@ -1,21 +1,21 @@
-"""A decoder stack for sequences that always have the same length, such as the sequences of the code
+"""A decoder stack for sequences that always have the same length, such as those of the code
 predictor.
 
-All sequences of a call begin together with one or two positions. They advance by one position at a
-time, up to a length that is known. Therefore all addresses are known in advance. A product writes
-queries, keys and values to the place from which attention reads them, and views are created once
-for each number of sequences. Nothing is read from the device.
+All sequences of a call start together with one or two positions, and then advance by one position
+at a time up to a known length. This means that all addresses are known in advance. Products write
+queries, keys and values directly to the place from which attention reads them, views are created
+once for each number of sequences, and nothing has to be read from the device.
 
-The memory is ordered by layer, position, sequence and group of query heads that share a key head.
-For each of these, it contains the heads, their key and their value. Sequences and groups therefore
-form a single dimension.
+The memory is ordered by layer, position, sequence, and group of query heads that share a key head.
+Each entry contains the group's query heads, its key and its value, so sequences and groups form a
+single dimension.
 
-On a CPU in float32, the cost of a small number of rows is determined by the number of operations. A
-norm needs two of them: the length of a row to which a number for epsilon has been appended, and a
-division. The weights of norms are folded into the products that follow, and the weights of the
-norms of heads are folded into the rotary tables. Attention reads whole vectors of positions with a
-mask, because a softmax over 12 numbers takes six times as long as one over 16. Masked positions
-have no weight, but their values must be finite.
+On a CPU in float32, the cost of a small number of rows depends on the number of operations. For
+this reason, a norm only takes two: computing the length of a row to which a number for epsilon has
+been appended, and a division. The norms' weights are folded into the products that follow, and the
+weights of the head norms are folded into the rotary tables. Attention reads a whole number of
+vector registers of positions and masks the rest, because a softmax over 12 numbers takes six times
+as long as one over 16. Masked positions have no weight, but their values must be finite.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from antiphon_services.lm.in_place import into
 from antiphon_services.lm.products import Product
 from antiphon_services.lm.rotary import Rotation
 
-# Each row is followed by padding. On a CPU, only the first padding value is not zero.
+# Each row is followed by padding. On a CPU, only the first padding value is nonzero.
 PADDING = 16
-# The number of floats in the widest vector of a CPU.
+# The number of floats in the CPU's widest vector register.
 VECTOR = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _PositionViews:
-    """Views of the memory for the new positions of one layer, and for the positions that they can
-    attend to.
+    """Views of the memory for one layer. They cover the new positions and the positions to which
+    these can attend.
 
-    A product writes `made`. `turned` [..., share + 1, head_dim] contains its queries and keys,
+    A product writes to `made`. `turned` [..., share + 1, head_dim] contains its queries and keys.
     `single` is the same memory with the shape [..., share + 1, 1, head_dim], and `heads` is
-    expanded to [..., share + 1, 2, head_dim]. For the rotation, each head is written twice to
-    `both` and read through `windows`: once unchanged, and once starting at its second half. The
-    products with `tables` are `parts`, which consist of `straight` and `crossed`. Their sum is
+    expanded to [..., share + 1, 2, head_dim]. To rotate a head, it is written to `both` twice and
+    then read through `windows`: once unchanged, and once starting at its second half. The products
+    with `tables` are written to `parts`, which consist of `straight` and `crossed`. Their sum is
     written to `turned`.
 
-    `queries` [n, share, head_dim], `keys` [n, head_dim, read] and `values` [n, read, head_dim]
-    belong to the last position. n is the number of sequences multiplied by the number of key heads.
-    `mask` [1, 1, read] hides positions that are read before they are written. It is None if there
-    are none. The first product of the MLP is written to `gated`, which has the views `gate` and
-    `up`.
+    `queries` [n, share, head_dim], `keys` [n, head_dim, read] and `values` [n, read, head_dim] are
+    the inputs of attention for the last position. n is the number of sequences multiplied by the
+    number of key heads. `mask` [1, 1, read] hides positions that are read before they have been
+    written, and is None if there are none. The MLP's first product is written to `gated`, and
+    `gate` and `up` are views of it.
     """
 
     made: Tensor
@@ -81,7 +81,7 @@ class Lockstep:
     """The layers and the final norm of `model`, for `sequences` sequences of up to `positions`
     positions.
 
-    Sequences begin with one or two positions. `model` has the same attributes as for
+    Each sequence begins with one or two positions. `model` has the same attributes as in
     `antiphon_services.lm.decoder.Decoder`. Its layers must be dense.
     """
 
@@ -95,8 +95,8 @@ class Lockstep:
         self._layers = tuple(_Layer(each, rotation, folds=self._folds) for each in model.layers)
         self._norm = _RowNorm(model.norm, folds=self._folds)
         self.output_scale = self._norm.scale
-        """A factor that the outputs do not include. The consumer must multiply its own weights by
-        it. It is None if there is no such factor.
+        """A factor that is missing from the outputs, so the consumer must multiply its own weights
+        by it. It is None if there is no such factor.
         """
         attention = model.layers[0].self_attn
         self._key_heads = attention.k_proj.out_features // attention.head_dim
@@ -106,7 +106,7 @@ class Lockstep:
         size = len(self._layers) * self._room_for * sequences * self._heads * self._head_dim
         self._memory = torch.zeros(size, dtype=self.dtype, device=self.device)
         self._finite = True
-        # Only folded norms read ahead, and only on a CPU.
+        # Reading ahead is only used on a CPU with folded norms.
         self._masks = _masks(positions, self._room_for, self.dtype) if self._folds else ()
         padding = PADDING if self._folds else 0
         size = 2 * sequences, self.width + padding
@@ -121,8 +121,8 @@ class Lockstep:
         self._places: dict[int, Sequence[Sequence[_PositionViews]]] = {}
 
     def begin(self, first: Tensor, second: Tensor) -> Tensor:
-        """Start n sequences with two positions each. Return the states of the second position, as a
-        tensor of shape [n, width].
+        """Start n sequences with two positions each, and return the states of the second position
+        [n, width].
         """
         self._begin()
         count = len(first)
@@ -139,22 +139,24 @@ class Lockstep:
         return self._norm(rows[count:], stream[count:])
 
     def begin_one(self, first: Tensor) -> Tensor:
-        """Start n sequences with one position each. Return the states of this position, as a tensor
-        of shape [n, width].
+        """Start n sequences with one position each, and return the states of this position [n,
+        width].
         """
         self._begin()
         return self.go_on(0, first)
 
     def _begin(self) -> None:
-        """Clear the memory that is read ahead, unless it is known to be finite."""
+        """Clear the memory that will be read before it is written, unless it is known to be
+        finite.
+        """
         if self.reads_ahead:
             if not self._finite:
                 self._memory.zero_()
             self._finite = False
 
     def go_on(self, position: int, given: Tensor) -> Tensor:
-        """Append `given`, a tensor of shape [n, width], as the next position of all sequences.
-        Return the states of this position.
+        """Append `given` [n, width] as the next position of all sequences, and return the states of
+        this position.
         """
         count = given.shape[0]
         stream = self._stream[:count]
@@ -168,19 +170,21 @@ class Lockstep:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether attention reads positions before they are written. Their memory must then be
-        finite.
+        """Whether attention reads positions before they have been written. If so, the memory must
+        be finite.
         """
         return self._folds
 
     def found_finite(self) -> None:
-        """Declare that all states since `begin` are finite, so that the memory need not be cleared
-        before the next call.
+        """Declare that all states since `begin` are finite, which means that the memory doesn't
+        have to be cleared before the next call.
         """
         self._finite = True
 
     def _of(self, count: int) -> Sequence[Sequence[_PositionViews]]:
-        """Return, for each layer, the views of the first positions and of each later one."""
+        """Return the views for each layer: first those of the initial positions, and then those of
+        each later position.
+        """
         if count not in self._places:
             self._places[count] = [self._make(layer, count) for layer in range(len(self._layers))]
         return self._places[count]
@@ -230,15 +234,17 @@ class Lockstep:
 
 
 def _masks(positions: int, room: int, dtype: torch.dtype) -> Sequence[Tensor]:
-    """Return masks [1, 1, room] that hide the positions after each of `positions`."""
+    """Return a mask [1, 1, room] for each of `positions`. It hides the positions that come
+    later.
+    """
     hidden = torch.arange(room) > torch.arange(positions)[:, None]
     nothing = torch.zeros(hidden.shape, dtype=dtype)
     return nothing.masked_fill_(hidden, -math.inf)[:, None, None].unbind(0)
 
 
 class _RowNorm:
-    """The RMS norm of rows. If `folds` is true, the outputs do not include `scale`, and the rows
-    are passed together with a padded stream.
+    """An RMS norm for rows. If `folds` is true, the outputs don't include `scale`, and the rows are
+    passed together with a padded stream.
     """
 
     def __init__(self, module: Any, *, folds: bool) -> None:
@@ -259,7 +265,7 @@ class _RowNorm:
 
 
 class _Layer:
-    """A single layer with Hugging Face's weights."""
+    """A single layer that uses Hugging Face's weights."""
 
     def __init__(self, module: Any, rotation: Rotation, *, folds: bool) -> None:
         attention = module.self_attn
@@ -277,11 +283,11 @@ class _Layer:
         self._epsilon: float | None = None
         if hasattr(attention, "q_norm"):
             self._epsilon = attention.q_norm.variance_epsilon
-            # The length that represents epsilon. The hypotenuse of it and the length of a head is
-            # the divisor of the norm.
+            # The length that represents epsilon. The norm divides by the hypotenuse of this value
+            # and the length of a head.
             shortest = math.sqrt(self._epsilon * self._head_dim)
             self._shortest = torch.tensor(shortest, device=rotation.turns.device)
-        # Separate norms round like Hugging Face's.
+        # Separate norms round in the same way as Hugging Face's.
         self._weights: Tensor | None = None
         self.tables = self._make_tables(attention, rotation)
 
@@ -301,7 +307,7 @@ class _Layer:
         into(place.turned, torch.add, place.straight, place.crossed)
 
     def mix(self, place: _PositionViews) -> Tensor:
-        """Return the attention output of the last position, with shape [n, share, head_dim]."""
+        """Return the attention output [n, share, head_dim] for the last position."""
         if place.mask is not None:
             likeness = torch.baddbmm(place.mask, place.queries, place.keys)
             return torch.bmm(likeness.softmax(-1), place.values)
@@ -311,7 +317,7 @@ class _Layer:
         )[0]
 
     def leave(self, rows: Tensor, stream: Tensor, mixed: Tensor, place: _PositionViews) -> None:
-        """Complete the layer after attention. `rows` then contains its output."""
+        """Complete the layer after attention. Afterwards, `rows` contains the layer's output."""
         self._out.add_to(rows, mixed.reshape(rows.shape[0], -1))
         normed = self._second_norm(rows, stream)
         if self._up.packed:
@@ -322,8 +328,8 @@ class _Layer:
         self._down.add_to(rows, self._activate(gate).mul_(up))
 
     def _interleaved(self, attention: Any, scale: Tensor | None) -> Product:
-        """Return one product whose outputs are ordered by key head: its queries, its key and its
-        values.
+        """Return one product whose outputs are grouped by key head. Each group contains the
+        queries, the key and the value.
         """
         linears = attention.q_proj, attention.k_proj, attention.v_proj
         key_heads = attention.k_proj.out_features // self._head_dim
@@ -338,9 +344,9 @@ class _Layer:
         return Product(weight if scale is None else weight * scale, bias)
 
     def _make_tables(self, attention: Any, rotation: Rotation) -> Tensor:
-        """Return cosines and sines [positions, 1, share + 1 or 1, 2, head_dim].
+        """Return the cosines and sines [positions, 1, share + 1 or 1, 2, head_dim].
 
-        With `folds`, they include the weights of the norms of heads and the scale of attention.
+        With `folds`, they include the weights of the head norms and the attention scale.
         """
         both = rotation.turns[:, None]
         share = attention.q_proj.out_features // attention.k_proj.out_features

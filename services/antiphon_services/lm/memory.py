@@ -1,11 +1,12 @@
-"""The device memory of a stage. It is checked before allocation, and logged when the stage is
+"""The device memory of a stage, which is checked before allocation and logged when the stage is
 ready.
 
-Most of the memory that remains after loading the weights is used for the slots. Each slot may
-contain the longest possible segment. On a GPU, all memory is allocated at startup or the
-configuration is rejected, because a cache that exceeds the memory of the device would fail in the
-middle of an answer. On a CPU, memory is allocated when it is written. Therefore a cache is only
-checked against the total memory of the machine, and only if it allocates everything at startup.
+Most of the memory that remains after loading the weights is used for slots. Any slot may have to
+store a segment of the maximum length. On a GPU, all of this memory is either allocated at startup
+or the configuration is rejected, because a cache that outgrows the device's memory would fail in
+the middle of an answer. On a CPU, memory is only allocated when it is written. The cache is
+therefore checked against the machine's total memory, and only if it allocates everything at
+startup.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import torch
 from antiphon.errors import InvalidArgument
 
 WORKING_BYTES = 1 << 30
-"""The estimated amount of GPU memory for the intermediate values of a step and for graphs. It is
-left free.
+"""An estimate of the GPU memory needed for graphs and for the intermediate values of a step. This
+amount is kept free.
 """
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SlotMemory:
-    """The memory for `slots` sequences. Each has up to `positions` positions, and each position
-    needs `position_bytes` bytes.
+    """The memory for `slots` sequences of up to `positions` positions, with `position_bytes` bytes
+    per position.
     """
 
     slots: int
@@ -40,12 +41,12 @@ class SlotMemory:
 
     @property
     def bytes(self) -> int:
-        """The size of all slots at full length in bytes."""
+        """The size in bytes if all slots are full."""
         return self.slots * self.positions * self.position_bytes
 
     def require_room(self, *, grows: bool = False) -> None:
-        """Raise `InvalidArgument` if the device does not have enough memory. The error contains
-        numbers that would fit.
+        """Raise `InvalidArgument` if the device doesn't have enough memory. The error message
+        suggests numbers that would fit.
 
         If the cache `grows`, this is only checked on a GPU.
         """
@@ -66,8 +67,8 @@ class SlotMemory:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the amount of free memory of a GPU. It includes memory that torch has reserved but
-    does not use.
+    """Return the amount of free GPU memory in bytes. This includes memory that torch has reserved
+    but doesn't use.
     """
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free: int = torch.cuda.mem_get_info(device)[0]
@@ -80,11 +81,11 @@ def module_bytes(module: torch.nn.Module) -> int:
 
 
 def say_memory(role: str, slots: SlotMemory, parts: Mapping[str, int], *, there: int) -> None:
-    """Log how the stage's memory is used. The parts are the keys and values at full length, and
-    `parts`.
+    """Log how the stage uses its memory. The log line lists the keys and values of full slots, and
+    the sizes in `parts`.
 
-    On a GPU, the remaining memory of torch is used for tables, graphs and intermediate values.
-    `there` is the size of the keys and values that have been allocated, in bytes.
+    On a GPU, torch uses the remaining memory for tables, graphs and intermediate values. `there` is
+    the size, in bytes, of the keys and values that have already been allocated.
     """
     device = slots.device
     told = {**parts, "keys and values": slots.bytes}
@@ -106,7 +107,7 @@ def say_memory(role: str, slots: SlotMemory, parts: Mapping[str, int], *, there:
 
 
 def _all_of_host() -> int:
-    """Return the total memory of the machine."""
+    """Return the machine's total memory in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

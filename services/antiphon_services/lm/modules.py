@@ -1,13 +1,12 @@
-"""The modules that contain the weights of a decoder stack, with the names that checkpoints use.
+"""Modules that contain the weights of a decoder stack, under the same names as in checkpoints.
 
-`antiphon_services.lm.decoder` computes with these weights. Therefore the modules only have a
-`forward` if it is used. Shapes and names are the same as in transformers' implementations of Qwen's
-models. Stages do not import the modelling files of transformers, because each of them imports
-`torch._dynamo` and `sympy`. This would cost 90 MB and two seconds of CPU time for code that no
-stage runs.
+`antiphon_services.lm.decoder` does the computation, so a module only has a `forward` method if
+something calls it. Shapes and names match transformers' implementations of Qwen's models. Stages
+don't import these implementations, because each of the modelling files imports `torch._dynamo` and
+`sympy`, which would take 90 MB of memory and two seconds of CPU time for code that no stage runs.
 
-`config` is the part of `config.json` that describes the stack. Its fields have the same names as in
-transformers.
+`config` is the section of `config.json` that describes the stack. Its fields have the same names as
+in transformers.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU, "s
 
 
 def activation(name: str) -> nn.Module:
-    """Return the activation function that `hidden_act` names. It computes the same values as in
+    """Return the activation function that `hidden_act` refers to. It computes the same values as in
     transformers.
 
-    Raises `KeyError` if transformers does not know the name either.
+    Raises `KeyError` if transformers doesn't have an activation function of this name either.
     """
     if name in _ACTIVATIONS:
         return _ACTIVATIONS[name]()
-    # This import loads the modelling code of transformers. No released checkpoint needs it.
+    # This import loads transformers' modelling code, but no released checkpoint needs it.
     from transformers.activations import ACT2FN
 
     made: nn.Module = ACT2FN[name]
@@ -36,7 +35,7 @@ def activation(name: str) -> nn.Module:
 
 
 class RMSNorm(nn.Module):
-    """Normalizes in float32 over the last dimension, converts the result back and then applies the
+    """Normalizes over the last dimension in float32, converts the result back, and then applies the
     weight.
     """
 
@@ -46,18 +45,18 @@ class RMSNorm(nn.Module):
         self.variance_epsilon = epsilon
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Normalize rows [..., width]. The shape and the dtype do not change."""
+        """Normalize rows [..., width]. The shape and dtype don't change."""
         wide = rows.to(torch.float32)
         variance = wide.pow(2).mean(-1, keepdim=True)
         return self.weight * (wide * torch.rsqrt(variance + self.variance_epsilon)).to(rows.dtype)
 
 
 class Attention(nn.Module):
-    """The projections of grouped-query attention. Queries and keys are normalized if `head_norms`
-    is true.
+    """The projections of grouped-query attention. If `head_norms` is true, queries and keys are
+    normalized.
 
-    `bias` applies to the projections of queries, keys and values, and `out_bias` applies to the
-    last projection.
+    `bias` determines whether the projections of queries, keys and values have a bias, and
+    `out_bias` does the same for the output projection.
     """
 
     def __init__(self, config: Any, *, bias: bool, out_bias: bool, head_norms: bool) -> None:
@@ -76,7 +75,7 @@ class Attention(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """A dense MLP with a gate. Its input has the width of the stack, and its inner width is
+    """A gated MLP. Its inputs and outputs have the stack's width, and its inner width is
     `inner`.
     """
 
@@ -118,7 +117,7 @@ class Experts(nn.Module):
 
 
 class SparseMLP(nn.Module):
-    """The experts and their router. If `shared` is not 0, there is also a shared expert with this
+    """A router and its experts. If `shared` is nonzero, there is also a shared expert with this
     inner width.
     """
 
@@ -143,8 +142,8 @@ class DecoderLayer(nn.Module):
 
 
 class RotaryEmbedding(nn.Module):
-    """The cosines and sines of positions. All values of `rope_type` whose frequencies do not depend
-    on the length are supported.
+    """The cosines and sines of positions. Every `rope_type` whose frequencies don't depend on the
+    sequence length is supported.
     """
 
     def __init__(self, config: Any) -> None:
@@ -166,7 +165,7 @@ class RotaryEmbedding(nn.Module):
 
     @torch.no_grad()
     def forward(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cosines and sines [..., n, head_dim] of positions [..., n], in the dtype of
+        """Return the cosines and sines [..., n, head_dim] for positions [..., n], in the dtype of
         `like`.
         """
         angles = self.angles(like, positions)
@@ -181,8 +180,8 @@ class RotaryEmbedding(nn.Module):
 
 
 class AxialRotaryEmbedding(RotaryEmbedding):
-    """A rotary embedding for positions that have three axes (time, height and width), whose
-    frequencies are interleaved.
+    """A rotary embedding for positions with three axes (time, height and width), whose frequencies
+    are interleaved.
     """
 
     DEFAULT_SECTIONS = (24, 20, 20)
@@ -193,7 +192,7 @@ class AxialRotaryEmbedding(RotaryEmbedding):
         self.mrope_section = list(rope.get("mrope_section", self.DEFAULT_SECTIONS))
 
     def angles(self, like: Tensor, positions: Tensor) -> Tensor:
-        """Return the angles [batch, n, head_dim / 2] of positions [3, batch, n]."""
+        """Return the angles [batch, n, head_dim / 2] for positions [3, batch, n]."""
         of_axes = super().angles(like, positions.expand(3, -1, -1))
         mixed = of_axes[0].clone()
         for axis in (1, 2):

@@ -1,9 +1,10 @@
 """A step that has been launched but not read yet.
 
-Draws belong to segments, not to slots. A segment may have ended or been released in the meantime.
-In this case, its draw is dropped, and its slot may already have another owner. A segment may also
-have become held. Its draw then waits in the segment and does not delay any other segment. While a
-draw waits, the engine launches no further step for its segment, so there is never a second one.
+Draws belong to segments, not to slots. By the time a draw is read, its segment may have ended or
+been released. In this case, the draw is dropped, because the slot may already have another owner.
+The segment may also have been put on hold. Its draw then waits in the segment without delaying any
+other segment. As long as a draw waits, the engine doesn't launch another step for its segment, so
+there is never more than one waiting draw.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from antiphon_services.lm.frames import FrameSegment
 
 
 class DrawInFlight(Protocol):
-    """The draw of one segment. It is complete when `mark` is reached, or immediately if `mark` is
-    None.
+    """A segment's draw on its way to the host. It is complete when `mark` is reached, or
+    immediately if `mark` is None.
     """
 
     @property
@@ -25,27 +26,27 @@ class DrawInFlight(Protocol):
         """The mark that is reached when the draw is complete."""
 
     def read(self) -> Any:
-        """Return the draw. Its mark must have been reached."""
+        """Return the draw. The mark must already have been reached."""
 
 
 class PendingStep:
-    """A step that draws for some segments."""
+    """A step that makes draws for some segments."""
 
     def __init__(self, draws: Sequence[tuple[FrameSegment[Any], DrawInFlight]]) -> None:
         self._draws = draws
-        # All draws of one call have the same mark. Each mark is queried once.
+        # Draws from the same call share a mark, so each mark only needs to be queried once.
         self._marks = {draw.mark for _, draw in draws}
 
     @property
     def ready(self) -> bool:
-        """Whether the device reports that all draws are complete. If there are no marks, it does
-        not report anything.
+        """Whether the device reports that all draws are complete. This is false if there are no
+        marks, because then nothing is reported.
         """
         return all(mark is not None and mark.query() for mark in self._marks)
 
     def collect(self) -> None:
-        """Pass each draw to its segment. This waits for the copies of this step, but not for any
-        later step.
+        """Pass each draw to its segment. This waits until the step's draws have been copied, but
+        not for any later step.
         """
         for mark in self._marks:
             if mark is not None:

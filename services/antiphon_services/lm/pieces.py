@@ -1,9 +1,9 @@
-"""The forward pass of a decoder for a small number of rows. Everything except attention runs in
+"""A decoder's forward pass for a small number of rows, in which everything except attention runs in
 buckets.
 
-The number of positions that a row can attend to, and the rows that share a call, change from step
-to step and are known on the host. Therefore attention does not run in buckets. Everything between
-the attention of two layers depends only on the number of rows and forms one piece.
+Attention doesn't run in buckets because the number of positions that a row can attend to, and the
+rows that share a call, are decided on the host and change from step to step. Everything between the
+attention of two consecutive layers depends only on the number of rows, and forms one piece.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from antiphon_services.lm.kv_cache import CacheShape
 from antiphon_services.lm.layer import FusedLayer, Layer, Norm
 from antiphon_services.lm.rotary import Rotation
 
-# Like `Attend`, with the number of the layer as the first argument.
+# Like `Attend`, but with the layer number as an additional first argument.
 AttendInLayer = Callable[[int, Tensor, Tensor], Tensor]
 
 
 class Pieces:
-    """The pieces of a `lm.decoder.Decoder`, for between `least` and `most` rows of width
+    """The pieces of a `lm.decoder.Decoder`, for at least `least` and at most `most` rows of width
     `width`.
     """
 
@@ -45,11 +45,12 @@ class Pieces:
         self.most = most
         self._layers, self._norm, self._rotation = layers, norm, rotation
         new = partial(torch.zeros, dtype=shape.dtype, device=shape.device)
-        # All pieces share these buffers, because each piece consumes its input before the next one
-        # writes.
+        # All pieces can share these buffers, because each piece consumes its input before the next
+        # one writes to them.
         rows, mixed = new(most, width), new(most, layers[0].queries, shape.head_dim)
         positions = new(most, dtype=torch.int64)
-        # This is the order of a forward pass, which is required for graphs that share memory.
+        # Capture the pieces in the order of a forward pass, as required for graphs that share
+        # memory.
         self._first = bucketing(self._enter, (rows, positions), least)
         self._between = [
             bucketing(partial(self._go_on, at), (rows, mixed, positions), least)
@@ -62,7 +63,7 @@ class Pieces:
     ) -> tuple[Tensor, Tensor]:
         """Implement `Decoder.append` for rows [n, hidden] at `positions` (int64 [n]).
 
-        The states are valid until the next forward pass.
+        The returned states are valid until the next forward pass.
         """
         tapped = rows
         (heads,) = self._first(rows, positions)
@@ -89,7 +90,7 @@ class Pieces:
 
 
 class FusedPieces(Pieces):
-    """Pieces with fused kernels, in which a norm includes the addition that precedes it."""
+    """Pieces with fused kernels. Each norm includes the addition that precedes it."""
 
     def __init__(
         self, layers: Sequence[FusedLayer], norm: Norm, kernels: Kernels, *args: Any, **kwargs: Any

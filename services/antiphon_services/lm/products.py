@@ -1,10 +1,11 @@
-"""Products of rows with the weight of a linear layer, whose layout is packed once.
+"""Products of rows with the weights of a linear layer, which are packed only once.
 
-With a plain weight, each call packs it again, which costs more than the arithmetic if there are
-only a few rows. On a CPU in float32, large weights are therefore packed for oneDNN. Small weights
-use the CPU's library, which needs less time than oneDNN needs to start (measured for up to 128 Ki
-numbers). The choice depends only on the weight. With both libraries, the result for a row is
-bit-identical in every batch of at least `antiphon_services.lm.experts.LEAST_ROWS` rows.
+With an ordinary weight, every call packs the weight again, which costs more than the arithmetic if
+there are only a few rows. On a CPU in float32, large weights are therefore packed for oneDNN in
+advance. For small weights (measured up to 128 Ki numbers), the CPU's own library takes less time
+than oneDNN needs to get started, so it is used instead. This choice depends only on the weight.
+With either library, the result for a row is bit-identical in every batch of at least
+`antiphon_services.lm.experts.LEAST_ROWS` rows.
 """
 
 from __future__ import annotations
@@ -17,19 +18,17 @@ from torch import Tensor
 
 PACKED_FROM = 128 << 10
 
-# The layout is chosen for this number of rows. Any number works, but the layout for a single row
-# may round differently.
+# The layout is optimized for this number of rows, but works for any number. A layout for a single
+# row might round differently.
 PACKED_FOR_ROWS = 16
 
 
 class Product:
-    """The product of `rows` and the transposed `weight` [outputs, inputs], plus `bias`
-    [outputs].
-    """
+    """Multiplies rows by the transposed `weight` [outputs, inputs] and adds `bias` [outputs]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._bias = bias
-        # In bfloat16, the product must be rounded before an addition, as it is elsewhere.
+        # In bfloat16, the product must be rounded before the addition, as everywhere else.
         self._adds_alone = bias is not None or weight.dtype != torch.float32
         self._onednn = onednn_for(weight) if weight.numel() >= PACKED_FROM else None
         if self._onednn is None:
@@ -45,8 +44,8 @@ class Product:
 
     @classmethod
     def of(cls, *linears: Any, scale: Tensor | None = None) -> Product:
-        """Return the concatenated outputs of these layers for inputs that are multiplied by
-        `scale`.
+        """Join linear layers into one product. It returns their concatenated outputs for inputs
+        that are multiplied by `scale`.
         """
         bias = None
         if any(each.bias is not None for each in linears):
@@ -98,8 +97,8 @@ class Product:
 
 
 def _share(linears: Sequence[Any], joint: Tensor) -> None:
-    """Make the weights of the layers views of `joint`, so that they do not exist twice while a
-    model is being loaded.
+    """Replace the weights of the layers with views of `joint`, so that no second copy of them
+    exists while a model is being loaded.
 
     Weights that require gradients are left unchanged.
     """
@@ -110,9 +109,7 @@ def _share(linears: Sequence[Any], joint: Tensor) -> None:
 
 
 def onednn_for(weight: Tensor) -> Any:
-    """Return the operators for packed weights that TorchInductor uses, or None if they are not
-    available.
-    """
+    """Return TorchInductor's operators for packed weights, or None if they are not available."""
     usable = (
         weight.device.type == "cpu"
         and weight.dtype == torch.float32

@@ -1,6 +1,6 @@
-"""The configuration of Qwen2's layers, with the same fields and defaults as in transformers."""
+"""The configuration of Qwen2's layers. Fields and defaults are the same as in transformers."""
 
-# The annotations are evaluated: `ConfigObject` validates by them.
+# Don't postpone the evaluation of annotations, because `ConfigObject` uses them for validation.
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from antiphon_services.stage.config_object import ConfigObject
 
 
 class Qwen2Config(ConfigObject):
-    """An object of `config.json` that describes layers of Qwen2."""
+    """The section of `config.json` that describes layers of Qwen2."""
 
     vocab_size: int = 151936
     hidden_size: int = 4096

@@ -1,4 +1,4 @@
-"""The decoder layers of Qwen2 without the surrounding model, as modules that contain weights."""
+"""Qwen2's decoder layers without the rest of the model, as modules that contain weights."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from antiphon_services.lm.qwen2_config import Qwen2Config
 
 
 class Qwen2Stack(nn.Module):
-    """The layers, the final norm and the rotary embedding, with the same names as in transformers'
+    """The layers, the final norm and the rotary embedding, under the same names as in transformers'
     `Qwen2Model`.
 
-    `lm.decoder.Decoder` computes with this stack. If `words` is true, it includes the embedding
-    table.
+    `lm.decoder.Decoder` computes with this stack. If `words` is true, the stack also contains the
+    embedding table.
     """
 
     def __init__(self, config: Qwen2Config, *, words: bool) -> None:

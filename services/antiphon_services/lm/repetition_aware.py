@@ -1,9 +1,8 @@
-"""Repetition-aware sampling. An ID that was drawn too often recently is excluded, and another one
-is drawn.
+"""Repetition-aware sampling, which draws a different ID if an ID has recently been drawn too often.
 
-This mirrors `ras_sampling` of CosyVoice. First, an ID is drawn from the most likely IDs, whose
-total probability is `top_p`. There are at most `top_k` candidates. If this ID occurs too often
-among the last IDs, it is excluded and another ID is drawn from the whole distribution.
+This mirrors CosyVoice's `ras_sampling`. First, an ID is drawn from the most likely IDs, which are
+limited to a total probability of `top_p` and to `top_k` candidates. If this ID occurs too often
+among the most recent IDs, it is excluded, and another ID is drawn from the whole distribution.
 """
 
 from __future__ import annotations
@@ -17,12 +16,16 @@ from torch import Tensor
 from antiphon_services.lm.sampler import SamplingRows
 
 NUMBERS = 2
-"""The number of uniform random numbers per row. The second one is for the second draw."""
+"""The number of uniform random numbers per row. The second number is used if an ID has to be drawn
+again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RepetitionRule:
-    """If an ID occurs `repeats` times among the last `window` IDs, another one is drawn."""
+    """If the drawn ID occurs `repeats` times among the last `window` IDs, a different ID is
+    drawn.
+    """
 
     window: int
     repeats: float
@@ -31,12 +34,12 @@ class RepetitionRule:
 def choose_aware(
     logits: Tensor, settings: SamplingRows, numbers: Tensor, recent: Tensor, rule: RepetitionRule
 ) -> tuple[Tensor, Tensor]:
-    """Return an ID for each row of `logits` [n, V], and the highest logit of each row.
+    """Return an ID for each row of `logits` [n, V], together with the row's highest logit.
 
-    `numbers` (float64 [n, NUMBERS]) are in [0, 1). `recent` (int64 [n, window]) contains the last
-    IDs, or -1 where an ID is missing. For a greedy row, the most likely ID is chosen. If it is
-    excluded, the next most likely one is chosen. If the highest logit is not finite, the ID is
-    arbitrary but valid.
+    `numbers` (float64 [n, NUMBERS]) contains random numbers in [0, 1). `recent` (int64 [n, window])
+    contains the most recent IDs, or -1 if there are fewer than `window`. A greedy row chooses the
+    most likely ID, or the next most likely one if that ID is excluded. If the highest logit is not
+    finite, the returned ID is arbitrary but valid.
     """
     scores = logits.to(torch.float32)
     highest = scores.max(-1, keepdim=True).values
@@ -59,15 +62,15 @@ def choose_aware(
 
 
 def _likeliest(scores: Tensor, count: int) -> Tensor:
-    """Return the IDs [n, count] of the highest scores (float32 [n, V]). IDs with equal scores are
+    """Return the IDs [n, count] with the highest scores (float32 [n, V]). IDs with equal scores are
     in ascending order.
 
-    `topk` does not order IDs with equal scores, which are common in bfloat16. Therefore its keys
-    consist of the bits of a score followed by the ID. The bits can be sorted as integers after the
+    Equal scores are common in bfloat16, and `topk` returns them in any order. Its keys therefore
+    consist of the bits of a score followed by the ID. These bits can be sorted as integers once the
     bits of negative numbers have been flipped.
     """
     size = scores.shape[-1]
-    # This converts -0.0 to 0.0.
+    # Convert -0.0 to 0.0.
     bits = (scores + 0.0).view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFF_FFFF)
     places = torch.arange(size - 1, -1, -1, device=scores.device)
@@ -76,7 +79,9 @@ def _likeliest(scores: Tensor, count: int) -> Tensor:
 
 
 def _drawn(weights: Tensor, numbers: Tensor) -> Tensor:
-    """Return the indices [n, 1] where the numbers [n, 1] fall among the weights [n, V]."""
+    """Return the indices [n, 1] at which the numbers [n, 1] fall within the cumulative weights of
+    [n, V].
+    """
     sums = weights.cumsum(-1)
     places = torch.searchsorted(sums, numbers * sums[:, -1:], right=True)
     return places.clamp_(max=weights.shape[-1] - 1)

@@ -1,10 +1,10 @@
-"""Configures the matrix library of the CPU so that results do not depend on the batch.
+"""Configures the CPU's matrix library so that results don't depend on the batch.
 
-MKL selects a kernel by the number of rows. On Intel CPUs with AVX-512, products of up to 15 rows
-are summed in a different order than larger products. MKL has a mode for strict reproducibility
-("conditional numerical reproducibility"), which is documented for Intel CPUs with AVX2 or later and
-uses the same order for all products. In this mode, padding to `LEAST_ROWS` rows is sufficient.
-Other CPUs do not have this mode and have not needed it.
+MKL selects a kernel based on the number of rows. On Intel CPUs with AVX-512, products of up to 15
+rows are summed in a different order than larger products. MKL has a mode for strict reproducibility
+("conditional numerical reproducibility") in which all products use the same order. According to its
+documentation, this mode requires an Intel CPU with AVX2 or later. When it is enabled, padding to
+`LEAST_ROWS` rows is sufficient. Other CPUs don't support the mode, and so far haven't needed it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def ask_for_equal_digits() -> None:
-    """Set this mode of MKL for the process, unless it is already set. Call this before torch is
-    imported.
+    """Enable this mode of MKL for the process, unless it has already been set. Call this function
+    before importing torch.
     """
     if _CPU_INFO.exists() and "GenuineIntel" in _CPU_INFO.read_text():
         os.environ.setdefault(SETTING, "AUTO,STRICT")

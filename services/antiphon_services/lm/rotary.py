@@ -1,4 +1,4 @@
-"""Rotary position embedding with a table of all positions."""
+"""Rotary position embeddings, based on a precomputed table of all positions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from torch import Tensor
 from antiphon_services.lm.in_place import into
 
 # For narrower heads, a CPU uses a copy of the cosines and sines for each head. If they were
-# broadcast over the heads, an operation would become a loop over single heads, which took four
-# times as long (measured at width 16). If there are fewer rows, the copy costs more than it saves.
+# broadcast over the heads instead, an operation would become a loop over single heads, which took
+# four times as long (measured at width 16). With fewer rows than this, the copy costs more than it
+# saves.
 SHARED_FROM_WIDTH = 64
 SPREAD_FROM_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """The cosines and the signed sines for the positions of n rows, as `turns` [n, 1, 2, head_dim].
+    """The cosines and signed sines for the positions of n rows, as `turns` [n, 1, 2, head_dim].
 
-    After `spread`, there is one copy for each head. If a table of plain positions is used for
-    positions with three axes, `axes` (int64 [head_dim]) selects the axis (time, height or width)
-    that rotates each dimension. It is None if there is only one axis.
+    `spread` adds a copy for each head. If a table of plain positions is used for positions with
+    three axes, `axes` (int64 [head_dim]) specifies which axis (time, height or width) rotates each
+    dimension. It is None if there is only one axis.
     """
 
     turns: Tensor
@@ -36,12 +37,12 @@ class Rotation:
 
     @property
     def sines(self) -> Tensor:
-        """The sines [n, 1, head_dim]. Those in the first half are negated."""
+        """The sines [n, 1, head_dim]. The first half of them is negated."""
         return self.turns[..., 1, :]
 
     @classmethod
     def of(cls, rotary: Any, positions: int, like: Tensor) -> Rotation:
-        """Return the table for positions 0, 1 and so on. `rotary` is the model's module."""
+        """Return a table for the positions from 0 onwards. `rotary` is the model's module."""
         index = torch.arange(positions, device=like.device)[None]
         axes = None
         if hasattr(rotary, "mrope_section"):
@@ -52,20 +53,24 @@ class Rotation:
 
     @classmethod
     def of_rows(cls, cosines: Tensor, sines: Tensor) -> Rotation:
-        """Return the rotation for rows [..., head_dim] that the model's module has computed."""
+        """Return the rotation for rows [..., head_dim] of cosines and sines that the model's module
+        has computed.
+        """
         low, high = sines.chunk(2, dim=-1)
         turns = torch.stack((cosines, torch.cat((-low, high), dim=-1)), dim=-2)
         return cls(turns.unsqueeze(-3))
 
     def at(self, positions: Tensor) -> Rotation:
-        """Return the rotation at positions int64 [n], or [n, 3] if the axes of a row differ."""
+        """Return the rotation for `positions`, which is int64 [n], or [n, 3] if a row has different
+        positions on the three axes.
+        """
         if positions.ndim == 1:
             return Rotation(self.turns[positions])
         index = positions[:, None, None, self.axes].expand(-1, -1, 2, -1)
         return Rotation(self.turns.gather(0, index))
 
     def spread(self, heads: int) -> Rotation:
-        """Return a version with one copy for each head if this is faster on a CPU."""
+        """Return a copy of the values for each head if this is faster on a CPU."""
         count, _, two, width = self.turns.shape
         pays = width < SHARED_FROM_WIDTH and count >= SPREAD_FROM_ROWS
         if self.turns.device.type != "cpu" or not pays:
@@ -74,10 +79,9 @@ class Rotation:
         return Rotation(turns.permute(1, 2, 0, 3))
 
     def apply(self, heads: Tensor, out: Tensor | None = None, *, fused: bool = False) -> Tensor:
-        """Apply the rotation to heads [n, heads, head_dim], like Hugging Face's
-        `apply_rotary_pos_emb`.
+        """Rotate heads [n, heads, head_dim], like Hugging Face's `apply_rotary_pos_emb`.
 
-        `fused` needs fewer operations, but it rounds differently.
+        If `fused` is true, fewer operations are needed, but the rounding is different.
         """
         if fused:
             turned = heads.roll(heads.shape[-1] // 2, -1)
@@ -92,8 +96,8 @@ class Rotation:
         """Like `apply`, but for heads that are stored twice in a contiguous tensor [n, heads, 2,
         head_dim].
 
-        If the two copies of a head are read from the middle of the first one, this yields its
-        second half followed by its first half. Therefore no copy is needed to swap the halves.
+        Reading from the middle of a head's first copy gives its second half followed by its first
+        half, so no further copy is needed to swap the halves.
         """
         strides = (*both.stride()[:-2], both.shape[-1] // 2, 1)
         parts = both.as_strided(both.shape, strides) * self.turns
@@ -101,8 +105,8 @@ class Rotation:
 
 
 def _axes(rotary: Any, device: torch.device) -> Tensor:
-    """Return the axis of each dimension. It is found by changing one axis at a time and comparing
-    the angles.
+    """Return the axis that rotates each dimension. It is determined by changing one axis at a time
+    and comparing the angles.
     """
     like = torch.empty(0, device=device)
     steps = torch.eye(3, device=device)[:, None]

@@ -1,18 +1,19 @@
 """Chooses one ID from each row of logits. All autoregressive parts of all stages use this module.
 
-The candidates and their probabilities are the same as with the logits processors that `generate`
-uses in `transformers` 5.19. The operations are applied in the same order: conversion to float32,
+Candidates and their probabilities are the same as with the logits processors that `generate` uses
+in `transformers` 5.19. The operations are applied in the same order: conversion to float32,
 repetition penalty, suppressed IDs, temperature, top_k, top_p and softmax.
 
-A draw uses the inverse of the cumulative distribution and a hash of (seed, step, group). The seed
-is the key for the draws of the stage in this answer (`antiphon.values.sampling.stream_key`). There
-is no generator and no state. Therefore the IDs of a segment do not depend on the batch, the process
-or earlier draws, and a segment that was restored continues with the same IDs.
+A draw inverts the cumulative distribution at a number that is computed as a hash of (seed, step,
+group). The seed is the key for the stage's draws in this answer
+(`antiphon.values.sampling.stream_key`). Since there is no random number generator and no state, a
+segment's IDs don't depend on the batch, the process or earlier draws, and a restored segment
+continues with the same IDs.
 
-`choose` processes one row of any vocabulary, and after top_k it only processes the remaining IDs.
-`choose_each` processes many rows and keeps them whole, so that it never reads from the device. Both
-return the same ID, because weights are exponentials in float64 and sums are computed in the order
-of IDs, in which removed IDs add exact zeros.
+`choose` processes a single row of any vocabulary. After top_k, it only has to process the remaining
+IDs. `choose_each` processes many rows and never shortens them, so that it never reads from the
+device. Both return the same ID, because weights are float64 exponentials and are summed in the
+order of IDs. Removed IDs contribute exact zeros to these sums.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _FRACTION_BITS = 52
 _WORD_BYTES = 8
 _INPUT_BYTES = KEY_BITS // 8 + 8
 _UNLIMITED = 1 << 31
-# This ensures that the most likely ID is always kept.
+# This makes sure that the most likely ID is always kept.
 _LARGEST_TAIL = math.nextafter(1.0, 0.0)
-# A CPU extracts the most likely IDs first if their share is at most one in this many.
+# A CPU only extracts the most likely IDs first if they are at most one in this many.
 FEW = 4
 # For vocabularies of at least this size, top_p only considers the IDs that top_k leaves, provided
-# that every row has a top_k. This takes twice as many operations, but the whole vocabulary need not
-# be sorted.
+# that every row has a top_k. This takes twice as many operations but avoids sorting the whole
+# vocabulary.
 WIDE = 1 << 14
 
 
@@ -49,9 +50,9 @@ WIDE = 1 << 14
 class SamplingRows:
     """The settings of several rows as columns [n, 1] on one device.
 
-    `temperature` and `penalty` are float32, `top_k` is int64 and never 0, `tail` is float64 and
-    contains the probability that top_p removes (below 1), and `greedy` is bool. Summaries of all
-    rows save work and avoid reads from the device.
+    `temperature` and `penalty` are float32, `top_k` is int64 and never 0, and `greedy` is bool.
+    `tail` is float64 and contains the probability that top_p removes, which is below 1. The
+    remaining fields summarize all rows, to save work and to avoid reading from the device.
     """
 
     temperature: Tensor
@@ -70,11 +71,11 @@ class SamplingRows:
 
     @classmethod
     def of(cls, samplings: Sequence[Sampling], device: torch.device) -> SamplingRows:
-        """Return one row for each of the settings. The temperature of greedy rows is set to 1."""
+        """Convert settings to rows. For greedy rows, the temperature is set to 1."""
         greedy = [each.greedy for each in samplings]
         top_k = [each.top_k or _UNLIMITED for each in samplings]
 
-        # Integers can be represented exactly in float64.
+        # float64 can represent these integers exactly.
         table = [
             [each.temperature or 1.0 for each in samplings],
             [each.repetition_penalty for each in samplings],
@@ -103,9 +104,9 @@ class SamplingRows:
     def with_greedy(
         self, greedy: Tensor, *, any_greedy: bool = True, all_greedy: bool = False
     ) -> SamplingRows:
-        """Return the first n rows. A row is made greedy if `greedy` (bool [n, 1]) is true for it.
+        """Return the first n rows. Rows for which `greedy` (bool [n, 1]) is true become greedy.
 
-        The defaults of the summaries are valid for all rows.
+        The default values of the summaries are correct for any combination of rows.
         """
         count = len(greedy)
         return replace(
@@ -129,11 +130,11 @@ def choose(
     history: Tensor | None = None,
     suppressed: Tensor | None = None,
 ) -> int:
-    """Return the next ID for `logits` [V], which may have any floating-point dtype.
+    """Return the next ID for `logits` [V], which can have any floating-point dtype.
 
-    `step` is the number of the choice within a segment, and `group` distinguishes the choices
-    within one step. The repetition penalty applies to the IDs in `history` (int64 [n]). IDs outside
-    the vocabulary are ignored. The IDs in `suppressed` (int64 [m]) are never chosen. Raises
+    `step` is the number of this choice within the segment, and `group` distinguishes several
+    choices within one step. The repetition penalty applies to the IDs in `history` (int64 [n]). IDs
+    outside the vocabulary are ignored. The IDs in `suppressed` (int64 [m]) are never chosen. Raises
     `Internal` if the logits are NaN or leave no ID to choose.
     """
     scores = penalise(logits, sampling, history=history, suppressed=suppressed)
@@ -158,10 +159,11 @@ def choose_each(
     """Choose an ID for each row of `logits` [n, V]. Returns the IDs (int64 [n]) and the highest
     scores (float32 [n]).
 
-    The scores are computed as for greedy decoding. `numbers` (float64 [n, 1]) contains the result
-    of `uniform` for each row. The repetition penalty applies to the IDs in `seen` (bool [n, V]),
-    and the IDs in `suppressed` (bool [V]) are never chosen. If `choose` would raise an error for a
-    row, its score is not finite and its ID is arbitrary but valid.
+    The scores are computed as in greedy decoding. `numbers` (float64 [n, 1]) contains the result of
+    `uniform` for each row. The repetition penalty applies to the IDs that are marked in `seen`
+    (bool [n, V]), and the IDs that are marked in `suppressed` (bool [V]) are never chosen. If
+    `choose` would raise an error for a row, the row's highest score is not finite, and its ID is
+    arbitrary but valid.
     """
     scores = logits.to(torch.float32)
     if seen is not None and settings.any_penalty:
@@ -190,8 +192,8 @@ def choose_each(
 def penalise(
     logits: Tensor, sampling: Sampling, *, history: Tensor | None, suppressed: Tensor | None
 ) -> Tensor:
-    """Return the scores (float32 [V]) after repetition penalty and suppression. Greedy decoding
-    chooses the highest one.
+    """Return the scores (float32 [V]) after the repetition penalty and suppression. Greedy decoding
+    chooses the ID with the highest score.
 
     This mirrors `RepetitionPenaltyLogitsProcessor` and `SuppressTokensLogitsProcessor`.
     """
@@ -208,12 +210,12 @@ def penalise(
 
 
 def keep_likeliest(scores: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Return the IDs that may be drawn (int64 [k], in ascending order), and their scores after
-    temperature.
+    """Return the IDs that may be drawn (int64 [k], in ascending order) and their scores after
+    applying the temperature.
 
-    This mirrors `TemperatureLogitsWarper`, `TopKLogitsWarper`, which keeps IDs whose score is equal
-    to that of the last one, and `TopPLogitsWarper`. Here, top_p only sorts the IDs that top_k
-    leaves, because removed IDs have a probability of zero.
+    This mirrors three logits processors: `TemperatureLogitsWarper`, `TopKLogitsWarper`, which also
+    keeps IDs whose score is tied with the last one, and `TopPLogitsWarper`. Unlike in transformers,
+    top_p only sorts the IDs that top_k leaves, because removed IDs have a probability of zero.
     """
     scores = scores / sampling.temperature
     if 0 < sampling.top_k < len(scores):
@@ -232,7 +234,7 @@ def keep_likeliest(scores: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
 
 
 def uniform(seed: int, step: int, group: int) -> float:
-    """Return a number in [0, 1) with 52 bits. Its product with any sum is therefore less than the
+    """Return a number in [0, 1) with 52 bits, so that its product with any sum is less than the
     sum.
 
     The number is word `group` of the SHAKE128 output for `seed` (128 bits) and `step` (64 bits).
@@ -244,8 +246,8 @@ def uniform(seed: int, step: int, group: int) -> float:
 def draw_numbers(
     samplings: Sequence[Sampling], steps: Sequence[int], groups: int
 ) -> npt.NDArray[np.float64]:
-    """Return `uniform_each` [n, groups] for rows with these settings. The numbers of greedy rows
-    are 0.
+    """Return `uniform_each` [n, groups] for rows with these settings. Greedy rows have the number
+    0.
     """
     drawn = [at for at, each in enumerate(samplings) if not each.greedy]
     seeds = [samplings[at].seed for at in drawn]
@@ -260,7 +262,7 @@ def draw_numbers(
 def uniform_each(
     seeds: Sequence[int], steps: Sequence[int], groups: int
 ) -> npt.NDArray[np.float64]:
-    """Return `uniform` [n, groups] for each seed and its step, and for groups 0, 1 and so on."""
+    """Return `uniform` [n, groups] for each seed and its step, and for all groups starting at 0."""
     size = _WORD_BYTES * groups
     hashed = b"".join(
         [
@@ -276,16 +278,17 @@ def _lowered(scores: Tensor, settings: SamplingRows) -> Tensor:
     """Apply the repetition penalty to scores [n, V]."""
     multiplied, divided = scores * settings.penalty, scores / settings.penalty
     if settings.smallest_penalty >= 1.0:
-        # This is equivalent and takes less than half the time on a CPU.
+        # This is equivalent, but takes less than half the time on a CPU.
         return torch.minimum(multiplied, divided)
     return torch.where(scores < 0, multiplied, divided)
 
 
 def _few_likeliest(scores: Tensor, settings: SamplingRows) -> tuple[Tensor, Tensor] | None:
-    """Return the scores [n, k] that top_k leaves of [n, V], in the order of IDs, and the IDs.
+    """Return the scores [n, k] that top_k leaves of [n, V], in the order of their IDs, and these
+    IDs.
 
-    The result is None if too many scores are left, or if other IDs have the same score as the last
-    one. The latter condition requires reading the scores, so the result is also None on a GPU.
+    Returns None if too many scores are left or if other IDs have the same score as the last one.
+    Checking for ties requires reading the scores, so the result is also None on a GPU.
     """
     count = settings.largest_top_k
     if scores.device.type != "cpu" or count * FEW > scores.shape[-1]:
@@ -304,22 +307,23 @@ def _weights(scores: Tensor, largest: Tensor) -> Tensor:
     """
     if scores.device.type == "cpu":
         return (scores - largest).double().exp_()
-    # This saves an operation. The subtraction is computed in float32, and only the result is
-    # float64.
+    # This saves an operation: the subtraction is computed in float32, and only the result is
+    # converted to float64.
     wide = torch.empty(scores.shape, dtype=torch.float64, device=scores.device)
     return torch.sub(scores, largest, out=wide).exp_()
 
 
 def _weights_of_few(scores: Tensor, largest: Tensor, settings: SamplingRows) -> Tensor:
-    """Implement `_kept_weights` for the case that every row has a top_k, without sorting all IDs.
+    """Implement `_kept_weights` for rows that all have a top_k, without sorting the whole
+    vocabulary.
 
-    top_k keeps at most k - 1 IDs with a higher score than its last one, and all IDs whose score is
-    equal to that of the last one. Only the number of these tied IDs matters: their weights are
-    equal, and top_p removes them first, in the order of IDs.
+    top_k keeps at most k - 1 IDs whose score is higher than the last one, and every ID whose score
+    is tied with the last one. Of the tied IDs, only the count matters: their weights are equal, and
+    top_p removes them first, in the order of IDs.
     """
     ranked, ids = scores.topk(settings.largest_top_k)
     last = ranked.gather(1, settings.top_k - 1)
-    # The IDs that rank above the last one, in the order that top_p uses: by score, and then by ID.
+    # The IDs that rank above the last one, in the order used by top_p: by score, and then by ID.
     ids, order = ids.sort()
     ranked, order = ranked.gather(1, order).sort(stable=True)
     ids = ids.gather(1, order)
@@ -331,13 +335,13 @@ def _weights_of_few(scores: Tensor, largest: Tensor, settings: SamplingRows) -> 
     removed = settings.tail * mass[:, -1:]
     above.mul_(mass > removed)
     weights = torch.where(equal & (rank * weight > removed), weight, 0.0)
-    # All other IDs keep their weight.
+    # The weights of the remaining IDs don't change.
     return weights.scatter_add_(1, ids, above)
 
 
 def _kept_weights(scores: Tensor, largest: Tensor, settings: SamplingRows) -> Tensor:
-    """Return the `_weights` of scores [n, V] after temperature. They are zero for IDs that top_k or
-    top_p removes.
+    """Return the `_weights` of scores [n, V] after applying the temperature. IDs that top_k or
+    top_p removes have a weight of zero.
     """
     size, top_k = scores.shape[-1], settings.top_k
     limited = settings.smallest_top_k < size

@@ -1,4 +1,4 @@
-"""Chooses the next ID for every segment of a batch, and computes log probabilities."""
+"""Chooses the next ID for each segment in a batch, and computes log probabilities."""
 
 from __future__ import annotations
 
@@ -19,21 +19,19 @@ Score = tuple[list[int], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class PenaltyWindow:
-    """A repetition penalty for the last `size` IDs. It is applied in addition to the penalty for
-    all IDs.
-    """
+    """A repetition penalty for the last `size` IDs, in addition to the penalty for all IDs."""
 
     size: int
     penalty: float
 
     def of(self, ids: Sequence[int]) -> PenalisedIds:
-        """Return the IDs to which the penalty applies."""
+        """Return the IDs to which this penalty applies."""
         return PenalisedIds(ids, self.penalty)
 
 
 @dataclass(frozen=True, slots=True)
 class PenalisedIds:
-    """At least one ID of the vocabulary, and the penalty for each of them."""
+    """One or more IDs of the vocabulary, and the penalty for each of them."""
 
     ids: Sequence[int]
     penalty: float
@@ -43,8 +41,8 @@ class PenalisedIds:
 class LogitsRow:
     """The logits [V] for choice number `step` of a segment.
 
-    The repetition penalty applies to the IDs in `seen` (bool [V]). `seen` is None if there is no
-    penalty. A different penalty may apply to the `latest` IDs.
+    The repetition penalty applies to the IDs that are marked in `seen` (bool [V]), or `seen` is
+    None if there is no penalty. The `latest` IDs may have a penalty of their own.
     """
 
     logits: Tensor
@@ -56,7 +54,7 @@ class LogitsRow:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """An ID that was chosen from `logits` [V], and the number of most likely IDs that are
+    """An ID that was chosen from `logits` [V], and the number of most likely IDs that the client
     requested.
     """
 
@@ -66,10 +64,10 @@ class Sampled:
 
 
 def sample_together(rows: Sequence[LogitsRow]) -> list[int | None]:
-    """Return the IDs for all rows. If an ID is None, the row is undecided and must be passed to
+    """Return an ID for each row. If it is None, the row is undecided and must be passed to
     `sample_alone`.
 
-    This reads from the device only once, regardless of the number of rows.
+    This reads from the device only once, no matter how many rows there are.
     """
     if not rows:
         return []
@@ -79,15 +77,15 @@ def sample_together(rows: Sequence[LogitsRow]) -> list[int | None]:
 
 
 def sample_alone(row: LogitsRow) -> int:
-    """Return a single ID. Raises `Internal` if the logits leave no ID to choose."""
+    """Return the ID for a single row. Raises `Internal` if the logits leave no ID to choose."""
     history = None if row.seen is None else row.seen.nonzero()[:, 0]
     (logits,) = _lower_latest(row.logits[None], [row])
     return choose(logits, row.sampling, step=row.step, history=history)
 
 
 def score_together(sampled: Sequence[Sampled]) -> list[Score]:
-    """Return each ID and the 1 + `top` most likely IDs, with the log probabilities according to the
-    model.
+    """Return the log probabilities of each chosen ID and of the 1 + `top` most likely IDs,
+    according to the model.
 
     The log probabilities are the log-softmax of the logits in float32, as in `transformers` and
     vLLM.
@@ -98,7 +96,7 @@ def score_together(sampled: Sequence[Sampled]) -> list[Score]:
     likeliest = logprobs.topk(min(max(each.top for each in sampled), logits.shape[-1]))
     ids = torch.cat([chosen, likeliest.indices], dim=1)
     values = torch.cat([logprobs.gather(1, chosen), likeliest.values], dim=1)
-    # A single read from the device is sufficient, because float64 represents both values exactly.
+    # float64 represents both values exactly, so a single read from the device is sufficient.
     told = torch.stack((ids.to(torch.float64), values.to(torch.float64)), dim=1).tolist()
     widths = [1 + each.top for each in sampled]
     return [
@@ -108,8 +106,8 @@ def score_together(sampled: Sequence[Sampled]) -> list[Score]:
 
 
 def _choose_each(rows: Sequence[LogitsRow]) -> tuple[Tensor, Tensor]:
-    """Return the IDs [n], and the highest score of each row. The score is not finite if no ID can
-    be chosen.
+    """Return the IDs [n] and each row's highest score. The score is not finite if no ID can be
+    chosen.
     """
     logits = _lower_latest(torch.stack([each.logits for each in rows]), rows)
     samplings = [each.sampling for each in rows]
@@ -123,14 +121,12 @@ def _choose_each(rows: Sequence[LogitsRow]) -> tuple[Tensor, Tensor]:
 
 
 def _lower_latest(logits: Tensor, rows: Sequence[LogitsRow]) -> Tensor:
-    """Return logits [n, V] to which the penalties for the latest IDs of the rows have been
-    applied.
-    """
+    """Return logits [n, V] with the penalties for each row's latest IDs applied."""
     given = [each.latest for each in rows]
     size = max((len(each.ids) for each in given if each is not None), default=0)
     if not size:
         return logits
-    # Repeated IDs have equal values. An ID without a penalty keeps its own value.
+    # If an ID is repeated, all of its values are equal. IDs without a penalty keep their own value.
     ids = [
         [0] * size if each is None else [*each.ids, *[each.ids[0]] * size][:size] for each in given
     ]
@@ -143,7 +139,7 @@ def _lower_latest(logits: Tensor, rows: Sequence[LogitsRow]) -> Tensor:
 
 
 def _seen_each(rows: Sequence[LogitsRow]) -> Tensor | None:
-    """Return `seen` for all rows as bool [n, V], or None if no row has it."""
+    """Return `seen` for all rows as bool [n, V], or None if it isn't set for any row."""
     given = [each.seen for each in rows if each.seen is not None]
     if not given:
         return None

@@ -1,20 +1,21 @@
 """Assigns slots to sequences, and finds content of ended sequences that can be reused.
 
-A slot is free, in use by a running segment, or kept. A slot is kept if its segment has ended and
-its keys and values remain for a prompt with the same beginning, until the slot is needed. The
-content of a position is represented by a number. It is the ID, or a digest of other content
-(audio). Therefore equal IDs for different media count as different content.
+A slot is either free, in use by a running segment, or kept. A kept slot belongs to a segment that
+has ended. Its keys and values remain available for a prompt with the same beginning until the slot
+is needed for something else. The content of each position is represented by a number, which is the
+ID or, for audio and other media, a digest. Equal placeholder IDs for different media therefore
+count as different content.
 
-Engines that do not reuse content, or that have their own implementation
-(`antiphon_services.lm.kept_parts`), only take and free slots. For all other engines, the following
+Some engines don't reuse content or have their own implementation
+(`antiphon_services.lm.kept_parts`). They only take and free slots. For other engines, the following
 rules apply:
 
-- If a prompt continues a kept sequence, it takes over the slot, so that a conversation uses one
-  slot. The prompt must contain the whole kept prompt. Of the kept reply, the part with equal IDs is
-  reused.
+- If a prompt continues a kept sequence, it takes over the slot, so that a conversation uses a
+  single slot. The prompt must start with the entire kept prompt. The kept reply is reused as far as
+  its IDs match.
 - If a prompt shares only a shorter beginning, this beginning is copied, provided that another slot
   is available. The kept sequence remains available for its own conversation.
-- The kept sequence that was used least recently is evicted first.
+- The least recently used sequence is evicted first.
 - The last position of a prompt is never reused, because its logits are needed.
 """
 
@@ -27,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 MIN_REUSED = 16
-"""The minimum length of a prefix that is worth copying. Every prompt shares the first IDs of its
-template.
+"""The minimum length of a prefix that is worth copying. All prompts have the first IDs of the chat
+template in common.
 """
 
 Content = npt.NDArray[np.int64]
@@ -36,8 +37,8 @@ Content = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A sequence that has ended, with the content of its positions and the number of positions that
-    belong to the prompt.
+    """The content of an ended sequence's positions, and the number of positions that belong to the
+    prompt.
     """
 
     content: Content
@@ -48,8 +49,8 @@ class Kept:
 class Claim:
     """A slot for a prompt.
 
-    Its first `reused` positions are already present. If `source` is set, they must be copied from
-    that slot first.
+    The first `reused` positions don't have to be computed. If `source` is set, they must first be
+    copied from that slot.
     """
 
     slot: int
@@ -58,7 +59,7 @@ class Claim:
 
 
 class Slots:
-    """The slots of one engine."""
+    """An engine's slots."""
 
     def __init__(self, count: int) -> None:
         self._free = list(range(count))  # This list is a heap.
@@ -67,8 +68,8 @@ class Slots:
     def take(self, spared: int | None = None) -> int | None:
         """Return the lowest free slot, because adjacent slots can be read in place.
 
-        If no slot is free, the least recently used kept slot is returned, but never `spared`. The
-        result is None if all slots are in use.
+        If no slot is free, return the least recently used kept slot other than `spared`, or None if
+        all slots are in use.
         """
         if self._free:
             return heapq.heappop(self._free)
@@ -79,7 +80,7 @@ class Slots:
 
     @property
     def free_slots(self) -> frozenset[int]:
-        """The slots that are free."""
+        """The free slots."""
         return frozenset(self._free)
 
     def take_this(self, slot: int) -> None:
@@ -104,14 +105,14 @@ class Slots:
         return Claim(slot, reused, best)
 
     def keep(self, slot: int, kept: Kept) -> None:
-        """Keep the content of a segment that has ended, so that it can be reused."""
+        """Keep an ended segment's content so that it can be reused."""
         self._kept[slot] = kept
 
     def free(self, slot: int) -> None:
-        """Free the slot of a segment that has ended and whose content cannot be reused.
+        """Free the slot of an ended segment whose content can't be reused.
 
-        The slot may be taken immediately, because device work that was already submitted for it
-        runs before later work.
+        The slot can be taken again immediately, because work that has already been submitted to the
+        device runs before later work.
         """
         heapq.heappush(self._free, slot)
 
@@ -123,7 +124,7 @@ class Slots:
 
 
 def shared_length(first: Content, second: Content) -> int:
-    """Return the length of the common prefix of two contents."""
+    """Return the length of the longest common prefix of two contents."""
     length = min(len(first), len(second))
     different = np.flatnonzero(first[:length] != second[:length])
     return int(different[0]) if len(different) else length

@@ -1,4 +1,4 @@
-"""An engine for segments that speak a text. Their prompts are prepared on separate threads."""
+"""An engine for segments that speak a text. Prompts are prepared on separate threads."""
 
 from __future__ import annotations
 
@@ -37,24 +37,26 @@ class SpokenTextEngine(FrameEngine[Speaker]):
 
     @abstractmethod
     def begin(self, segment: Speaker, prompt: Any) -> Sequence[EngineEvent]:
-        """Start the segment with its prepared prompt, and return the events to send immediately."""
+        """Start the segment with its prepared prompt. Returns the events that can be sent
+        immediately.
+        """
 
     @abstractmethod
     def forward(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
-        """Implement `launch`. Segments whose prompts are prepared have already been started."""
+        """Implement `launch`. All segments whose prompts are ready have already been started."""
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Store the message, and start to prepare the prompt when the message is complete.
+        """Store the message. Once the message is complete, start to prepare the prompt.
 
-        Raises `InvalidArgument` if the message cannot fit, and `ResourceExhausted` if no slot is
-        free.
+        Raises `InvalidArgument` if the message can't fit into the context, and `ResourceExhausted`
+        if no slot is free.
         """
         super().accept(key, chunk)
         self.prepare(self._segments[key])
 
     def prepare(self, segment: Speaker) -> None:
-        """Start to prepare the segment's prompt if its input is complete and the preparation has
-        not started yet.
+        """Start to prepare the segment's prompt if its input is complete and preparation hasn't
+        started yet.
         """
         if segment.preparation is None:
             segment.preparation = segment.prompt.begin(segment.key, self._preparations)
@@ -67,7 +69,7 @@ class SpokenTextEngine(FrameEngine[Speaker]):
         return preparation is not None and not preparation.done()
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever a prompt has been prepared."""
+        """Set the function to call whenever a prompt has been prepared."""
         self._wake = wake
 
     def close(self) -> None:
@@ -80,13 +82,13 @@ class SpokenTextEngine(FrameEngine[Speaker]):
         super().release(key)
 
     def wait_for_input(self, segments: Sequence[Speaker]) -> None:
-        """Wait for a prompt if there is no other work."""
+        """Wait for a prompt if there is nothing else to do."""
         if not any(segment.prompt.prompt_rows for segment in segments):
             wait_for_one([each.preparation for each in segments if each.preparation is not None])
 
     def launch(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
-        """Start the segments whose prompts are prepared, and then run one forward pass for all
-        segments.
+        """Start the segments whose prompts have been prepared, and then run one forward pass for
+        all segments.
         """
         for segment in segments:
             if (made := segment.preparation) is not None and made.done():
@@ -99,18 +101,22 @@ class SpokenTextEngine(FrameEngine[Speaker]):
 
 
 class JointModel(FrameModel, Protocol):
-    """A model whose step is a single call for the prompt parts and draws of all segments."""
+    """A model that computes a whole step, with the prompt parts and draws of all segments, in a
+    single call.
+    """
 
     def step(
         self, parts: Sequence[PromptPart[Any]], draws: Sequence[FrameDraw[Any]]
     ) -> Sequence[DrawInFlight]:
-        """Append the rows of all parts and draws. Then draw for each of `draws`, in order."""
+        """Append the rows of all parts and draws, and then draw once for each element of `draws`,
+        in order.
+        """
 
 
 class JointSpokenEngine(SpokenTextEngine[Speaker]):
     """A `SpokenTextEngine` that uses a `JointModel`.
 
-    The row of a step depends on the previous draw, so no step is launched ahead.
+    Each row depends on the previous draw, so steps can't be launched ahead.
     """
 
     def __init__(
@@ -125,7 +131,7 @@ class JointSpokenEngine(SpokenTextEngine[Speaker]):
         self._joint = model
 
     def forward(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
-        """Run one call for all parts and draws. Return None if there are no draws."""
+        """Make one call for all parts and draws. Returns None if there are no draws."""
         parts = self.take_parts(segments)
         drawing = [each for each in segments if each.can_draw]
         if not parts and not drawing:

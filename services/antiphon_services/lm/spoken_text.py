@@ -1,7 +1,7 @@
-"""A segment that speaks a text. The text must be complete before its prompt is prepared.
+"""Segments that speak a text, which must be complete before its prompt is prepared.
 
-`antiphon_services.lm.spoken_engine` prepares the prompt on a worker thread, because tokenizing a
-long text and encoding a reference recording take a long time.
+`antiphon_services.lm.spoken_engine` prepares prompts on a worker thread, because it takes a long
+time to tokenize a long text or to encode a reference recording.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from antiphon_services.lm.kept_parts import NO_CUTS
 from antiphon_services.stage.preparation import Preparations
 
 ENCODING_WEIGHT = 4
-"""The cost of encoding a recording relative to computing features. A recording of 11 s or more is
-queued as large work.
+"""How much more expensive it is to encode a recording than to compute its features. As a result,
+recordings of 11 s or more are queued as large jobs.
 """
 
 Made = TypeVar("Made")
 
 
 class SpokenText(ABC, Generic[Made]):
-    """The text that arrives on `edge` in one chunk, and the prompt that `make` prepares from it.
+    """A text that arrives on `edge` in one chunk, and the prompt that `make` prepares from it.
 
-    `check_size` raises `InvalidArgument` if the text has more bytes than can fit. `make` may be
-    slow. It raises an error if the text is invalid. `recording_bytes` is the size of the reference
-    recording.
+    `check_size` raises `InvalidArgument` if the text has more bytes than can possibly fit. `make`
+    may be slow, and raises an error if the text is invalid. `recording_bytes` is the size of the
+    reference recording.
     """
 
     def __init__(
@@ -57,23 +57,23 @@ class SpokenText(ABC, Generic[Made]):
 
     @property
     def held(self) -> Made:
-        """The prompt after it has been prepared."""
+        """The prepared prompt."""
         assert self._held is not None
         return self._held
 
     @property
     @abstractmethod
     def rows(self) -> int:
-        """The length of the prepared prompt including the row of the first draw."""
+        """The length of the prepared prompt, including the row for the first draw."""
 
     @property
     def prompt_rows(self) -> int | None:
-        """The number of `rows` of the prompt, or None until it is prepared."""
+        """The number of `rows` in the prompt, or None until it has been prepared."""
         return None if self._held is None else self.rows
 
     @property
     def ready_rows(self) -> int:
-        """The number of rows that can be computed. Once the prompt is prepared, these are
+        """The number of rows that can be computed. Once the prompt has been prepared, this includes
         all rows.
         """
         return self.prompt_rows or 0
@@ -85,15 +85,17 @@ class SpokenText(ABC, Generic[Made]):
 
     @property
     def cuts(self) -> npt.NDArray[np.intp]:
-        """Always empty, because the text is the last part of the prompt."""
+        """Always empty, because the text comes last in the prompt."""
         return NO_CUTS
 
     def part_name(self, start: int, stop: int) -> bytes | None:
-        """Return None, because the next text does not share enough rows to keep them."""
+        """Return None, because the next text doesn't have enough rows in common to make keeping
+        them worthwhile.
+        """
         return None
 
     def pass_part(self, start: int, stop: int) -> None:
-        """This is never called, because no part has a name."""
+        """Never called, because no part has a name."""
 
     def accept(self, chunk: InputChunk) -> None:
         """Store the text. Raises `InvalidArgument` if it is invalid."""
@@ -112,12 +114,14 @@ class SpokenText(ABC, Generic[Made]):
 
     @property
     def media_bytes(self) -> int:
-        """The cost of encoding the reference recording, in bytes of features."""
+        """The cost of encoding the reference recording, expressed as an equivalent number of
+        feature bytes.
+        """
         return ENCODING_WEIGHT * self._recording_bytes
 
     def begin(self, key: SegmentKey, preparations: Preparations[Made]) -> Future[Made] | None:
-        """Start to prepare the prompt if the text is complete. The text and `make` are then
-        released.
+        """Start to prepare the prompt if the text is complete. This releases the text and
+        `make`.
         """
         if not self._finished or self._make is None:
             return None
@@ -131,15 +135,15 @@ class SpokenText(ABC, Generic[Made]):
         )
 
     def hold(self, prompt: Made) -> None:
-        """Store the prompt that has been prepared."""
+        """Store the prepared prompt."""
         self._held = prompt
 
 
 class ConversationInput(SpokenText[Made]):
-    """A conversation that arrives on `edge`, instead of a text.
+    """Input that is a conversation on `edge` instead of a text.
 
-    If it is `live`, it is followed by the samples of its last recording. `most_samples` is the
-    maximum number of these samples.
+    If `live` is true, the conversation is followed by the samples of its last recording, of which
+    there can be up to `most_samples`.
     """
 
     def __init__(
@@ -157,7 +161,7 @@ class ConversationInput(SpokenText[Made]):
         self._samples = 0
 
     def accept(self, chunk: InputChunk) -> None:
-        """Store the conversation, or a piece of the recording of a live conversation.
+        """Store the conversation, or a piece of a live conversation's recording.
 
         Raises `InvalidArgument` if the chunk is invalid.
         """
@@ -195,22 +199,22 @@ class SpokenTextSegment(FrameSegment[Spoken]):
     preparation: Future[Any] | None = None
 
     def has_row(self, step: int) -> bool:
-        """Return True, because rows need no further input."""
+        """Return True, because rows don't need any further input."""
         return True
 
     @property
     def missing_edge(self) -> str:
-        """The prompt's edge, because no other input is needed."""
+        """The prompt's edge, because there is no other input."""
         return self.prompt.edge
 
     @property
     def in_flight(self) -> bool:
-        """Whether the prompt is being prepared, or a draw has been launched but not sent."""
+        """Whether the prompt is being prepared, or a draw has been launched but not yet sent."""
         return self.preparation is not None or self.launched > self.handed_on
 
     @abstractmethod
     def next_draw(self) -> FrameDraw[Any]:
-        """Return the next row and its draw, and count the draw as launched."""
+        """Return the next row together with its draw, and count the draw as launched."""
 
     def end(self) -> None:
         """Mark the segment as ended."""

@@ -1,4 +1,4 @@
-"""The input for warming up models that speak a text."""
+"""Warm-up input for models that speak a text."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def speak_text(
     room: int,
     options: Mapping[str, OptionValue] = NO_OPTIONS,
 ) -> None:
-    """Call `speak` with a conversation on `text_edge` that consists of one user message.
+    """Call `speak` with a conversation on `text_edge` that consists of a single user message.
 
-    There is space for `room` positions of text. Raises `Internal` if the model generates no output.
+    The text can take up to `room` positions. Raises `Internal` if the model generates no output.
     """
     speak(
         engine,
@@ -42,19 +42,19 @@ def speak_text(
 
 
 def words_in(room: int) -> int:
-    """Return the number of words that fit into `room` positions, given that an ID stands for at
-    least one character.
+    """Return the number of words that fit into `room` positions, assuming that each ID represents
+    at least one character.
     """
     return room // len(WORD)
 
 
 def text_chunk(edge: str, text: str) -> InputChunk:
-    """Return a complete input, which is a conversation with one user message."""
+    """Return a complete input that consists of a conversation with one user message."""
     message = ConversationMessage("user", (TextPart(text),))
     return InputChunk(edge, 0, to_tensors(Conversation((message,))), True, FinishReason.STOP)
 
 
 def reference_options(sample_rate_hz: int) -> dict[str, OptionValue]:
-    """Return the options for a cloned voice, which are a short period of silence and its text."""
+    """Return the options for a cloned voice: a short period of silence and its transcript."""
     sound = np.zeros(round(SOUND_S * sample_rate_hz), np.float32)
     return {"reference_audio": sound, "reference_text": WORD}

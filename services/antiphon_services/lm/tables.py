@@ -1,4 +1,4 @@
-"""Tables of rows that depend only on an ID. They are computed once."""
+"""Tables whose rows depend only on an ID, so that they can be computed in advance."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ PROJECTED_AT_ONCE = 4096
 
 
 def project_table(projection: Any, embeddings: Tensor, like: Tensor) -> Tensor:
-    """Apply `projection` to every row. The rows are processed in slices, because the inner width is
-    large.
+    """Apply `projection` to every row of a table. The rows are processed in slices because the
+    inner width is large.
     """
     table = like.new_empty(len(embeddings), like.shape[1])
     for start in range(0, len(embeddings), PROJECTED_AT_ONCE):

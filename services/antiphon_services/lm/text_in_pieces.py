@@ -1,8 +1,9 @@
-"""A text to be spoken that may arrive in pieces. It is a variant of
+"""A text to speak that may arrive in pieces. This is a variant of
 `antiphon_services.lm.spoken_text`.
 
-The pieces that have arrived are prepared together while later pieces arrive. Therefore, a segment
-has several consecutive preparations and may speak before its text is complete.
+While later pieces arrive, all pieces that are already there are prepared together. A segment
+therefore goes through several preparations in a row, and can start to speak before its text is
+complete.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ class TextSizes(Protocol):
     """The maximum size of a text. Both methods raise `InvalidArgument` if it is exceeded."""
 
     def check_size(self, json_bytes: int) -> None:
-        """Check the size of a message."""
+        """Check the size of a message in bytes."""
 
     def check_pieces(self, count: int) -> None:
-        """Check the number of bytes of all pieces."""
+        """Check the total size of all pieces in bytes."""
 
 
 class TextInPieces(SpokenText[Made]):
-    """The text that arrives on `edge` as one message or in pieces. `make` prepares a message.
+    """A text that arrives on `edge`, either as one message or in pieces. `make` prepares a message.
 
-    `reference` contains the samples of the request's recording. A text that is `written` by another
-    stage arrives in pieces and may be empty. The other tensors of that stage are ignored.
+    `reference` contains the samples of the recording in the request. If the text is `written` by
+    another stage, it arrives in pieces and may be empty, and any other tensors from that stage are
+    ignored.
     """
 
     def __init__(
@@ -54,19 +56,19 @@ class TextInPieces(SpokenText[Made]):
         super().__init__(edge, sizes.check_size, make, recording_bytes)
         self._check_pieces = sizes.check_pieces
         self.written = self.in_pieces = written
-        # The waiting pieces, and the number of bytes that arrived.
+        # The pieces that haven't been prepared yet, and the number of bytes received so far.
         self._pieces: list[bytes] = []
         self._text_bytes = 0
 
     @abstractmethod
     def make_pieces(self, utf8: bytes, *, last: bool) -> Callable[[], Made]:
-        """Return the function that prepares the next bytes of the text.
+        """Return a function that prepares the next bytes of the text.
 
-        `last` is set if the text ends with them.
+        `last` is true if these bytes complete the text.
         """
 
     def accept(self, chunk: InputChunk) -> None:
-        """Store the text, or a piece of it. Raises `InvalidArgument`."""
+        """Store the text, or a piece of it. Raises `InvalidArgument` if it is invalid."""
         piece = chunk.tensors.get(PIECE)
         if piece is None and not self.in_pieces:
             super().accept(chunk)
@@ -85,7 +87,7 @@ class TextInPieces(SpokenText[Made]):
         self._finished = chunk.segment_finished
 
     def begin(self, key: SegmentKey, preparations: Preparations[Made]) -> Future[Made] | None:
-        """Start to prepare the whole text, or the pieces that have arrived."""
+        """Start to prepare the whole text, or the pieces that have arrived so far."""
         if not self.in_pieces:
             return super().begin(key, preparations)
         if not self._pieces and not self._finished:

@@ -1,9 +1,9 @@
-"""Runs segments through an engine before its stage is ready, so that no request has to wait for the
-warm-up.
+"""Runs segments through an engine before its stage is ready, so that the first requests aren't
+slowed down by initialization.
 
-Libraries initialize each kind of product when it is used for the first time. The kinds are a part
-of a prompt, a small number of rows, as many rows as there are slots, a draw and a greedy choice.
-Graphs are captured when a model is constructed (`antiphon_services.lm.graphs`).
+Libraries initialize each kind of product the first time it is used. The kinds are a prompt part, a
+small number of rows, one row per slot, a random draw and a greedy choice. Graphs have already been
+captured when the model was constructed (`antiphon_services.lm.graphs`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def speak(
     make_input: Callable[[int], Iterable[InputChunk]],
     options: Mapping[str, OptionValue] = NO_OPTIONS,
 ) -> None:
-    """Draw a few frames for one segment, and then for one segment in every slot. The output edges
-    are `edges`.
+    """Draw a few frames for a single segment, and then for one segment in every slot. `edges` are
+    the output edges.
 
     `make_input` returns a complete input with the given number of rows. There is space for `room`
-    rows including draws. `options` are passed with the input. Raises `Internal` if the model
+    rows, including draws. `options` are passed along with the input. Raises `Internal` if the model
     generates no output.
     """
     room -= FRAMES
@@ -65,16 +65,16 @@ def run_segment(engine: Engine, settings: SegmentSettings, *chunks: InputChunk) 
 
 
 def complete(engine: Engine, keys: Collection[SegmentKey]) -> None:
-    """Step until these segments have ended, and release them. Their input must be complete.
+    """Step until these segments have ended, and then release them. Their input must be complete.
 
-    Raises `Internal` if one of them fails.
+    Raises `Internal` if any of them fails.
     """
     for failed in run_to_the_end(engine, keys):
         raise Internal(f"warm-up: {failed.error}")
 
 
 def run_to_the_end(engine: Engine, keys: Collection[SegmentKey]) -> list[Failed]:
-    """Step until these segments have ended, and release them. Their input must be complete.
+    """Step until these segments have ended, and then release them. Their input must be complete.
 
     Returns the failures.
     """
