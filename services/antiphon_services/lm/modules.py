@@ -103,8 +103,8 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """All experts, with one tensor [experts, out, in] for each weight. In `gate_up_proj`, the rows
-    of gate precede the rows of up.
+    """The weights of all experts. Each weight is one tensor [experts, out, in]. In `gate_up_proj`,
+    the gate rows precede the up rows.
     """
 
     def __init__(self, config: Any) -> None:

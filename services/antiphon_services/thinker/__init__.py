@@ -1,3 +1,3 @@
-"""The thinkers of all families. A thinker converts recordings, images and text to a reply and
-hidden rows.
+"""The thinkers of all families. A thinker turns recordings, images and text into a reply and hidden
+rows.
 """

@@ -1,10 +1,10 @@
-"""Converts recordings to mel features, exactly as the processors of the families do.
+"""Converts recordings to mel features, exactly like the families' own processors.
 
 Some processors pad all recordings of a conversation to the length of the longest one. The padding
-then affects the last frames of shorter recordings, so all of them must be passed to the feature
-extractor in one call. Other processors pad each recording to the maximum length. In this case the
-padding is silence, and most of it is out of reach of any frame. Therefore each recording is
-processed separately, and only as much silence is added as a frame can reach.
+then affects the last frames of the shorter recordings, so all recordings must be passed to the
+feature extractor in a single call. Other processors pad each recording to the maximum length with
+silence, most of which is too far away to affect any frame. In this case, each recording is
+processed separately, with only as much silence as the last frames can reach.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ class AudioFeatures:
     """The mel features of A recordings. The longest recording has F frames.
 
     `features` is float32 [mel bins, all real frames]. The recordings are concatenated, because
-    padding would multiply the size of short recordings. `mask` is int32 [A, F] and contains 1 at
-    real frames. `positions` contains the number of prompt positions for each recording. Recordings
-    that have the same value in `digests` (negative 64-bit numbers) have the same encoding. The
-    tower pads its chunks to `padded` frames. If all recordings are shorter than this, they are
-    preceded by a silent recording that has no positions.
+    padding would multiply the size of short recordings. `mask` (int32 [A, F]) is 1 for real frames.
+    `positions` contains the number of prompt positions that each recording takes. `digests`
+    contains a negative 64-bit number for each recording. If two recordings have the same digest,
+    their encodings are equal.
+
+    The tower pads its chunks to `padded` frames. If every recording is shorter than this, a silent
+    recording that takes no positions is added at the front.
     """
 
     features: Float32
@@ -59,7 +61,7 @@ class AudioFeatures:
         digests: tuple[int, ...],
         padded: int,
     ) -> AudioFeatures:
-        """Return the features of several recordings, each with shape [mel bins, frames]."""
+        """Combine the features of several recordings, each with shape [mel bins, frames]."""
         if all(each.shape[1] < padded for each in features):
             features = [np.zeros((len(features[0]), padded), np.float32), *features]
         frames = [each.shape[1] for each in features]
@@ -67,12 +69,12 @@ class AudioFeatures:
         return cls(np.concatenate(features, axis=1), mask, positions, digests, padded)
 
     def each(self) -> list[Float32]:
-        """Return the features of each recording, with shape [mel bins, frames]."""
+        """Return the features of each recording as a separate array [mel bins, frames]."""
         ends = np.cumsum(self.mask.sum(-1))
         return np.split(self.features, ends[:-1], axis=1)[-len(self.positions) :]
 
     def behind(self, count: int) -> AudioFeatures:
-        """Return the recordings without the first `count` ones. They are encoded as if the removed
+        """Return the recordings without the first `count`. They are encoded as if the removed
         recordings were still present.
         """
         if not count:
@@ -82,11 +84,11 @@ class AudioFeatures:
 
 
 class AudioWindow:
-    """A part that the tower encodes independently. It is a window of a recording or, if there are
-    no windows, the whole recording.
+    """A piece of audio that the tower encodes independently: a window of a recording or, if the
+    tower has no windows, the whole recording.
 
-    `features` is float32 [mel bins, frames] and takes `positions` positions. The tower pads its
-    chunks to `padded` frames.
+    `features` is float32 [mel bins, frames], and its encoding takes `positions` positions. The
+    tower pads its chunks to `padded` frames.
     """
 
     __slots__ = ("_name", "features", "padded", "positions")
@@ -104,8 +106,8 @@ class AudioWindow:
 
     @property
     def name(self) -> str:
-        """The name of the encoding. Two encodings have the same name if and only if they are equal.
-        It is computed on first access.
+        """A name for the encoding, which is computed on first access. Two encodings have the same
+        name if and only if they are equal.
         """
         if not self._name:
             content = hashlib.blake2b(self.padded.to_bytes(8, "little"), digest_size=16)
@@ -116,13 +118,13 @@ class AudioWindow:
 
 @dataclass(frozen=True, slots=True)
 class AudioTower:
-    """How the audio tower of a family processes features.
+    """How a family's audio tower processes features.
 
-    `positions` returns the number of positions for a number of mel frames. For recordings of up to
-    `shared_frames` frames, the encoding depends on the longest one among them, and all are padded
-    to its length. If `shared_frames` is 0, each recording is independent and is followed by
+    `positions` returns the number of positions for a given number of mel frames. Recordings of up
+    to `shared_frames` frames are padded to the longest one among them, so their encodings depend on
+    its length. If `shared_frames` is 0, recordings are independent, and each is followed by
     silence. Complete windows of `window_frames` frames are encoded independently. If
-    `window_frames` is 0, there are no windows.
+    `window_frames` is 0, the tower has no windows.
     """
 
     positions: Callable[[int], int]
@@ -131,7 +133,7 @@ class AudioTower:
 
 
 class AudioFrontEnd:
-    """The feature extractor of a checkpoint, with limits on its input."""
+    """A checkpoint's feature extractor, with limits on its input."""
 
     def __init__(
         self,
@@ -141,8 +143,8 @@ class AudioFrontEnd:
         max_audio_s: float,
         known_bytes: int = KNOWN_BYTES,
     ) -> None:
-        """Create the front end. `max_audio_s` limits the length of a recording, and `known_bytes`
-        limits the size of the cache.
+        """Create the front end. `max_audio_s` limits the length of a recording in seconds, and
+        `known_bytes` limits the size of the feature cache.
         """
         self.sample_rate_hz: int = extractor.sampling_rate
         self.max_audio_s = max_audio_s
@@ -151,9 +153,9 @@ class AudioFrontEnd:
         self.known = KnownRecordings(known_bytes)
 
     def recall(self, recordings: Sequence[Tensor]) -> list[Heard]:
-        """Return the recordings. Keys are replaced by recordings from the cache.
+        """Return the recordings, with each key replaced by the recording in the cache.
 
-        Raises `NotFound` with the field if a recording is no longer in the cache.
+        Raises `NotFound` with the field name if a recording is no longer in the cache.
         """
         return [
             self.known.named(each.tobytes(), f"audio.{index}") if is_recording_key(each) else each
@@ -161,7 +163,7 @@ class AudioFrontEnd:
         ]
 
     def lengths(self, recordings: Sequence[Tensor]) -> list[int]:
-        """Return the number of samples of each recording, or 0 for a key that is no longer in the
+        """Return the number of samples in each recording, or 0 for a key that is no longer in the
         cache.
         """
         lengths = []
@@ -172,19 +174,21 @@ class AudioFrontEnd:
 
     @property
     def listens(self) -> bool:
-        """Whether a recording can be processed window by window while it is still in progress."""
+        """Whether a recording can be processed window by window while the user is still
+        speaking.
+        """
         return self._tower.window_frames > 0 and not self._extractor.dither
 
     def growing(self) -> GrowingFeatures:
-        """Return features that grow with a recording in progress. They are computed as if it were
-        `alone`.
+        """Return features that grow along with a recording in progress. They are computed in the
+        same way as with `alone`.
         """
         tower = self._tower
         silent_end = not tower.shared_frames
         return GrowingFeatures(self._extractor, tower.window_frames, silent_end=silent_end)
 
     def windows(self, audio: AudioFeatures | None) -> list[list[AudioWindow]]:
-        """Return the parts of each recording that are encoded independently."""
+        """Return the pieces of each recording that are encoded independently."""
         if audio is None:
             return []
         tower, heard = self._tower, []
@@ -198,23 +202,23 @@ class AudioFrontEnd:
         return heard
 
     def most_windows(self, recordings: int, positions: int) -> int:
-        """Return the maximum number of windows for `recordings` recordings that take `positions`
-        positions in total.
+        """Return the maximum number of windows if `recordings` recordings take a total of
+        `positions` positions.
         """
         size = self._tower.window_frames
         return recordings + (positions // self._tower.positions(size) if size else 0)
 
     def positions_of(self, frames: int) -> int:
-        """Return the number of positions in the tower for a number of frames."""
+        """Return the number of positions for a given number of frames in the tower."""
         return self._tower.positions(frames)
 
     def how_encoded(self, frames: Iterable[int], *, company: bool) -> bytes:
-        """Return a value for the conditions under which recordings of these lengths are encoded.
-        Recordings with the same content and the same value have the same encoding.
+        """Return a value that represents the conditions under which recordings of these lengths are
+        encoded. Recordings with the same content and the same value have the same encoding.
 
-        A tower may pad its chunks to the longest chunk and choose the size of its attention windows
-        accordingly. In this case, the encoding of a short recording depends on the longest
-        recording.
+        A tower may pad its chunks to the longest chunk, and may choose the size of its attention
+        windows based on it. If so, the encoding of a short recording depends on the longest
+        recording in the conversation.
         """
         shared = self._tower.shared_frames
         longest = shared if company else min(max(frames), shared)
@@ -228,10 +232,10 @@ class AudioFrontEnd:
         return all(0 < each < shared for each in samples) and shared > 0
 
     def positions(self, recordings: Sequence[Heard], *, alone: bool = False) -> tuple[int, ...]:
-        """Return the number of prompt positions for each recording. Features are not extracted.
+        """Return the number of prompt positions for each recording, without extracting features.
 
-        Raises `InvalidArgument` if a recording is too short or too long. The error names the
-        recording.
+        Raises `InvalidArgument` if a recording is too short or too long. The error message names
+        the recording.
         """
         for index, recording in enumerate(recordings):
             self.check_length(index, len(recording))
@@ -250,17 +254,17 @@ class AudioFrontEnd:
         """Return the features of all recordings (float32 mono at `sample_rate_hz`), or None if
         there are none.
 
-        If `alone` is true, the features of each recording are extracted separately and cached. Only
-        these recordings can be sent by key later. If `company` is true, they are encoded as if
-        there were another recording that is long enough to make them independent of each other.
+        If `alone` is true, the features of each recording are extracted separately and added to the
+        cache. Only recordings in the cache can be sent by key later. If `company` is true, the
+        recordings are encoded as if the conversation contained another recording that is long
+        enough to make them independent of each other.
         """
         if not recordings:
             return None
         if alone or not self._tower.shared_frames:
             known = [self._known(each, keep=alone) for each in recordings]
             real = [each.made.features() for each in known]
-            # With `alone`, the encoding depends only on the samples and on the way in which they
-            # are encoded.
+            # With `alone`, the encoding depends only on the samples and on how they are encoded.
             told = [each.key for each in known]
         else:
             whole = [each for each in recordings if not isinstance(each, KnownRecording)]
@@ -272,8 +276,8 @@ class AudioFrontEnd:
         return self.together(real, tuple(digest(how, each) for each in told), company=company)
 
     def _known(self, recording: Heard, *, keep: bool) -> KnownRecording:
-        """Return a recording with features that were extracted separately. They are cached if
-        `keep` is true.
+        """Return a recording whose features were extracted separately. If `keep` is true, it is
+        added to the cache.
         """
         if isinstance(recording, KnownRecording):
             return recording
@@ -289,8 +293,8 @@ class AudioFrontEnd:
     def together(
         self, features: Sequence[Float32], digests: tuple[int, ...] = (), *, company: bool = False
     ) -> AudioFeatures:
-        """Return the features of several recordings, or of several windows of one recording, for a
-        single call of the tower.
+        """Combine the features of several recordings, or of several windows of one recording, for a
+        single call to the tower.
         """
         tower = self._tower
         frames = [each.shape[1] for each in features]
@@ -299,8 +303,8 @@ class AudioFrontEnd:
         return AudioFeatures.of(features, positions, digests, padded)
 
     def _by_itself(self, recording: Float32) -> Float32:
-        """Return the features of a recording. If each recording is independent, it is followed by
-        silence.
+        """Return the features of a single recording. If recordings are independent, it is followed
+        by silence.
         """
         if self._tower.shared_frames:
             made, _ = self._extract([recording], padding="longest")
@@ -325,7 +329,7 @@ class AudioFrontEnd:
         return batch["input_features"], batch["attention_mask"]
 
     def check_length(self, index: int, samples: int) -> None:
-        """Raise an error unless a recording fills the window of the extractor and is within the
+        """Raise an error if a recording doesn't fill the extractor's window or exceeds the length
         limit.
         """
         field = f"audio.{index}"
@@ -338,7 +342,7 @@ class AudioFrontEnd:
         self.check_longest(index, samples)
 
     def check_longest(self, index: int, samples: int) -> None:
-        """Raise an error if a recording is longer than the limit."""
+        """Raise an error if a recording exceeds the length limit."""
         field = f"audio.{index}"
         if samples > self.max_audio_s * self.sample_rate_hz:
             raise InvalidArgument(
@@ -349,8 +353,8 @@ class AudioFrontEnd:
 
 
 def digest(how: bytes, key: bytes) -> int:
-    """Return a negative 64-bit number for the key of a recording and its encoding. IDs are never
-    negative.
+    """Return a negative 64-bit number that identifies the recording with this key and its encoding.
+    It can't be confused with an ID, because IDs are never negative.
     """
     both = hashlib.blake2b(key, digest_size=8)
     both.update(how)

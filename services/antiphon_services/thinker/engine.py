@@ -1,25 +1,24 @@
-"""The `torch` engine of the thinker, with continuous batching over slots.
+"""The thinker's `torch` engine, with continuous batching over slots.
 
-The conversation of a segment is converted to the IDs of a prompt on another thread (`preparation`).
-After that, the segment goes through three types of steps:
+A segment's conversation is converted to prompt IDs on another thread (`preparation`). After that,
+the segment goes through three kinds of steps:
 
-- begin: The prompt IDs are sent on `prompt` immediately, so that the talker can prefill
-  concurrently.
-- prefill: This takes as many steps as the rows of the prompt need. Hidden rows that the talker
-  reads are sent on `prompt` as they are computed. The first ID is sampled together with the last
-  row of the prompt.
-- decode: Each step generates one more ID. If the talker reads the row of the previous ID, this row
+- begin: The prompt IDs are sent on `prompt` immediately, so that the talker can prefill at the same
+  time.
+- prefill: This takes as many steps as necessary for the prompt's rows. Hidden rows that the talker
+  reads are sent on `prompt` as soon as they have been computed. The first ID is sampled in the same
+  step as the prompt's last row.
+- decode: Each step generates one more ID. If the talker needs the row of the previous ID, that row
   is sent as well.
 
-Every `step` runs one forward pass, which contains the latest ID of every segment that is decoding
-and up to `prefill_rows` prompt rows. It also encodes the media of one segment, and of more segments
-if the budget of rows permits this, and it begins all prompts that have been prepared. Therefore the
-length of other prompts affects neither the duration of a step nor the interval between two IDs of a
-reply.
+Each call to `step` runs one forward pass, which contains the latest ID of every segment that is
+decoding, and up to `prefill_rows` prompt rows. It also begins all prompts that are ready, and
+encodes the media of one segment, or of several segments if the row budget allows. A long prompt
+therefore neither makes a step longer nor increases the interval between two IDs of another reply.
 
-An error in a step only fails the segment in which it occurred. If a forward pass fails for all
-segments, it is repeated for each segment separately. This writes the same keys and values to the
-same places.
+An error in a step only affects the segment in which it occurred. If a forward pass fails as a
+whole, it is repeated for each segment separately. This is safe because it writes the same keys and
+values to the same places.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ from antiphon_services.thinker.thinker_segment import INPUT, PROMPT
 from antiphon_services.thinker.thinker_segment import ThinkerSegment as AnySegment
 
 ROWS_AT_ONCE = 512
-"""The maximum number of rows of one prompt that are sent in one step, unless more are computed in
-one step.
+"""The maximum number of rows of a prompt that are sent in one step, unless a step computes more
+than this.
 """
 
 Segment = AnySegment[SlotGeneration]
@@ -89,12 +88,12 @@ class ThinkerEngine:
 
     @property
     def segments(self) -> Mapping[SegmentKey, Segment]:
-        """All segments of the engine by key."""
+        """All segments of the engine, by key."""
         return self._segments
 
     @property
     def intake(self) -> PromptIntake:
-        """The object that converts conversations to prompts."""
+        """The component that converts conversations to prompts."""
         return self._intake
 
     @property
@@ -105,8 +104,8 @@ class ThinkerEngine:
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Register a segment.
 
-        Raises `NotImplementedYet` if a JSON schema is requested, and `InvalidArgument` if the
-        history is invalid.
+        Raises `NotImplementedYet` if the client requests a JSON schema, and `InvalidArgument` if
+        the history is invalid.
         """
         if settings.sampling.json_schema is not None:
             raise NotImplementedYet(
@@ -128,21 +127,21 @@ class ThinkerEngine:
         self._intake.prepare(segment, self._preparations, lambda: self._wake())
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """Return `input` until the conversation is complete, unless there is work that can be done
-        before.
+        """Return `input` if the segment can't make progress until more of the conversation arrives,
+        or None otherwise.
         """
         return None if _can_step(self._segments[key]) else INPUT
 
     def prepares(self, key: SegmentKey) -> bool:
-        """Return whether the segment's prompt is being prepared and the segment has no
-        other work.
+        """Return whether the segment's prompt is being prepared and there is no other work for the
+        segment.
         """
         segment = self._segments[key]
         preparation = segment.preparation
         return preparation is not None and not preparation.done() and not _has_work(segment)
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever a prompt has been prepared."""
+        """Set the function to call whenever a prompt has been prepared."""
         self._wake = wake
 
     def close(self) -> None:
@@ -151,9 +150,9 @@ class ThinkerEngine:
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Run one forward pass for all segments, and begin the prompts that have been prepared.
+        """Run one forward pass for all segments, and begin the prompts that are ready.
 
-        If there is no other work, this waits for a prompt.
+        If there is no other work, this waits until a prompt has been prepared.
         """
         events: list[EngineEvent] = []
         self._preparations.begin_step()
@@ -188,7 +187,7 @@ class ThinkerEngine:
 
     @torch.inference_mode()
     def release(self, key: SegmentKey) -> None:
-        """Remove a segment. The content of its slot may be kept so that it can be reused."""
+        """Remove a segment. The content of its slot may be kept for reuse."""
         self._preparations.drop(key)
         self._give_slot_back(self._segments.pop(key), worth_keeping=True)
 
@@ -199,11 +198,11 @@ class ThinkerEngine:
     def _alone(
         self, segment: Segment, events: list[EngineEvent]
     ) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager in which an exception only fails this segment."""
+        """Return a context manager in which an exception only makes this segment fail."""
         return segment.alone(events, lambda: self._give_slot_back(segment, worth_keeping=False))
 
     def _begin(self, segment: Segment, prompt: PreparedPrompt) -> Iterator[EngineEvent]:
-        """Send the IDs of the prompt and the known part of the reply."""
+        """Send the prompt IDs and the known part of the reply."""
         known = known_ids(segment, self._intake.prompts.special)
         generation = segment.generation = self._generation(segment, prompt, known)
         yield from segment.emit_prompt(generation)
@@ -240,7 +239,9 @@ class ThinkerEngine:
     def _prompt_work(
         self, waiting: list[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
     ) -> _Work:
-        """Return this step's part of the prompts that have a slot or get one now."""
+        """Return the prompt work for this step. It only includes prompts that already have a slot
+        or that can be assigned one now.
+        """
         placed = [each for each in waiting if self._place(*each, events)]
         self._encode(placed, events)
         ready = [each for each in placed if not (each[0].ended or each[1].must_encode)]
@@ -254,8 +255,8 @@ class ThinkerEngine:
     def _encode(
         self, placed: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
     ) -> None:
-        """Encode the media that the oldest prompt needs next, and more if the budget
-        permits this.
+        """Encode the media that the oldest prompt needs next, and further media if the row budget
+        allows.
         """
         left = self._prefill_rows
         for segment, generation in placed:
@@ -270,13 +271,14 @@ class ThinkerEngine:
     def _place(
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> bool:
-        """Return whether the prompt has a slot. If all slots are in use, the prompt waits."""
+        """Return whether the prompt has a slot, after trying to assign one. If all slots are in
+        use, the prompt waits.
+        """
         if generation.slot is None:
             claim = self._slots.claim(generation.content)
             if claim is None:
                 return False
-            # This comes before the copy, because an exception in the copy would otherwise leak the
-            # slot.
+            # Record the slot before copying, because it would leak if the copy raised an exception.
             generation.place(claim)
             if claim.source is not None:
                 with self._alone(segment, events):
@@ -284,8 +286,8 @@ class ThinkerEngine:
         return not segment.ended
 
     def _forward(self, work: _Work, events: list[EngineEvent]) -> None:
-        """Run all work in one batch. Sample an ID for each segment whose prompt or last ID is
-        complete.
+        """Run all work in one batch. If a segment's prompt is complete, or if it is already
+        decoding, an ID is sampled for it.
         """
         fed = together(self._model.forward, [feed for _, _, feed in work])
         sampled: list[tuple[Segment, SlotGeneration]] = []
@@ -320,7 +322,7 @@ class ThinkerEngine:
     def _logits_row(
         self, segment: Segment, generation: SlotGeneration, logits: torch.Tensor
     ) -> LogitsRow:
-        """Return the logits from which the next ID of the segment is sampled."""
+        """Return the logits for sampling the segment's next ID."""
         sampling, window = segment.settings.sampling, self._intake.window
         seen = generation.seen(logits) if sampling.repetition_penalty != 1.0 else None
         latest = None if window is None else window.of(generation.latest(window.size))
@@ -329,7 +331,7 @@ class ThinkerEngine:
     def _push(
         self, segment: Segment, generation: SlotGeneration, id_: int, events: list[EngineEvent]
     ) -> None:
-        """Append an ID to the reply, and send all output that can be sent now."""
+        """Append an ID to the reply, and send all output that has become available."""
         release = generation.reply.push(id_)
         events += segment.emit_reply(generation, release)
         if segment.wants_reply_rows:
@@ -341,7 +343,9 @@ class ThinkerEngine:
     def _complete(
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> None:
-        """End a segment whose reply has ended, once all rows of its prompt have been sent."""
+        """End a segment whose reply has ended, provided that all rows of its prompt have been
+        sent.
+        """
         sends = segment.wants_rows(generation) and not generation.all_rows_sent
         if generation.finish is not None and not sends:
             events.append(segment.complete(generation, generation.finish))
@@ -350,7 +354,7 @@ class ThinkerEngine:
     def _send_rows(
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> None:
-        """Send prompt rows that are available to the talker. Their number per step is limited."""
+        """Send available prompt rows to the talker, up to the limit per step."""
         sends = segment.wants_rows(generation) and not generation.holds_rows
         if not sends or generation.all_rows_sent:
             return
@@ -364,7 +368,7 @@ class ThinkerEngine:
     def _send_known_rows(
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> None:
-        """Send the rows of the reply that were prefilled or that were already in the slot."""
+        """Send the reply rows that were prefilled or that the slot already contained."""
         first, positions = generation.known_rows_due()
         if len(positions):
             rows = self._to_host.copy(self._model.row_store.take(generation.placed(), positions))
@@ -374,8 +378,8 @@ class ThinkerEngine:
     def _go_on_sending(
         self, done: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
     ) -> None:
-        """Send more rows for prompts that have no other work because the reply has ended or more
-        input is needed.
+        """Send more rows for prompts that have no other work, either because the reply has ended or
+        because they need more input.
         """
         for segment, generation in done:
             with self._alone(segment, events):
@@ -383,7 +387,7 @@ class ThinkerEngine:
                 self._complete(segment, generation, events)
 
     def _bring_rows(self, spoken: Sequence[tuple[SlotGeneration, torch.Tensor]]) -> None:
-        """Copy one row for each ID that was processed to the host, in a single copy."""
+        """Copy one row to the host for each ID that was processed. All rows are copied together."""
         if spoken:
             rows = self._to_host.copy(torch.cat([each for _, each in spoken]))
             for at, (generation, _) in enumerate(spoken):
@@ -391,7 +395,7 @@ class ThinkerEngine:
                 generation.reply_rows.come(fed, rows[at : at + 1])
 
     def _push_scored(self, asked: _Asked, events: list[EngineEvent]) -> None:
-        """Append the IDs of segments that request log probabilities. This is done after all other
+        """Append the IDs of segments that request log probabilities. These come after all other
         segments.
         """
         scores = together(score_together, [sampled for *_, sampled in asked])
@@ -401,7 +405,9 @@ class ThinkerEngine:
                 self._push(segment, generation, sampled.id_, events)
 
     def _give_slot_back(self, segment: Segment, *, worth_keeping: bool) -> None:
-        """Keep the content of the slot for reuse, or clear it. This may be called several times."""
+        """Either keep the slot's content for reuse or clear it. Calling this method again has no
+        effect.
+        """
         generation = segment.generation
         if generation is None or generation.slot is None:
             return
@@ -415,7 +421,7 @@ class ThinkerEngine:
 
 
 def _has_work(segment: Segment) -> bool:
-    """Return whether a step has work for the segment other than beginning its prompt."""
+    """Return whether a step has any work for the segment apart from beginning its prompt."""
     generation = segment.generation
     if segment.ended or generation is None:
         return False
@@ -423,10 +429,10 @@ def _has_work(segment: Segment) -> bool:
 
 
 def _owes_rows(segment: Segment, generation: SlotGeneration) -> bool:
-    """Return whether a prompt that is still open and completely prefilled has unsent rows from a
-    reused prefix.
+    """Return whether rows of a reused prefix still have to be sent for a prompt that is open and
+    has been completely prefilled.
 
-    They are sent while the user speaks.
+    These rows are sent while the user is speaking.
     """
     sends = segment.wants_rows(generation) and not generation.holds_rows
     waits = generation.is_open and not generation.remaining
@@ -434,7 +440,9 @@ def _owes_rows(segment: Segment, generation: SlotGeneration) -> bool:
 
 
 def _can_step(segment: Segment) -> bool:
-    """Return whether the segment needs no input, or has work that can be done before it arrives."""
+    """Return whether the segment doesn't need any input, or has work that can be done before the
+    input arrives.
+    """
     return segment.can_step or (
         not segment.ended and (segment.preparation is not None or _has_work(segment))
     )

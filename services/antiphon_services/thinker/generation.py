@@ -30,11 +30,13 @@ Encode = Callable[[AudioFeatures | VisualPatches], torch.Tensor]
 class SlotGeneration:
     """The state of one segment in the model.
 
-    `length` is the number of positions in the slot. It includes the positions of the prompt and of
-    the reply, except for the reply's latest ID. The first `reused` positions were already in the
-    slot. The `known` IDs of the reply are prefilled after the prompt. `finish` is set when the
-    reply has ended. `reply_rows` are kept if they are needed. While the prompt `is_open`, more of
-    it will arrive. `told` is the number of its IDs that have been sent.
+    `length` is the number of positions in the slot. It includes the prompt and the reply, except
+    for the latest ID of the reply. The first `reused` positions were already in the slot. The
+    `known` reply IDs are prefilled after the prompt. `reply_rows` is set if the reply's rows are
+    needed, and `finish` is set when the reply has ended.
+
+    While the prompt `is_open`, more of it will arrive. `told` is the number of prompt IDs that have
+    been sent.
     """
 
     def __init__(
@@ -47,10 +49,10 @@ class SlotGeneration:
         every_row: bool,
         known: Sequence[int] = (),
     ) -> None:
-        """Create the state. Rows at `row_positions` of the prompt are kept. If `every_row` is true,
-        the rows of the reply are kept as well.
+        """Create the state. The prompt rows at `row_positions` are kept. If `every_row` is true,
+        the reply's rows are kept as well.
         """
-        # The patches are released one by one as they are encoded.
+        # Patches are released one by one as they are encoded.
         self.prompt = dataclasses.replace(prompt, patches=())
         self.reply = reply
         self.row_positions = row_positions
@@ -83,8 +85,8 @@ class SlotGeneration:
     def hear(
         self, heard: HeardPrompt, row_positions: Positions, reply: Callable[[], ReplyText]
     ) -> None:
-        """Extend the prompt, and discard everything that is no longer valid. When the prompt is
-        complete, `reply` is called.
+        """Extend the prompt, and discard everything that is no longer valid. `reply` is called once
+        the prompt is complete.
         """
         special, ids = self._special, heard.prompt.ids
         self.prompt = heard.prompt
@@ -119,7 +121,9 @@ class SlotGeneration:
             self.reply = reply()
 
     def _feed_prompt(self, known: Sequence[int]) -> None:
-        """Set what is to be prefilled: the prompt and the known part of the reply."""
+        """Set what has to be prefilled, which is the prompt followed by the known part of the
+        reply.
+        """
         prompt, tapped = self.prompt, self.row_positions
         self._fed = np.concatenate((prompt.ids, np.asarray(known, np.int32)))
         behind = np.arange(len(prompt.ids), len(self._fed))
@@ -141,7 +145,7 @@ class SlotGeneration:
 
     @property
     def must_encode(self) -> bool:
-        """Whether media have to be encoded before more of the prompt can be processed."""
+        """Whether media must be encoded before more of the prompt can be processed."""
         return self.to_encode > 0
 
     @property
@@ -154,14 +158,14 @@ class SlotGeneration:
         return len(self._pieces[0][0]) if self._pieces else 0
 
     def place(self, claim: Claim) -> None:
-        """Take the slot. Media within the reused content need not be encoded."""
+        """Take over a slot. Media within the reused content don't have to be encoded."""
         self.slot = claim.slot
         self.length = self.reused = claim.reused
         self._pieces = deque(_behind(self.length, *each) for each in self._pieces)
 
     def encode(self, encode: Encode) -> None:
-        """Encode either all recordings of the prompt, because they may depend on each other, or one
-        image or video.
+        """Encode the next media. This is either a single image or video, or all recordings of the
+        prompt together, because their encodings may depend on each other.
         """
         positions, piece = self._pieces.popleft()
         made = encode(piece)
@@ -171,7 +175,9 @@ class SlotGeneration:
         self._encoded[on_device(at, made.device)] = made
 
     def prompt_feed(self, count: int) -> ThinkerFeed:
-        """Return the next `count` positions of the prompt and of the known part of the reply."""
+        """Return a feed with the next `count` positions of the prompt and of the known part of the
+        reply.
+        """
         start, end = self.length, self.length + count
         first, last = np.searchsorted(self._tapped, (start, end))
         media = None
@@ -188,7 +194,7 @@ class SlotGeneration:
         )
 
     def reply_feed(self) -> ThinkerFeed:
-        """Return the latest ID of the reply as a feed."""
+        """Return a feed with the latest ID of the reply."""
         latest = np.asarray(self.reply.ids[-1:], dtype=np.int32)
         tapped = np.zeros(1, dtype=np.intp) if self._every_row else no_positions()
         shift = self.prompt.shift
@@ -202,14 +208,14 @@ class SlotGeneration:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether rows have to wait, because a talker that reads every row does not support prompts
-        that grow.
+        """Whether sending rows has to wait because the prompt is still growing, which a talker that
+        reads every row doesn't support.
         """
         return self.is_open and self._every_row
 
     def rows_due(self, most: int) -> Positions:
-        """Return up to `most` of the next prompt positions whose rows are available but have not
-        been sent.
+        """Return the next prompt positions whose rows are available but haven't been sent, up to
+        `most` of them.
         """
         there = int(np.searchsorted(self.row_positions, self.length))
         return self.row_positions[self._rows_sent : min(there, self._rows_sent + most)]
@@ -219,10 +225,10 @@ class SlotGeneration:
         self._rows_sent += count
 
     def known_rows_due(self) -> tuple[int, Positions]:
-        """Return the first known ID whose row is available but has not been sent, and the positions
-        of all such rows.
+        """Return the first known ID whose row is available but hasn't been sent, and the positions
+        of all these rows.
 
-        The rows are then counted as sent.
+        The rows are then considered sent.
         """
         first, prompt = self._known_rows_sent, len(self.prompt.ids)
         self._known_rows_sent = max(first, min(self.length, len(self._fed)) - prompt)
@@ -230,15 +236,15 @@ class SlotGeneration:
 
     @property
     def all_rows_sent(self) -> bool:
-        """Whether the rows of all `row_positions` have been sent and there will be no more."""
+        """Whether the rows at all `row_positions` have been sent and no more will follow."""
         return self._rows_sent == len(self.row_positions) and not self.is_open
 
     def kept(self) -> Kept | None:
-        """Return the content of the slot that can be reused, or None while the prompt is being
-        prefilled.
+        """Return the slot's content for reuse, or None if the prompt hasn't been prefilled
+        completely.
         """
         if self.is_open:
-            # The part that is certain to be contained in a later prompt as well.
+            # Only the part that a later prompt is certain to contain as well.
             known = min(self.length, self._head)
             return Kept(self.content[:known], known) if known >= MIN_REUSED else None
         if self.remaining:
@@ -248,10 +254,10 @@ class SlotGeneration:
         return Kept(content[: self.length], len(self.prompt.ids))
 
     def seen(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return which IDs have occurred so far, as bool with the same shape as `logits` [V], for
-        the repetition penalty.
+        """Return a bool tensor [V] that marks the IDs that have occurred so far. It has the same
+        shape as `logits` and is used for the repetition penalty.
 
-        The result is kept on the device. IDs outside the vocabulary are ignored.
+        The result is kept on the device and updated. IDs outside the vocabulary are ignored.
         """
         if self._seen is None:
             self._seen = torch.zeros_like(logits, dtype=torch.bool)
@@ -280,7 +286,7 @@ def _behind(
     length: int, positions: Positions, piece: AudioFeatures | VisualPatches
 ) -> tuple[Positions, AudioFeatures | VisualPatches]:
     """Return a piece without the recordings that end within the first `length` positions. The last
-    recording is never removed.
+    recording is always included.
     """
     if not isinstance(piece, AudioFeatures):
         return positions, piece
@@ -290,7 +296,9 @@ def _behind(
 
 
 def prompt_content(ids: Ids, audio_id: int, audio: AudioFeatures | None) -> Content:
-    """Return the content of a prompt's positions. Unlike IDs, digests are negative."""
+    """Return the content of a prompt's positions. Digests are negative, which distinguishes them
+    from IDs.
+    """
     content = ids.astype(np.int64)
     if audio is not None:
         heard = np.flatnonzero(ids == audio_id)[: sum(audio.positions)]
@@ -299,7 +307,7 @@ def prompt_content(ids: Ids, audio_id: int, audio: AudioFeatures | None) -> Cont
 
 
 def visual_positions(prompt: PreparedPrompt, special: MediaIds) -> Sequence[Positions]:
-    """Return the positions of each image and video of the prompt, in order."""
+    """Return the positions of each image and video in the prompt, in order."""
     left = {
         "image": np.flatnonzero(prompt.ids == special.image),
         "video": np.flatnonzero(prompt.ids == special.video),

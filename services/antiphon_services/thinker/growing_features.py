@@ -1,10 +1,11 @@
-"""The mel features of a recording in progress. They are bit-identical to the features of the
-complete recording.
+"""The mel features of a recording in progress, which are bit-identical to those of the complete
+recording.
 
-A frame depends on the `n_fft` samples around it. It also depends on the recording's loudest frame,
-which determines the floor. Therefore a frame can be computed as soon as its samples are available.
-The floor rises when a louder frame arrives. This changes all windows that contain a cell below the
-new floor. At both ends, Hugging Face's extractor mirrors the recording, or it appends silence.
+A frame depends on the `n_fft` samples around it, so it can be computed as soon as these samples
+have arrived. It also depends on the loudest frame of the recording, which determines the floor. If
+a louder frame arrives, the floor rises, which changes every window that contains a cell below the
+new floor. At both ends of the recording, Hugging Face's extractor either mirrors the samples or
+appends silence.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from torch import Tensor
 Float32 = npt.NDArray[np.float32]
 
 RANGE = 8.0
-"""The distance between the floor and the loudest cell, in powers of ten
-(`WhisperFeatureExtractor`).
+"""The distance between the loudest cell and the floor, in powers of ten (as in
+`WhisperFeatureExtractor`).
 """
 
 
 class GrowingFeatures:
-    """Windows of `window_frames` frames. The last window may be shorter or missing.
+    """The windows of a recording, with `window_frames` frames each. The last window may be shorter
+    or missing.
 
     If `silent_end` is true, the recording is followed by silence instead of its mirror image. This
     class is not thread-safe.
@@ -45,8 +47,8 @@ class GrowingFeatures:
         self._windows: list[Tensor] = []
         self._lowest: list[float] = []
         self._loudest = -math.inf
-        # The samples that are needed from the first frame of the next window onwards. Frame 0 is in
-        # the middle of its samples.
+        # The samples needed for the next window's first frame and everything after it. Frame 0 is
+        # centered on the first sample.
         self._kept: Float32 = np.empty(0, np.float32)
         self._heard = 0
 
@@ -66,13 +68,13 @@ class GrowingFeatures:
         return len(self._windows)
 
     def samples_for(self, windows: int) -> int:
-        """Return the number of samples that `windows` complete windows need."""
+        """Return the number of samples needed for `windows` complete windows."""
         frames = windows * self._window_frames
         return (frames - 1) * self._hop + self._size - self._half
 
     def hear(self, samples: Float32) -> int:
-        """Add samples, and return the index of the first window that is new or has changed, or
-        `count` if there is none.
+        """Add samples. Returns the index of the first window that is new or has changed, or `count`
+        if there is none.
         """
         self._keep(samples)
         told, before = len(self._windows), self._loudest
@@ -81,12 +83,12 @@ class GrowingFeatures:
         return self._first_other(told, before)
 
     def finish(self) -> int:
-        """End the recording, and return the index of the first window that is new or has changed,
+        """Finish the recording. Returns the index of the first window that is new or has changed,
         or `count` if there is none.
         """
         told, done, before = len(self._windows), sum(self.lengths), self._loudest
         if self._silent_end:
-            # The loudest frame may be one that extends into the silence.
+            # The loudest frame may be one that overlaps the silence.
             total, beyond = -(-self._heard // self._hop), -(-self._size // self._hop)
             end = (total + beyond) * self._hop + self._half
             self._keep(np.zeros(end - self._heard, np.float32))
@@ -102,7 +104,7 @@ class GrowingFeatures:
         return self._first_other(told, before)
 
     def window(self, index: int) -> Float32:
-        """Return the features [mel bins, frames] of a window, given the loudest frame so far."""
+        """Return the features [mel bins, frames] of a window, based on the loudest frame so far."""
         floored = torch.maximum(self._windows[index], torch.tensor(self._loudest) - RANGE)
         features: Float32 = ((floored + 4.0) / 4.0).numpy()
         return features
@@ -112,12 +114,12 @@ class GrowingFeatures:
         self._heard += len(samples)
         self._kept = np.concatenate((self._kept, samples))
         if begins and self._heard > self._half:
-            # The mirror image of the beginning.
+            # Mirror the beginning of the recording.
             self._kept = np.concatenate((self._kept[self._half : 0 : -1], self._kept))
 
     def _cut(self, frames: int) -> Tensor:
-        """Return the log mel features [mel bins, frames] of the next frames, and drop the samples
-        that are no longer needed.
+        """Return the log mel features [mel bins, frames] of the next frames, and drop samples that
+        are no longer needed.
         """
         heard = torch.from_numpy(self._kept[: (frames - 1) * self._hop + self._size])
         self._kept = self._kept[frames * self._hop :]
@@ -126,8 +128,8 @@ class GrowingFeatures:
         )
         power = (spectrum.abs() ** 2).contiguous()
         if alone := power.shape[1] == 1:
-            # A product with a single column is rounded differently than the same column in a
-            # product with several columns.
+            # A product with a single column rounds differently than the same column in a larger
+            # product.
             power = power.repeat(1, 2)
         log_mel = torch.clamp(self._filters @ power, min=1e-10).log10()
         return log_mel[:, :1] if alone else log_mel
@@ -138,9 +140,10 @@ class GrowingFeatures:
         self._loudest = max(self._loudest, float(window.max()))
 
     def _first_other(self, told: int, before: float) -> int:
-        """Return the first reported window that a higher floor changes, or the first new window.
+        """Return the first of the reported windows that a higher floor has changed. If there is
+        none, return the first new window.
 
-        `before` is the loudest cell at the time when the windows were reported.
+        `before` was the loudest cell when these windows were reported.
         """
         floor = float(torch.tensor(self._loudest) - RANGE)
         if self._loudest > before:

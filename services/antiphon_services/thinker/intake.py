@@ -1,4 +1,4 @@
-"""Converts the input of a segment to a prompt and an empty reply. All engines use this module."""
+"""Converts a segment's input to a prompt and an empty reply. All engines use this module."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from antiphon_services.thinker.thinker_segment import (
 
 ThinkerPreparations = Preparations[PreparedPrompt | HeardPrompt]
 SEEN = ("image.", "video.")
-"""The prefixes of the names of tensors that contain files to decode."""
+"""Name prefixes of tensors that contain files to decode."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptIntake:
-    """Creates prompts and replies for one checkpoint. `stop_id` ends a reply.
+    """Creates prompts and replies for a checkpoint. `stop_id` ends a reply.
 
     `row_positions` returns the prompt positions whose hidden rows the talker needs, in ascending
-    order. If `every_row` is true, the talker needs the rows of all positions of the prompt and the
-    reply. `speech` describes a reply in which some of the IDs are codes. If there is a `window`, a
-    different penalty applies to the latest IDs.
+    order. If `every_row` is true, the talker needs the rows for all positions of the prompt and the
+    reply. `speech` describes replies in which some IDs are codes. If a `window` is given, the
+    latest IDs have a penalty of their own.
     """
 
     prompts: PromptFactory
@@ -53,11 +53,11 @@ class PromptIntake:
     window: PenaltyWindow | None = None
 
     def store(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
-        """Store the conversation. It is a single chunk, except for the last recording of a live
-        segment.
+        """Store the conversation, which arrives as a single chunk. For a live segment, further
+        chunks contain the last recording.
 
-        Raises `InvalidArgument` if it is invalid, or if the messages are longer than any that can
-        fit.
+        Raises `InvalidArgument` if the input is invalid, or if the messages are too long to fit
+        into the context.
         """
         if chunk.edge != INPUT:
             raise InvalidArgument(f"the thinker has no input edge {chunk.edge!r}", edge=chunk.edge)
@@ -72,8 +72,8 @@ class PromptIntake:
         segment.input_finished = chunk.segment_finished
 
     def _hear(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
-        """Store a piece of the input of a live segment. If no piece is used before the input is
-        complete, the input is treated as a whole.
+        """Store a piece of a live segment's input. If the input is complete before any piece has
+        been used, it is treated as a whole.
         """
         if segment.live_input is None:
             speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
@@ -88,11 +88,11 @@ class PromptIntake:
         preparations: ThinkerPreparations,
         done: Callable[[], None],
     ) -> None:
-        """Start to prepare the segment's prompt, or the next part of a prompt that grows, unless a
-        preparation is in progress.
+        """Start to prepare the segment's prompt, or the next part of a growing prompt, unless a
+        preparation is already in progress.
 
-        When the preparation ends, `done` is called on any thread. The prompt raises
-        `InvalidArgument` if the input is invalid.
+        `done` is called when the preparation ends, and may be called on any thread. If the input is
+        invalid, the prepared prompt raises `InvalidArgument`.
         """
         live = segment.live_input
         if segment.preparation is not None or segment.ended:
@@ -108,9 +108,7 @@ class PromptIntake:
         preparations: ThinkerPreparations,
         done: Callable[[], None],
     ) -> None:
-        """Start to prepare the part of a live segment's input that is available, if it is long
-        enough.
-        """
+        """Start to prepare the available part of a live segment's input, if it is long enough."""
         job = segment.live_input.next_job() if segment.live_input is not None else None
         if job is not None:
             make, size = job
@@ -122,14 +120,14 @@ class PromptIntake:
         preparations: ThinkerPreparations,
         done: Callable[[], None],
     ) -> None:
-        """Start to prepare the prompt of a segment whose input is complete."""
+        """Start to prepare the prompt for a segment whose input is complete."""
         tensors, segment.tensors = segment.tensors, {}
         speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
         make = partial(self._make, tensors, speaks=speaks)
         text_bytes = sum(tensors[name].nbytes for name in ("messages", "tools") if name in tensors)
         media_bytes = sum(tensor.nbytes for tensor in tensors.values()) - text_bytes
         if self.prompts.patches and any(name.startswith(SEEN) for name in tensors):
-            # A small file may contain many pixels.
+            # A small file may contain a large number of pixels.
             media_bytes = max(media_bytes, LARGE_MEDIA_BYTES)
         self._start(
             segment, preparations, make, done, text_bytes=text_bytes, media_bytes=media_bytes
@@ -155,7 +153,7 @@ class PromptIntake:
 
     def start_reply(self, segment: ThinkerSegment[G], prompt: PreparedPrompt) -> ReplyText:
         """Return an empty reply with the segment's stop conditions. It includes log probabilities
-        if they are requested.
+        if the client requests them.
         """
         sampling = segment.settings.sampling
         if sampling.top_logprobs is not None and segment.wants(TEXT):
@@ -169,7 +167,7 @@ class PromptIntake:
         )
 
     def _stop_id(self, segment: ThinkerSegment[G]) -> int:
-        """Return the ID that ends the reply of a segment."""
+        """Return the ID that ends the segment's reply."""
         if self.speech is None or segment.wants(self.speech.edge):
             return self.stop_id
         return self.speech.unspoken_stop_id

@@ -1,4 +1,4 @@
-"""A cache for the features of recent recordings, by key."""
+"""A cache that stores the features of recent recordings by key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Float32 = npt.NDArray[np.float32]
 
 class MadeOnce:
     """Features that are computed on first access. If several threads access them at the same time,
-    each may compute them.
+    each thread may compute them.
     """
 
     __slots__ = ("_made", "_make")
@@ -40,10 +40,10 @@ class MadeOnce:
 
 @dataclass(frozen=True, slots=True)
 class KnownRecording:
-    """A recording of `samples` samples. `made` contains its features [mel bins, frames], which were
-    extracted separately.
+    """A recording that consists of `samples` samples. `made` contains its features [mel bins,
+    frames], which were extracted separately.
 
-    The size of the features is `size_bytes`.
+    `size_bytes` is the size of the features.
     """
 
     key: bytes
@@ -56,8 +56,8 @@ class KnownRecording:
 
 
 class KnownRecordings:
-    """Recordings with up to `most_bytes` bytes of features. The latest recording is always kept.
-    This class is thread-safe.
+    """A cache for up to `most_bytes` bytes of features. The most recent recording is always kept,
+    even if it is larger. This class is thread-safe.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -67,14 +67,14 @@ class KnownRecordings:
         self._lock = threading.Lock()
 
     def get(self, key: bytes) -> KnownRecording | None:
-        """Return the recording if it is in the cache, or None otherwise."""
+        """Return a recording, or None if it is not in the cache."""
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
             return self._known.get(key)
 
     def named(self, key: bytes, field: str) -> KnownRecording:
-        """Return the recording. Raises `NotFound` with the field if it is not in the cache."""
+        """Return a recording. Raises `NotFound` with the field name if it is not in the cache."""
         known = self.get(key)
         if known is None:
             raise NotFound(
@@ -84,7 +84,9 @@ class KnownRecordings:
         return known
 
     def put(self, recording: KnownRecording) -> None:
-        """Add a recording to the cache. The least recently used recordings are evicted."""
+        """Add a recording to the cache, and evict the least recently used recordings if
+        necessary.
+        """
         with self._lock:
             before = self._known.pop(recording.key, None)
             self._bytes += recording.size_bytes - (before.size_bytes if before else 0)
@@ -95,5 +97,5 @@ class KnownRecordings:
 
     @property
     def size_bytes(self) -> int:
-        """The total size of the features in the cache in bytes."""
+        """The total size of the cached features in bytes."""
         return self._bytes

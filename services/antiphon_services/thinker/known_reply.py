@@ -1,7 +1,7 @@
 """The beginning of a reply that the client already has, as described in `antiphon.values.history`.
 
-Its last ID is sampled again, so that the end of the reply is determined in the usual place. The IDs
-before it are processed like a prompt.
+The IDs are processed like a prompt, except for the last one. It is sampled again so that the engine
+can detect the end of the reply in the usual way.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def check_history(segment: ThinkerSegment[G], vocabulary: int) -> None:
 
 
 def known_ids(segment: ThinkerSegment[G], special: MediaIds) -> list[int]:
-    """Return the IDs that need not be sampled.
+    """Return the IDs that don't have to be sampled.
 
-    If log probabilities are requested, all IDs must be sampled, because log probabilities are not
-    stored. If an ID would be a media placeholder in a prompt, this ID and all IDs after it must be
-    sampled.
+    If the client requests log probabilities, all IDs must be sampled, because log probabilities are
+    not part of the history. If an ID would be a media placeholder in a prompt, this ID and all
+    following ones must be sampled.
     """
     history = segment.settings.history
     if history is None or segment.settings.sampling.top_logprobs is not None:
@@ -48,9 +48,9 @@ def known_ids(segment: ThinkerSegment[G], special: MediaIds) -> list[int]:
 def repeat_reply(
     segment: ThinkerSegment[G], generation: G, ids: Sequence[int]
 ) -> Iterator[EngineEvent]:
-    """Send the IDs and their text as if they had been sampled.
+    """Send the IDs and their text as if they had just been sampled.
 
-    Raises `InvalidArgument` if there are IDs after the end of the reply.
+    Raises `InvalidArgument` if the history contains IDs after the end of the reply.
     """
     for number, id_ in enumerate(ids):
         release = generation.reply.push(id_)

@@ -1,14 +1,14 @@
 """The input of a live segment, which is a conversation whose last recording is still in progress.
 
-The prompt grows by complete windows of the audio tower. Progress is reported as `HeardPrompt`
-values. The first one contains the conversation up to the recording. The last one contains the rest
-of the recording and everything after it. IDs never change. When a louder frame arrives, the
-features of windows that were already reported may change. Everything from the first changed window
-onwards must then be computed again.
+The prompt grows by complete windows of the audio tower, and each stage of its growth is reported as
+a `HeardPrompt`. The first one contains the conversation up to the recording. The last one contains
+the remainder of the recording and everything after it. IDs never change once they have been
+reported. However, if a louder frame arrives, the features of earlier windows may change, and
+everything from the first changed window onwards has to be computed again.
 
-`LiveInput` contains the input that has been received, and is used on the engine's thread.
-`Listener` computes features on the threads that prepare prompts. A segment has at most one such job
-at a time. If a recording ends before a job has started, or if the tower has no windows, the
+`LiveInput` stores the input received so far, and is used on the engine's thread. `Listener`
+computes features on the threads that prepare prompts. There is at most one such job per segment at
+a time. If a recording ends before its first job has started, or if the tower has no windows, the
 recording is prepared as a whole.
 """
 
@@ -31,16 +31,18 @@ from antiphon_services.thinker.prompt import PreparedPrompt, PromptFactory
 Float32 = npt.NDArray[np.float32]
 
 UNKNOWN = -1
-"""The content of positions whose recording is incomplete. It is never equal to other content."""
+"""The content of positions whose recording is incomplete. It never compares equal to other
+content.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class HeardPrompt:
-    """The known part of a prompt. The recording begins at position `start`.
+    """The part of a prompt that is known so far. The recording begins at position `start`.
 
-    Positions before `kept` have not changed. `windows` contains the features from the first changed
-    position onwards, each with its first position. Once the prompt is no longer `is_open`, `digest`
-    is the content of the recording's positions.
+    Positions before `kept` haven't changed since the previous report. `windows` contains the
+    features from the first changed position onwards, each with its first position. Once the prompt
+    is no longer `is_open`, `digest` is the content of the recording's positions.
     """
 
     prompt: PreparedPrompt
@@ -52,7 +54,7 @@ class HeardPrompt:
 
 
 class Listener:
-    """Prepares a prompt from a conversation, including its last recording while that is still in
+    """Prepares a prompt from a conversation, including its last recording while it is still in
     progress.
     """
 
@@ -61,18 +63,18 @@ class Listener:
         self._tensors = tensors
         self._speaks = speaks
         self._features = prompts.audio.growing()
-        # This depends only on constants, so any thread may call it.
+        # This depends only on constants, so it can be called on any thread.
         self.samples_for = self._features.samples_for
         self._key = RecordingKey()
         self._head: PreparedPrompt | None = None
         self._start = self._recordings = 0
 
     def hear(self, samples: Float32, *, last: bool) -> HeardPrompt:
-        """Return what the conversation and the next samples add to the prompt. If `last` is true,
-        no more samples follow.
+        """Return what the conversation and the next samples add to the prompt. Set `last` if no
+        more samples follow.
 
-        Raises `InvalidArgument` if the input is invalid or the conversation does not end with a
-        live recording.
+        Raises `InvalidArgument` if the input is invalid or the conversation doesn't end with a live
+        recording.
         """
         is_first = self._head is None
         head = self._head = self._head or self._begin()
@@ -104,7 +106,7 @@ class Listener:
         return HeardPrompt(prompt, start, kept, windows, digest(how, self._key.key), is_open=False)
 
     def _remember(self) -> None:
-        """Add the recording to the cache, so that it can be sent by key."""
+        """Add the recording to the cache, so that the client can send it by key."""
         features = self._features
         size = sum(features.lengths) * features.bins * np.dtype(np.float32).itemsize
 
@@ -115,7 +117,7 @@ class Listener:
         self._prompts.audio.known.put(known)
 
     def _begin(self) -> PreparedPrompt:
-        """Return the prompt. The recording in progress has one position in it."""
+        """Return the prompt, in which the recording in progress takes a single position."""
         conversation = from_tensors(self._tensors, live=True)
         self._tensors = {}
         head = self._prompts.prepare(conversation, speaks=self._speaks, open_end=True)
@@ -128,7 +130,7 @@ Job = Callable[[], "PreparedPrompt | HeardPrompt"]
 
 
 class LiveInput:
-    """The input of a live segment that has been received, and the part of it that can be prepared
+    """The input received for a live segment, which determines the part that can be prepared
     next.
     """
 
@@ -136,7 +138,7 @@ class LiveInput:
         self.finished = False
         self._opened = False
         self._prompts = prompts
-        # If this is false, nothing is prepared before the whole input has been received.
+        # If this is false, nothing is prepared until the whole input has been received.
         self._listens = prompts.audio.listens
         self._speaks = speaks
         self._tensors: Mapping[str, Tensor] = {}
@@ -148,11 +150,11 @@ class LiveInput:
         self._ended = False
 
     def take(self, tensors: Mapping[str, Tensor], *, last: bool) -> None:
-        """Add the tensors of a chunk. The first chunk contains the conversation, and the others
+        """Add a chunk's tensors. The first chunk contains the conversation, and all later chunks
         contain samples.
 
         Raises `InvalidArgument` if the chunk contains anything else, if there are too many samples,
-        or if they contain NaN.
+        or if a sample is NaN.
         """
         rest = {name: each for name, each in tensors.items() if name != "samples"}
         if tensors and bool(rest) == self._opened:
@@ -165,7 +167,7 @@ class LiveInput:
             self._opened = True
             self._tensors = rest
             self._index = sum(name.startswith("audio.") for name in rest)
-            # The layout of a prompt that contains images or videos is only known once the prompt is
+            # If a prompt contains images or videos, its layout isn't known until the prompt is
             # complete.
             self._listens &= not any(name.startswith(("image.", "video.")) for name in rest)
         if len(samples := tensors.get("samples", np.empty(0, np.float32))):
@@ -178,8 +180,8 @@ class LiveInput:
         audio.check_longest(self._index, self._samples)
         if not np.isfinite(samples).all():
             raise InvalidArgument(f"{field}: has NaN or Inf", field=field)
-        # The samples are copied, because the bytes of the chunk may belong to a transport and
-        # contain other data as well.
+        # Copy the samples, because the chunk's bytes may be part of a larger buffer that belongs to
+        # the transport.
         self._pieces.append(np.array(samples))
 
     @property
@@ -189,10 +191,10 @@ class LiveInput:
 
     def next_job(self) -> tuple[Job, int] | None:
         """Return the next job and its size in bytes, or None if nothing can be prepared yet or
-        nothing remains.
+        everything has been prepared.
 
-        The result is also None if no job was started and the input is finished. The input is then
-        prepared as a whole.
+        If the input is complete and no job has been started, the result is also None, because the
+        input is then prepared as a whole.
         """
         if self._ended or (self._listener is None and not self._can_begin):
             return None
@@ -215,8 +217,8 @@ class LiveInput:
 
     @property
     def _can_begin(self) -> bool:
-        """Return whether the encoding of the recordings in the conversation is already
-        determined.
+        """Return whether the encoding of the other recordings in the conversation can no longer
+        change.
         """
         if self.finished or not (self._listens and self._tensors):
             return False
@@ -225,6 +227,6 @@ class LiveInput:
         return not said or not audio.depends([*audio.lengths(said), max(self._samples, 1)])
 
     def _taken(self) -> Float32:
-        """Return the samples that have been received but not prepared yet."""
+        """Remove the samples that haven't been prepared yet, and return them."""
         pieces, self._pieces = self._pieces, []
         return np.concatenate(pieces) if pieces else np.empty(0, np.float32)

@@ -1,4 +1,4 @@
-"""Loads the components that the thinkers of all families have in common."""
+"""Loads the components that all families' thinkers have in common."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from antiphon_services.vllm.media import MediaLimits
 PREPROCESSOR_FILE = "preprocessor_config.json"
 VISION_TOWER = "thinker.visual."
 VLLM_READS_IT = "set the stage's engine to vllm, which reads it"
-"""The remedy for a quantized thinker on the torch engine."""
+"""The suggested fix if a quantized thinker is configured to use the torch engine."""
 DEFAULT_SAMPLING = Sampling(
     temperature=0.0, top_k=50, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1024
 )
-"""The defaults of Hugging Face's `generate`: greedy decoding and 1024 tokens."""
+"""The defaults of Hugging Face's `generate`, which are greedy decoding and 1024 tokens."""
 
 
 def load_extractor(model_dir: Path) -> WhisperFeatureExtractor:
@@ -45,16 +45,16 @@ def with_media(
     *,
     cuts: bool = False,
 ) -> PromptFactory:
-    """Return the factory with these limits and, if it is needed, with the vision front end of the
-    checkpoint.
+    """Return a copy of the factory with these limits. If media are allowed, it includes the
+    checkpoint's vision front end.
 
-    `settings` are the settings of the family's processor in transformers. If `cuts` is true, the
-    factory divides pixels into patches, for an engine that does not decode images itself.
+    `settings` are those of the family's processor in transformers. If `cuts` is true, the factory
+    divides pixels into patches, for use with engines that don't decode images themselves.
     """
     prompts = dataclasses.replace(prompts, max_recordings=media.audio)
     if not media.sees:
         return prompts
-    # Pillow and OpenCV are installed together with vLLM and are only needed here.
+    # Pillow and OpenCV are installed together with vLLM, and are only needed here.
     from antiphon_services.thinker.vision_loading import load_patch_maker, load_vision
 
     vision = load_vision(model_dir, settings, max_images=media.image, max_videos=media.video)
@@ -74,7 +74,7 @@ def first_picture(media: MediaLimits) -> bytes:
 def thinker_facts(
     role: str, model_dir: Path, prompts: PromptFactory, engine: str, media: MediaLimits
 ) -> StageFacts:
-    """Return the thinker's part of `Describe`."""
+    """Return the thinker's part of the stage's `Describe` response."""
     kinds = ["text", *(name for name, most in dataclasses.asdict(media).items() if most)]
     if prompts.chat.takes_tools:
         kinds.append("tools")

@@ -1,9 +1,8 @@
 """One forward pass over new positions of many sequences, with Hugging Face's weights.
 
-The results are equal to the results of the families' thinkers in transformers 5.19, except that the
-deepstack features of images are left out. If a prompt contains only text and audio, the rotary
-positions are the positions in the slot. If it contains images or videos, the prompt specifies the
-rotary positions.
+The results are equal to those of the families' thinkers in transformers 5.19, except that images
+don't have deepstack features. For a prompt that contains only text and audio, the rotary positions
+are the same as the positions in the slot. Otherwise the prompt specifies them.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class ThinkerFeed:
     """The new IDs of one sequence, beginning at position `start`.
 
     `media` [k, hidden] contains the rows for the k media placeholders among the IDs. `tapped`
-    contains the offsets of the IDs whose row is kept. If `sampled` is true, the logits after the
-    last ID are computed. `turned` (int64 [n, 3]) contains the rotary positions. If it is None, they
-    are the positions in the slot plus `shift`.
+    contains the offsets of the IDs whose rows are kept. If `sampled` is true, the logits after the
+    last ID are computed. `turned` (int64 [n, 3]) contains the rotary positions. If it is None,
+    `shift` is added to the positions in the slot instead.
     """
 
     slot: int
@@ -56,15 +55,13 @@ class ThinkerFeed:
 
     @property
     def span(self) -> Span:
-        """The span of the IDs in the slot."""
+        """The span of these IDs in the slot."""
         return Span(self.slot, self.start, len(self.ids))
 
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """The logits [V] after the last ID if they were requested, and the rows [n, hidden] that are
-    kept.
-    """
+    """The logits [V] after the last ID if they were requested, and the kept rows [n, hidden]."""
 
     logits: Tensor | None
     rows: Tensor
@@ -72,14 +69,13 @@ class Fed:
 
 @dataclass(frozen=True, slots=True)
 class _StepNumbers(Generic[Of]):
-    """The numbers of a step that are needed on the device, either as arrays or as tensors on the
-    device.
+    """The numbers that the device needs for a step, either as arrays or as tensors on the device.
 
-    `ids` has the shape [n]. There are also the indices of rows with media, of rows whose hidden
-    states are kept (`tapped`), and of rows whose logits are needed (`sampled`). For the rows that
-    are kept, `places` [2, k] contains slots and positions, and `words` [k] indicates whether they
-    are words. The rotary positions have the shape [n] or [n, 3]. They are included if they differ
-    from the positions in the slots.
+    `ids` has the shape [n]. Index arrays select the rows with media, the rows whose hidden states
+    are kept (`tapped`), and the rows whose logits are needed (`sampled`). For the kept rows,
+    `places` [2, k] contains slots and positions, and `words` [k] indicates which of them are words.
+    The rotary positions [n] or [n, 3] are only included if they differ from the positions in the
+    slots.
     """
 
     ids: Of
@@ -97,14 +93,14 @@ class _StepNumbers(Generic[Of]):
 
 
 class ThinkerModel:
-    """Runs Hugging Face's `module`, which is a thinker. The rows for the talker are stored in
-    `row_store`.
+    """Runs Hugging Face's thinker `module`. Rows for the talker are stored in `row_store`.
 
-    A row is the hidden state with number `tapped_layer`, which is counted as in `Decoder.append`.
-    If `with_words` is true, the embedding of the word is added, which is zero at media positions.
-    `special` contains the placeholder IDs, and `towers` is the plan for the encoders. `bucketing`
-    runs parts of the computation as graphs, with `kernels` if they are given. Raises
-    `InvalidArgument` if a GPU does not have enough memory for all slots at full length.
+    A row is the hidden state at `tapped_layer`, which is counted as in `Decoder.append`. If
+    `with_words` is true, the embedding of the word is added to it, except at media positions.
+    `special` contains the placeholder IDs, and `towers` is the plan for the encoders. If
+    `bucketing` is given, parts of the computation run as graphs, which use `kernels` if they are
+    given. Raises `InvalidArgument` if a GPU doesn't have enough memory for all slots at full
+    length.
     """
 
     def __init__(
@@ -144,15 +140,15 @@ class ThinkerModel:
         self.memory = SlotMemory(
             slots, context_limit, shape.layers * shape.position_bytes + row_bytes, self.device
         )
-        """The memory of slots at their full length, including the rows for the talker."""
+        """The memory that the slots need at full length, including the rows for the talker."""
         self.memory.require_room(grows=True)
         self.cache = KVCache(shape, slots, context_limit, grows=True)
         self.vocabulary = len(self._words.weight)
         self.row_store = RowStore(self._words.weight, width, slots, context_limit)
 
     def encode(self, piece: AudioFeatures | VisualPatches) -> Tensor:
-        """Return the output of a tower [positions, hidden] for all recordings, or for one image or
-        video.
+        """Return a tower's output [positions, hidden], either for all recordings or for a single
+        image or video.
         """
         if isinstance(piece, AudioFeatures):
             return self._encode_audio(piece)
@@ -165,14 +161,14 @@ class ThinkerModel:
         return rows.to(self._words.weight.dtype)
 
     def copy(self, source: int, target: int, positions: int) -> None:
-        """Copy the keys, values and rows at the first `positions` positions of a slot to another
+        """Copy the keys, values and rows at the first `positions` positions of one slot to another
         slot.
         """
         self.cache.copy(source, target, positions)
         self.row_store.copy(source, target, positions)
 
     def _encode_audio(self, audio: AudioFeatures) -> Tensor:
-        """Compute the same result as `get_audio_features`."""
+        """Encode recordings. The result is the same as with `get_audio_features`."""
         features, frames = torch.from_numpy(audio.features), torch.from_numpy(audio.mask.sum(-1))
         encoded = [
             self._audio_tower(return_dict=True, **there(each, self.device)).last_hidden_state
@@ -182,7 +178,7 @@ class ThinkerModel:
         return rows[len(rows) - sum(audio.positions) :].to(self._words.weight.dtype)
 
     def forward(self, feeds: Sequence[ThinkerFeed]) -> list[Fed]:
-        """Append the IDs of every feed to its sequence, in one batch."""
+        """Append the IDs of every feed to its sequence, in a single batch."""
         order = sorted(range(len(feeds)), key=lambda index: self._decoder.order(feeds[index].span))
         ordered = [feeds[index] for index in order]
         self.cache.reserve(max(each.span.end for each in feeds))
@@ -210,7 +206,7 @@ class ThinkerModel:
         return [fed[index] for index in range(len(feeds))]
 
     def _numbers(self, feeds: Sequence[ThinkerFeed]) -> _StepNumbers[npt.NDArray[np.int64]]:
-        """Return the numbers of a step that are needed on the device."""
+        """Return the numbers that the device needs for a step."""
         starts = np.cumsum([0, *(len(each.ids) for each in feeds)])[:-1]
         heard = [
             start + np.flatnonzero(is_media(each.ids, self._special))
@@ -243,8 +239,8 @@ class ThinkerModel:
         )
 
     def _embed(self, feeds: Sequence[ThinkerFeed], there: _StepNumbers[Tensor]) -> Tensor:
-        """Return the word embeddings [n, hidden], in which placeholders are replaced by
-        media rows.
+        """Return the word embeddings [n, hidden], in which placeholders have been replaced by media
+        rows.
         """
         rows: Tensor = self._words(there.ids)
         media = [each.media for each in feeds if each.media is not None and len(each.media)]
@@ -259,7 +255,7 @@ class ThinkerModel:
         tapped: Tensor,
         embedded: Tensor,
     ) -> Tensor:
-        """Store the rows that `feeds` keep, and return them [n, hidden]."""
+        """Store the rows that `feeds` request, and return them [n, hidden]."""
         rows = tapped[there.tapped]
         if not len(rows):
             return rows
@@ -270,8 +266,8 @@ class ThinkerModel:
 
 
 def _turned(feeds: Sequence[ThinkerFeed]) -> npt.NDArray[np.int64] | None:
-    """Return the rotary positions [n] or [n, 3], or None if they are equal to the positions in the
-    slots.
+    """Return the rotary positions [n] or [n, 3], or None if they are the same as the positions in
+    the slots.
     """
     if all(each.turned is None and not each.shift for each in feeds):
         return None
@@ -292,7 +288,7 @@ def _whole(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
 
 
 def _split(feeds: Sequence[ThinkerFeed], logits: Tensor, tapped: Tensor) -> list[Fed]:
-    """Return the part of the results that belongs to each feed."""
+    """Split the results into one part for each feed."""
     rows = iter(torch.split(tapped, [len(each.tapped) for each in feeds]))
     drawn = iter(logits)
     return [Fed(next(drawn) if each.sampled else None, next(rows)) for each in feeds]

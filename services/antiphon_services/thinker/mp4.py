@@ -1,8 +1,8 @@
-"""Counts the samples that an MP4 file declares by reading its boxes, before a decoder opens the
-file.
+"""Counts the samples that an MP4 file declares. It does so by reading the file's boxes, before a
+decoder opens the file.
 
-A table of a few bytes can declare billions of frames. When FFmpeg opens such a file, it indexes all
-frames. Reading the last visible frame would then require as many calls.
+A table of a few bytes can declare billions of frames. FFmpeg indexes all frames when it opens a
+file, and reading the last visible frame would then take just as many calls.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from antiphon.errors import InvalidArgument
 
 MAX_VIDEO_FRAMES = 28_800
-"""Corresponds to two minutes at 240 frames per second."""
+"""The limit for video tracks, which corresponds to two minutes at 240 frames per second."""
 
 MAX_OTHER_SAMPLES = 8_000_000
-"""The limit for tracks other than video. It corresponds to two minutes of audio with one entry per
+"""The limit for all other tracks, which corresponds to two minutes of audio with one entry per
 sample.
 """
 
@@ -29,9 +29,7 @@ MAX_INDEX_BYTES = 16 << 20
 """
 
 MAX_BOXES = 100_000
-"""About three times the number of boxes in a file of two minutes that has one fragment per
-frame.
-"""
+"""About three times the number of boxes in a two-minute file that has one fragment per frame."""
 
 _CONTAINERS = frozenset({b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf"})
 _SIZE_TABLES = frozenset({b"stsz", b"stz2"})
@@ -39,7 +37,7 @@ _SIZE_TABLES = frozenset({b"stsz", b"stz2"})
 
 @dataclass(slots=True)
 class _Counts:
-    """The counts for the current track, for the tracks before it, and for all fragments."""
+    """The number of samples in the current track, in the tracks before it, and in all fragments."""
 
     samples: int = 0
     others: int = 0
@@ -93,8 +91,8 @@ def _check(counts: _Counts, name: str) -> None:
 
 
 def _boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the type, the start and the end of the content of each box. A container precedes its
-    children.
+    """Yield the type of each box, and the start and end of its content. Containers come before the
+    boxes that they contain.
     """
     waiting = [(at, end)]
     while waiting:

@@ -1,8 +1,8 @@
-"""Divides pixels into patches for vision towers, exactly as Qwen's processors do.
+"""Divides pixels into patches for vision towers, exactly like Qwen's processors.
 
-Images are processed by the checkpoint's processor. The frames of a video already have their final
-size, so its processor would only normalize them and divide them into patches. It requires
-torchvision, which this module does not.
+Images are processed by the checkpoint's own processor. The frames of a video already have their
+final size, so all that the video processor would do is normalize them and divide them into patches.
+It is not used because it requires torchvision, which this module doesn't.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class VisualPatches:
-    """An image or a video as patches float32 [n, values], in the order of its `grid`.
+    """The patches of an image or a video (float32 [n, values]), in the order of its `grid`.
 
-    `grid` contains the numbers of time steps, rows and columns of patches. Equal digests mean that
-    the encoding and the rotary positions are equal. A digest is a negative 64-bit number.
+    `grid` contains the number of time steps, rows and columns of patches. If two digests are equal,
+    the encodings and the rotary positions are equal as well. A digest is a negative 64-bit number.
     """
 
     patches: Float32
@@ -37,13 +37,13 @@ class VisualPatches:
 
 
 class PatchMaker:
-    """Divides pixels into patches like the `processor` of a checkpoint."""
+    """Divides pixels into patches, like a checkpoint's `processor`."""
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
 
     def __call__(self, visual: Visual) -> VisualPatches:
-        """Decode a file and divide it into patches, which is slow. Raises `InvalidArgument` if the
+        """Decode a file and divide it into patches. This is slow. Raises `InvalidArgument` if the
         file is corrupt.
         """
         pixels = visual.pixels()
@@ -56,8 +56,8 @@ class PatchMaker:
         return VisualPatches(patches, grid, digest(how, recording_key(patches)))
 
     def _cut(self, frames: Pixels) -> tuple[Float32, tuple[int, int, int]]:
-        """Return the patches and the grid of frames [n, height, width, 3]. The last frame is
-        repeated as padding.
+        """Return the patches and the grid for frames [n, height, width, 3]. If necessary, the last
+        frame is repeated as padding.
         """
         processor = self._processor
         together, side, merged = (
@@ -76,8 +76,8 @@ class PatchMaker:
         cut = normal.reshape(
             times, together, rows // merged, merged, side, columns // merged, merged, side, 3
         )
-        # For each time step, blocks of merged patches by row, the patches in each block, and then
-        # colours.
+        # The order is: time steps, rows of merged blocks, blocks within a row, patches within a
+        # block, and then colours.
         ordered = cut.transpose(0, 2, 5, 3, 6, 8, 1, 4, 7)
         patches = np.ascontiguousarray(ordered).reshape(times * rows * columns, -1)
         return patches, (times, rows, columns)

@@ -1,9 +1,9 @@
-"""Converts a conversation to the IDs of a prompt, audio features, and images or videos. All engines
-use this module.
+"""Converts a conversation to prompt IDs, audio features, and images or videos. All engines use this
+module.
 
-This mirrors the families' processors in Hugging Face: the chat template, a placeholder ID that is
-repeated for every position of a recording, image or video, and features. Invalid requests are
-detected here, before an engine does any work for them.
+This mirrors the families' processors in Hugging Face: it applies the chat template, repeats a
+placeholder ID for every position of a recording, image or video, and extracts features. Invalid
+requests are rejected here, before an engine does any work for them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from antiphon_services.thinker.patches import VisualPatches
 from antiphon_services.vllm.media import MediaLimits
 
 if TYPE_CHECKING:
-    # This requires Pillow, which need not be installed for a stage without vision.
+    # This requires Pillow, which doesn't have to be installed for a stage without vision.
     from antiphon_services.thinker.vision import VisionFrontEnd, Visual
 
 Ids = npt.NDArray[np.int32]
 
 JSON_ESCAPE = 6
-"""The maximum number of JSON bytes for one byte of text. Control characters are written as
-`\\u0000`.
+r"""The maximum number of JSON bytes for one byte of text. JSON represents a control character as
+`\u0000`, for example.
 """
 
 PART_BYTES = 128
-"""The number of JSON bytes around a message or a part. A prompt has at most as many messages and
-parts as positions.
+"""The number of JSON bytes around a message or a part. There can't be more messages and parts than
+positions in the prompt.
 """
 
 
@@ -49,13 +49,13 @@ def any_prompt(ids: Ids) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """The input of an engine: the IDs (int32 [P]), the audio features, and the images and videos in
+    """An engine's input: the IDs (int32 [P]), the audio features, and the images and videos in
     order.
 
-    If an engine uses `patches`, these are set, together with the rotary positions `turned` (int64
-    [P, 3]) and the next position. `calls` is set if the reply may contain function calls. The last
-    `begun` IDs are the text with which the reply is forced to begin. The talker does not receive
-    them. `listened` positions of audio were processed while they were being recorded. Their
+    For engines that use `patches`, these are set, as are the rotary positions `turned` (int64 [P,
+    3]) and the next position. `calls` is set if the reply may contain function calls. The last
+    `begun` IDs are text that the reply is forced to begin with, and are not sent to the talker.
+    `listened` is the number of audio positions that were processed during the recording. Their
     features are not included here.
     """
 
@@ -71,13 +71,13 @@ class PreparedPrompt:
 
     @property
     def heard_ids(self) -> Ids:
-        """The IDs without the beginning of the reply."""
+        """The IDs without the forced beginning of the reply."""
         return self.ids[: len(self.ids) - self.begun]
 
     @property
     def shift(self) -> int:
-        """The difference between the rotary position of a position in the reply and the position
-        itself.
+        """The difference between the rotary position of an ID in the reply and its position in the
+        slot.
         """
         return 0 if self.turned is None else self.following - len(self.ids)
 
@@ -88,16 +88,16 @@ class PreparedPrompt:
 
     @property
     def audio_positions(self) -> int:
-        """The number of audio positions."""
+        """The number of positions taken by audio."""
         return self.listened + (sum(self.audio.positions) if self.audio else 0)
 
     @property
     def image_positions(self) -> int:
-        """The number of image and video positions."""
+        """The number of positions taken by images and videos."""
         return sum(visual.positions for visual in self.visuals)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that are sent on the edge `prompt` before the computation starts."""
+        """Return the tensors that are sent on the edge `prompt` before computation starts."""
         if not self.visuals:
             return {"ids": self.heard_ids}
         grids = np.array([each.grid for each in self.visuals], dtype=np.int32)
@@ -106,17 +106,17 @@ class PreparedPrompt:
 
 
 class PromptTooLong(InvalidArgument):
-    """The prompt leaves no space for a reply within the context limit."""
+    """Raised if the prompt doesn't leave any space for a reply within the context limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptFactory:
-    """Creates prompts for one checkpoint. `context_limit` applies to the prompt and the reply
-    together.
+    """Creates prompts for a checkpoint. `context_limit` is the maximum length of the prompt and the
+    reply together.
 
-    A conversation has at most `max_recordings` recordings. Without `vision`, images and videos are
-    rejected. `check_spoken` raises `InvalidArgument` if the reply to a prompt cannot be spoken.
-    `patches` divides pixels into patches for an engine that does not decode images itself.
+    A conversation can contain up to `max_recordings` recordings. If `vision` is None, images and
+    videos are rejected. `check_spoken` raises `InvalidArgument` if the reply to a prompt can't be
+    spoken. `patches` divides pixels into patches, for engines that don't decode images themselves.
     """
 
     chat: ChatTokenizer
@@ -130,23 +130,27 @@ class PromptFactory:
 
     @property
     def max_text_bytes(self) -> int:
-        """An upper limit for the size of text that can fit. Some shorter texts still do not fit."""
+        """An upper limit for the size of the text. A longer text can't fit, but a shorter one
+        doesn't necessarily fit either.
+        """
         return self.context_limit * self.chat.bytes_per_id
 
     def check_size(self, json_bytes: int) -> None:
-        """Raise `InvalidArgument` if the JSON of the messages is so long that they cannot fit."""
+        """Raise `InvalidArgument` if the JSON of the messages is too long to fit into the
+        context.
+        """
         if json_bytes > JSON_ESCAPE * self.max_text_bytes + PART_BYTES * self.context_limit:
             raise self._too_long(f"{json_bytes} bytes")
 
     def prepare(
         self, conversation: Conversation, *, speaks: bool, open_end: bool = False
     ) -> PreparedPrompt:
-        """Return the prompt for a conversation. `speaks` is true if the reply is to be spoken.
+        """Return the prompt for a conversation. Set `speaks` if the reply is to be spoken.
 
-        If `open_end` is true, the last recording is missing and takes one position. The other
-        recordings are encoded as if there were also a long one. Raises `InvalidArgument` with the
-        field `messages`, `audio.N`, `image.N` or `video.N`, and `NotImplementedYet` if images,
-        videos or functions are not supported.
+        If `open_end` is true, the last recording is missing and takes a single position, and the
+        other recordings are encoded as if the conversation also contained a long one. Raises
+        `InvalidArgument` with the field `messages`, `audio.N`, `image.N` or `video.N`, and
+        `NotImplementedYet` if images, videos or functions are not supported.
         """
         if not conversation.messages:
             raise InvalidArgument("messages: there are none", field="messages")
@@ -170,7 +174,7 @@ class PromptFactory:
     def _cut(
         self, prompt: PreparedPrompt, patches: Callable[[Visual], VisualPatches]
     ) -> PreparedPrompt:
-        """Return the prompt with its patches and rotary positions."""
+        """Return a copy of the prompt that includes patches and rotary positions."""
         told = prompt.tensors()
         seen = self.special.image, self.special.video
         turned, following = rotary_positions(
@@ -181,7 +185,7 @@ class PromptFactory:
         return replace(prompt, patches=cut, turned=turned, following=following)
 
     def _listen(self, recordings: Sequence[Heard], *, alone: bool, more: int) -> tuple[int, ...]:
-        """Return the number of positions for each recording. A recording that is missing takes one
+        """Return the number of positions for each recording. A missing recording takes a single
         position.
         """
         if (count := len(recordings) + more) > self.max_recordings:
@@ -194,7 +198,7 @@ class PromptFactory:
         return self.audio.positions(recordings, alone=alone) + (1,) * more
 
     def _look(self, conversation: Conversation) -> tuple[Visual, ...]:
-        """Return the images and videos of the conversation in the order of its parts."""
+        """Return the images and videos in the conversation, in the order of its parts."""
         if not (conversation.images or conversation.videos):
             return ()
         if self.vision is None:
@@ -211,7 +215,9 @@ class PromptFactory:
         heard: Sequence[int],
         visuals: Sequence[Visual],
     ) -> Ids:
-        """Repeat the nth placeholder of a type for all positions of the nth item."""
+        """Repeat the nth placeholder of a type once for each position of the nth item of this
+        type.
+        """
         special = self.special
         kinds = (
             ("recordings", special.audio, heard),
@@ -237,8 +243,8 @@ class PromptFactory:
         self._check(ids, len(ids))
 
     def _check(self, ids: Ids, reach: int) -> None:
-        """Raise an error unless there is space for a reply after the position that the prompt
-        reaches.
+        """Raise an error unless there is space for a reply after the last position that the prompt
+        uses.
         """
         taken = max(len(ids), reach)
         if taken >= self.context_limit:
@@ -257,11 +263,11 @@ class PromptFactory:
 
 
 def _call_rules(conversation: Conversation) -> CallRules | None:
-    """Return the rules for function calls in the reply, or None if the reply is not searched for
-    calls.
+    """Return the rules for detecting function calls in the reply, or None if the reply can't
+    contain any.
 
-    The reply is also searched if earlier replies contained calls, because the model may imitate
-    them.
+    The model may imitate earlier replies, so calls are also detected if the conversation contains
+    any.
     """
     choice = conversation.tool_choice
     names = function_names(conversation.tools)

@@ -1,9 +1,9 @@
-"""The hidden rows of a reply that may be sent, for a talker that reads rows instead of IDs.
+"""The hidden rows of a reply, for a talker that reads rows instead of IDs.
 
-Invariants: the row of an ID is sent once, in order, as soon as it is available and the ID may be
-spoken. A row becomes available one step after its ID. It may arrive on a different path, which can
-be faster. The last ID of a reply has no row. The rows of IDs that are not spoken, such as the IDs
-of a function call, are dropped.
+Each ID's row is sent exactly once, in order, as soon as it is available and the ID may be spoken.
+Normally a row becomes available one step after its ID, but it may also take a different path and
+arrive earlier. The last ID of a reply has no row. Rows are dropped if their IDs are not spoken, as
+in a function call.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from antiphon_services.text.stopping import ReleasedText
 
 
 class ReplyRows:
-    """The rows of one reply, each of shape [hidden]. `complete` is true once the last row has been
-    sent.
-    """
+    """The rows [hidden] of one reply. `complete` becomes true once the last row has been sent."""
 
     def __init__(self) -> None:
         self._waiting: deque[Tensor] = deque()
@@ -30,13 +28,15 @@ class ReplyRows:
         self.complete = False
 
     def release(self, release: ReleasedText) -> None:
-        """Record how many additional IDs may be spoken, and whether the reply ends with them."""
+        """Record how many more IDs may be spoken, and whether these are the last ones of the
+        reply.
+        """
         self._spoken += len(release.spoken)
         self._finish = self._finish or release.speech_finish
 
     def come(self, start: int, rows: Tensor) -> None:
-        """Add the rows [n, hidden] of the IDs `start` to `start + n`. Raises `DataLoss` if there is
-        a gap.
+        """Add rows [n, hidden] for the IDs from `start` to `start + n`. Raises `DataLoss` if there
+        is a gap.
         """
         if self.complete:
             return
@@ -46,7 +46,7 @@ class ReplyRows:
         self._waiting.extend(rows)
 
     def leave(self) -> tuple[Sequence[Tensor], FinishReason | None]:
-        """Return the rows to send now. The finish reason is returned together with the last
+        """Return the rows that can be sent now. The finish reason is included with the last
         rows.
         """
         count = min(len(self._waiting), self._spoken - self._left)

@@ -1,8 +1,8 @@
-"""The hidden rows of sequences, which are stored by slot and position like keys and values.
+"""The hidden rows of sequences, stored by slot and position like keys and values.
 
-A talker needs the rows of the prompt again in every turn of a conversation. Therefore they stay in
-the slot of an ended sequence, are copied together with it, and are computed even if the current
-turn is not spoken. If there are rows, they cost as much as the keys and values of one layer.
+A talker needs the prompt's rows again in every turn of a conversation. For this reason, rows remain
+in the slot of an ended sequence, are copied along with it, and are computed even if the current
+turn isn't spoken. Storing them takes as much memory as the keys and values of one layer.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from antiphon_services.thinker.thinker_segment import Positions
 
 
 class RowStore:
-    """Rows [width] for up to `positions` positions in each of `slots` sequences.
+    """Rows [width] for `slots` sequences of up to `positions` positions each.
 
-    Nothing is allocated before the first row is stored. Use this class in inference mode.
+    Nothing is allocated until the first row is stored. This class must be used in inference mode.
     """
 
     def __init__(self, like: Tensor, width: int, slots: int, positions: int) -> None:
-        """Create a store with the dtype and the device of `like`."""
-        # A cache with a single layer. Its key and its value are the two halves of a row.
+        """Create a store with the same dtype and device as `like`."""
+        # Use a cache with a single layer. Its key and value are the two halves of a row.
         shape = CacheShape(1, 1, width // 2, 1.0, like.dtype, like.device)
         self._halves = KVCache(shape, slots, positions, grows=True)
         self._width = width
 
     def put(self, where: Tensor, end: int, rows: Tensor) -> None:
         """Store rows [n, width] at `where` (int64 [2, n]), which contains slots and positions. All
-        positions are below `end`.
+        positions must be below `end`.
         """
         self._halves.reserve(end)
         self._halves.layer(0)[where[0], where[1]] = rows.view(len(rows), 2, -1)
@@ -44,7 +44,7 @@ class RowStore:
         return memory[slot, where].view(len(positions), self._width)
 
     def copy(self, source: int, target: int, positions: int) -> None:
-        """Copy the rows at the first `positions` positions of a slot to another slot."""
+        """Copy the rows at the first `positions` positions of one slot to another slot."""
         self._halves.copy(source, target, positions)
 
 

@@ -1,4 +1,4 @@
-"""Divides the prompt rows of a step among the prompts that are waiting."""
+"""Divides a step's prompt rows among the waiting prompts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 
 def prefill_shares(remaining: Sequence[int], budget: int) -> list[int]:
-    """Return the number of rows for each prompt in this step, given the remaining rows of all
-    prompts. The oldest prompt is first.
+    """Return the number of rows to prefill for each prompt in this step. `remaining` contains the
+    number of rows that each prompt still needs, starting with the oldest prompt.
 
-    The total is at most `budget`. A quarter of it is reserved for the oldest prompt, which prevents
-    starvation. The remaining rows are assigned to the shortest prompts first, so that a long prompt
-    does not delay a short one.
+    The total is at most `budget`. A quarter of the budget is reserved for the oldest prompt, so
+    that it is never starved. The rest goes to the shortest prompts first, so that a long prompt
+    doesn't delay a short one.
     """
     shares = [0] * len(remaining)
     shortest_first = sorted(range(len(remaining)), key=lambda index: remaining[index])

@@ -1,4 +1,4 @@
-"""A segment of the thinker and its output on each edge. All engines use this module."""
+"""A thinker segment and its output on each edge. All engines use this module."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ TOOL_CALLS = "tool_calls"
 
 @dataclass(frozen=True, slots=True)
 class ReplyCodes:
-    """The codes among the IDs of a reply. These are the IDs from `first` onwards, which are sent on
-    `edge` in order.
+    """The codes in a reply, which are the IDs from `first` onwards. They are sent on `edge` in
+    order.
 
-    A reply that is not spoken ends with a different ID.
+    If a reply isn't spoken, it ends with a different ID.
     """
 
     edge: str
@@ -43,7 +43,7 @@ class ReplyCodes:
 
 
 class ReplyAnswer(Protocol):
-    """The parts of a prompt and its reply that the output needs."""
+    """The parts of a prompt and its reply that are needed for output."""
 
     @property
     def prompt(self) -> PreparedPrompt:
@@ -59,11 +59,11 @@ class ReplyAnswer(Protocol):
 
     @property
     def reply_rows(self) -> ReplyRows | None:
-        """The rows of the reply IDs, if the talker needs them."""
+        """The rows of the reply, or None if the talker doesn't need them."""
 
     @property
     def reused(self) -> int:
-        """The number of prompt positions that were not computed again."""
+        """The number of prompt positions that didn't have to be computed again."""
 
 
 G = TypeVar("G", bound=ReplyAnswer)
@@ -74,10 +74,10 @@ class ThinkerSegment(Generic[G]):
     """The state of one segment. `generation` is set once its input has been prepared.
 
     If `every_row` is true, the talker reads a row for every position of the prompt and the reply,
-    and does not read the reply IDs. `preparation` is a prompt, or another part of it, that is being
-    prepared. `live_input` is set in a live segment. `spoken` is the number of IDs or rows that were
-    sent on `tokens`, and `called` is the number of pieces of calls that were sent. `logprobs` is
-    set if log probabilities are requested.
+    instead of the reply IDs. `preparation` is set while the prompt, or another part of it, is being
+    prepared. `live_input` is only set for live segments. `spoken` is the number of IDs or rows sent
+    on `tokens`, and `called` is the number of call pieces sent. `logprobs` is set if the client
+    requests log probabilities.
     """
 
     key: SegmentKey
@@ -96,13 +96,13 @@ class ThinkerSegment(Generic[G]):
 
     @property
     def can_step(self) -> bool:
-        """Whether the input is complete and the reply is not."""
+        """Whether the input is complete but the reply isn't."""
         return self.input_finished and not self.ended
 
     @contextlib.contextmanager
     def alone(self, events: list[EngineEvent], let_go: Callable[[], None]) -> Iterator[None]:
-        """A context manager in which an exception only fails this segment. `let_go` frees the
-        segment's resources.
+        """Return a context manager in which an exception only makes this segment fail. `let_go`
+        frees the segment's resources.
         """
 
         def end() -> None:
@@ -113,20 +113,20 @@ class ThinkerSegment(Generic[G]):
             yield
 
     def wants(self, edge: str) -> bool:
-        """Return whether an output edge has a destination."""
+        """Return whether the output edge is connected."""
         return edge in self.settings.outputs
 
     def wants_rows(self, generation: G) -> bool:
-        """Return whether hidden rows of the prompt are needed."""
+        """Return whether the prompt's hidden rows are needed."""
         return self.wants(PROMPT) and len(generation.row_positions) > 0
 
     @property
     def wants_reply_rows(self) -> bool:
-        """Whether hidden rows of the reply are needed."""
+        """Whether the reply's hidden rows are needed."""
         return self.every_row and self.wants(TOKENS)
 
     def emit_prompt(self, generation: G) -> Iterator[EngineEvent]:
-        """Yield the prompt IDs before the computation starts."""
+        """Yield the prompt IDs, which are sent before computation starts."""
         if self.wants(PROMPT):
             finish = None if len(generation.row_positions) else FinishReason.STOP
             yield Emitted(self.key, PROMPT, 0, generation.prompt.tensors(), finish)
@@ -134,9 +134,9 @@ class ThinkerSegment(Generic[G]):
     def emit_heard(
         self, ids: npt.NDArray[np.int32], start: int, *, more: bool, whole: bool
     ) -> EngineEvent:
-        """Return the IDs of the prompt from `start` onwards.
+        """Return an event with the prompt IDs from `start` onwards.
 
-        The edge ends if `more` is false and all rows have been sent (`whole`).
+        This ends the edge if `more` is false and all rows have been sent (`whole`).
         """
         tensors: Tensors = {"ids": ids[start:]}
         if more:
@@ -146,8 +146,8 @@ class ThinkerSegment(Generic[G]):
     def emit_rows(
         self, generation: G, rows: Tensor, positions: Positions, *, last: bool
     ) -> EngineEvent:
-        """Return hidden rows [n, hidden] at ascending prompt positions [n]. If `last` is true, the
-        edge ends.
+        """Return an event with hidden rows [n, hidden] for ascending prompt positions [n]. If
+        `last` is true, it ends the edge.
         """
         finish = FinishReason.STOP if last else None
         if self.every_row:
@@ -156,8 +156,8 @@ class ThinkerSegment(Generic[G]):
         return Emitted(self.key, PROMPT, len(generation.prompt.heard_ids), tensors, finish)
 
     def emit_reply(self, generation: G, release: ReleasedText) -> Iterator[EngineEvent]:
-        """Yield the latest ID with its text, the IDs that may be spoken now, and pieces of
-        calls.
+        """Yield the latest ID with its text, the IDs that may now be spoken, and any pieces of
+        function calls.
         """
         reply = generation.reply
         if self.wants(TEXT):
@@ -184,8 +184,8 @@ class ThinkerSegment(Generic[G]):
     def _emit_codes(
         self, speech: ReplyCodes, reply: ReplyText, release: ReleasedText
     ) -> Iterator[EngineEvent]:
-        """Yield the codes among the IDs that were released. At a length limit, they include the
-        last code.
+        """Yield the codes among the released IDs. If the reply ends because of a length limit, this
+        includes the last code.
         """
         ids = list(release.spoken)
         if release.finish is FinishReason.LENGTH:
@@ -197,7 +197,7 @@ class ThinkerSegment(Generic[G]):
             self.spoken += len(codes)
 
     def emit_reply_rows(self, rows: ReplyRows) -> Iterator[EngineEvent]:
-        """Yield the rows of the reply that may be sent now."""
+        """Yield the reply rows that may be sent now."""
         leaving, finish = rows.leave()
         if leaving or finish:
             tensors: Tensors = {"rows": np.stack(leaving)} if leaving else {}

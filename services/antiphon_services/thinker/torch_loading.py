@@ -1,4 +1,4 @@
-"""Loads the torch engine for a thinker of any family."""
+"""Loads the torch engine for the thinker of any family."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ TOWERS = "audio_tower", "visual"
 
 @dataclass(frozen=True, slots=True)
 class TorchThinker:
-    """Hugging Face's module for a thinker with this `config`, and what its talker reads.
+    """Hugging Face's module for a thinker with this `config`, and a description of what its talker
+    reads.
 
-    `tapped_layer`, `towers` and `with_words` have the same meaning as in `ThinkerModel`. If the
-    thinker supports vision, `processor` contains the settings of the family's processor in
-    transformers. The names of its tensors begin with `prefix`.
+    `tapped_layer`, `towers` and `with_words` have the same meaning as in `ThinkerModel`.
+    `processor` contains the settings of the family's processor in transformers if the thinker
+    supports vision. The tensor names in the checkpoint begin with `prefix`.
     """
 
     module_class: type[torch.nn.Module]
@@ -61,11 +62,11 @@ def load_torch(
     bucketing: Bucketing | None,
     prefill_rows: int | None,
 ) -> LoadedStage:
-    """Return the stage after warm-up, with the limits in `media`. `intake` must not have a vision
-    front end.
+    """Load and warm up the stage, with the limits in `media`. `intake` must not have a vision front
+    end yet.
 
-    Raises `FailedPrecondition` if weights are missing or no prompt succeeds, and `InvalidArgument`
-    if a GPU does not have enough memory for all slots at full length.
+    Raises `FailedPrecondition` if weights are missing or the warm-up prompt fails, and
+    `InvalidArgument` if a GPU doesn't have enough memory for all slots at full length.
     """
     to_host = ToHost.of(config)
     prompts = with_media(model_dir, intake.prompts, thinker.processor, media, cuts=True)

@@ -1,10 +1,10 @@
-"""The inputs of a tower that depend only on shapes. They are computed on the host.
+"""Tower inputs that depend only on shapes, so that they can be computed on the host.
 
-A Hugging Face tower derives its chunks, its attention windows and the order of its rows from the
-given lengths. If these are on a GPU, the tower reads them back before its first layer, and it reads
-the windows again in every layer. Each read makes all other sessions wait. Therefore functions of
-the family compute these inputs on the host with transformers' own code, and pass them to the tower
-as arguments.
+A Hugging Face tower uses the lengths of its inputs to derive chunks, attention windows and the
+order of its rows. If the lengths are on a GPU, the tower reads them back before its first layer,
+and reads the windows again in every layer. Each of these reads would make all other sessions wait.
+To avoid this, each family computes the values on the host with transformers' own code, and passes
+them to the tower as arguments.
 """
 
 from __future__ import annotations
@@ -18,30 +18,28 @@ from torch import Tensor
 from antiphon.transport.device_edge import on_device
 
 TowerInputs = Mapping[str, Tensor]
-"""The arguments of a tower by name, on the host."""
+"""Keyword arguments for a tower, on the host."""
 
 READ_ON_HOST = frozenset({"cu_seqlens", "cu_window_seqlens"})
-"""Inputs whose values every layer reads. They stay on the host."""
+"""Inputs whose values are read by every layer. They remain on the host."""
 
 
 class TowerPlan(Protocol):
-    """How the towers of one family are called."""
+    """Defines how a family's towers are called."""
 
     def audio(self, tower: Any, features: Tensor, frames: Tensor) -> Iterator[TowerInputs]:
-        """Yield the calls that encode `features` [mel bins, all frames]. Their rows are
-        consecutive.
+        """Yield the calls for encoding `features` [mel bins, all frames]. The concatenated results
+        are the rows in order.
 
         `frames` (int64 [recordings]) contains the lengths of the recordings.
         """
 
     def vision(self, tower: Any, grid: Tensor) -> TowerInputs:
-        """Return all inputs except the patches, for an image or a video with this `grid` (int64 [1,
-        3]).
-        """
+        """Return all inputs except the patches for an image or a video. `grid` is int64 [1, 3]."""
 
 
 def there(inputs: TowerInputs, device: torch.device) -> dict[str, Tensor]:
-    """Return the inputs in the place from which a tower on `device` reads them."""
+    """Move each input to the place from which a tower on `device` reads it."""
     return {
         name: each if name in READ_ON_HOST else on_device(each, device)
         for name, each in inputs.items()

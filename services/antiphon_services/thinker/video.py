@@ -1,8 +1,8 @@
-"""Decodes videos to frames at a fixed rate and in the size that the model uses.
+"""Decodes videos to frames, at a fixed rate and in the size that the model expects.
 
-As in Qwen's own tools, two frames per second are read and resized to the largest size that is
-allowed, so that a long video is never in memory at full size. The video processor of the checkpoint
-then has nothing to resize.
+Like Qwen's own tools, this reads two frames per second and resizes them to the largest size
+allowed, so that a long video never has to be in memory at full size. The checkpoint's video
+processor then doesn't have to resize anything.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from antiphon_services.thinker.vision import (
     broken,
 )
 
-# This is FFmpeg's AV_LOG_QUIET. Otherwise FFmpeg prints a line for each error in a file. OpenCV
-# reads the variable when it opens the first video.
+# Set FFmpeg's log level to AV_LOG_QUIET, because it would otherwise print a line for each error in
+# a file. OpenCV reads this variable when it opens the first video.
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 
 MAX_VIDEO_S = 120.0
-"""The maximum length of a video in seconds. All of its frames are in memory at once."""
+"""The maximum length of a video in seconds. All of its frames are in memory at the same time."""
 
 _MP4 = b"ftyp"
 
 
 def measure_video(sizes: Sizes, pace: FramePace, file: Tensor, name: str) -> Visual:
-    """Read the header of an MP4 file and its first frame. Raises `InvalidArgument` if they are
+    """Read the header and the first frame of an MP4 file. Raises `InvalidArgument` if they are
     invalid.
     """
     check_samples(file.tobytes(), name)
@@ -70,7 +70,7 @@ def measure_video(sizes: Sizes, pace: FramePace, file: Tensor, name: str) -> Vis
 
 
 def _sampled(total: int, rate: float, together: int) -> npt.NDArray[np.int64]:
-    """Return the indices of the sampled frames. They are evenly spaced and, if possible, form
+    """Return the indices of the frames to sample. They are evenly spaced and, if possible, form
     complete groups of `together` frames.
     """
     wanted = min(max(int(total / rate * FRAMES_PER_S), together), total)
@@ -81,7 +81,7 @@ def _sampled(total: int, rate: float, together: int) -> npt.NDArray[np.int64]:
 def _decode(
     file: Tensor, name: str, indices: npt.NDArray[np.int64], size: tuple[int, int]
 ) -> Pixels:
-    """Return frames [len(indices), height, width, 3] of the given `size` (width, height)."""
+    """Return frames [len(indices), height, width, 3] with the given `size` (width, height)."""
     capture = _open(file, name)
     frames: list[Pixels] = []
     try:
@@ -102,19 +102,19 @@ def _decode(
 
 
 def _frame(frame: Pixels, size: tuple[int, int]) -> Pixels:
-    """Return one frame as RGB in its final size."""
+    """Return a frame as RGB, resized to its final size."""
     image = Image.fromarray(cv2.cvtColor(frame, cv2.COLOR_BGR2RGB))
     return np.asarray(image.resize(size, Image.Resampling.BICUBIC))
 
 
 def _open(file: Tensor, name: str) -> cv2.VideoCapture:
-    """Open the file. Raises `InvalidArgument` if this is not possible.
+    """Open the file. Raises `InvalidArgument` if this fails.
 
-    The file is only released by garbage collection. OpenCV's `release` frees the bytes, which
-    belong to Python, without holding the GIL, which crashes the process.
+    The file is only released by garbage collection. Calling OpenCV's `release` would crash the
+    process, because it frees bytes that belong to Python without holding the GIL.
     """
     data = file.tobytes()
-    # The library also accepts playlists, and it would fetch the files that they name.
+    # The library also accepts playlists, and would then fetch the files listed in them.
     if data[4:8] != _MP4:
         raise InvalidArgument(f"{name}: is no MP4 file", field=name)
     try:

@@ -1,9 +1,10 @@
-"""The prompt positions of images and videos, and their pixels for the model.
+"""The prompt positions that images and videos take, and their pixels for the model.
 
-The header of a file determines the number of its positions. Therefore a prompt that is too long is
-rejected before any pixel is decoded. Pixels are decoded on other threads than the engine's. They
-are then processed by the image and video processors of the checkpoint, both in vLLM and in Hugging
-Face. The sizes that these processors choose are computed here with Hugging Face's own rule.
+The number of positions can be determined from a file's header, so a prompt that is too long is
+rejected before any pixels are decoded. Decoding doesn't run on the engine's thread. Afterwards, the
+pixels are processed by the checkpoint's image and video processors, both with vLLM and with Hugging
+Face. This module computes the sizes that these processors choose, by means of Hugging Face's own
+function.
 """
 
 from __future__ import annotations
@@ -24,23 +25,24 @@ from antiphon.errors import InvalidArgument
 from antiphon.values.chunk import Tensor
 from antiphon.values.conversation import Conversation, ImagePart, VideoPart
 
-# Pillow's warnings quote the file, with any number of lines, and Python stores each of them.
+# Pillow's warnings quote the file, which may contain any number of lines, and Python stores each of
+# them.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 MAX_PIXELS = 64_000_000
-"""The maximum number of pixels in an image or a video frame. Larger images are treated as an
-attack, because no camera produces them.
+"""The maximum number of pixels in an image or a video frame. No camera produces larger images, so
+they are treated as an attack.
 """
 
 MAX_CONVERSATION_PIXELS = 256_000_000
-"""The maximum number of pixels in a conversation, for all images at full size and all frames of
-videos at theirs.
+"""The maximum total number of pixels in a conversation. Images count with their original size, and
+all frames of a video count with their final size.
 
-With vLLM, all of them are in memory at the same time, at three bytes per pixel.
+With vLLM, all of these pixels are in memory at the same time, at three bytes per pixel.
 """
 
 FRAMES_PER_S = 2.0
-"""The number of video frames that are sampled per second."""
+"""The number of frames sampled per second of video."""
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 _BACKGROUND = (255, 255, 255)
@@ -56,13 +58,13 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Visual:
-    """An image or a video in a conversation, as described by the header of its file.
+    """An image or a video in a conversation, as described by its file header.
 
-    `grid` contains the numbers of time steps, rows and columns of its positions. Consecutive time
-    steps are `step` positions apart. `decoded` is the total number of its pixels in memory, for all
-    frames. `pixels` decodes it, which is slow. The result is an upright RGB image on a white
-    background, or the frames of a video [frames, height, width, 3]. `pixels` raises
-    `InvalidArgument` if the file cannot be decoded.
+    `grid` contains the number of time steps, rows and columns of its positions. Consecutive time
+    steps are `step` positions apart. `decoded` is the total number of pixels in memory, counting
+    all frames. `pixels` decodes the file, which is slow. It returns an upright RGB image on a white
+    background, or video frames [frames, height, width, 3], and raises `InvalidArgument` if the file
+    can't be decoded.
     """
 
     kind: Literal["image", "video"]
@@ -73,15 +75,15 @@ class Visual:
 
     @property
     def positions(self) -> int:
-        """The number of its prompt positions."""
+        """The number of prompt positions."""
         times, rows, columns = self.grid
         return times * rows * columns
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The size limits of a checkpoint's processor: the side length of the square for a position,
-    and the minimum and maximum number of pixels.
+    """The size limits of a checkpoint's processor: the side length, in pixels, of the square that
+    each position covers, and the minimum and maximum number of pixels.
     """
 
     side: int
@@ -89,8 +91,8 @@ class Sizes:
     most: int
 
     def grid(self, width: int, height: int, name: str) -> tuple[int, int]:
-        """Return the number of rows and columns. Raises `InvalidArgument` if the shape is not
-        supported.
+        """Return the number of rows and columns. Raises `InvalidArgument` if the model doesn't
+        support this shape.
         """
         if width * height > MAX_PIXELS:
             raise InvalidArgument(
@@ -106,8 +108,8 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class FramePace:
-    """How time is mapped to positions. `frames` frames form one time step of the grid, and time
-    steps are `step` positions apart.
+    """How time is mapped to positions. Each time step of the grid covers `frames` frames, and
+    consecutive time steps are `step` positions apart.
     """
 
     frames: int
@@ -115,15 +117,15 @@ class FramePace:
 
 
 Measure = Callable[[Tensor, str], Visual]
-"""Reads the header of a file. The arguments are the file and its name. Raises `InvalidArgument` if
-the file is invalid.
+"""A function that reads a file's header. Its arguments are the file and its name, and it raises
+`InvalidArgument` if the file is invalid.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class VisionFrontEnd:
-    """The vision of a checkpoint. It specifies how each type is measured, and the maximum number of
-    items of this type in a conversation.
+    """A checkpoint's vision support. For each media type, it specifies how a file is measured, and
+    how many files a conversation may contain.
     """
 
     images: Measure
@@ -132,9 +134,9 @@ class VisionFrontEnd:
     max_videos: int
 
     def look(self, conversation: Conversation) -> tuple[Visual, ...]:
-        """Return the images and videos of the conversation in the order of its parts.
+        """Return the images and videos in the conversation, in the order of its parts.
 
-        Only headers are read. Raises `InvalidArgument` with the field `messages`, `image.N` or
+        This only reads headers. Raises `InvalidArgument` with the field `messages`, `image.N` or
         `video.N`. If the total exceeds `MAX_CONVERSATION_PIXELS`, the error names the first item
         beyond the limit.
         """
@@ -184,7 +186,7 @@ def measure_image(sizes: Sizes, file: Tensor, name: str) -> Visual:
     image = _open(file, name)
     width, height = image.size
     try:
-        # Searching beyond the header would decode a whole PNG file.
+        # Don't search beyond the header, because this would decode a whole PNG file.
         turned = _EXIF in image.info and image.getexif().get(_ORIENTATION) in _TURNED
     except Exception as error:
         raise broken(name, error) from error
@@ -195,8 +197,8 @@ def measure_image(sizes: Sizes, file: Tensor, name: str) -> Visual:
 
 
 def decode_image(file: Tensor, name: str) -> Image.Image:
-    """Return the pixels of an image, upright and as RGB on a white background. Raises
-    `InvalidArgument` if it cannot be decoded.
+    """Decode an image. The result is upright and RGB, on a white background. Raises
+    `InvalidArgument` if the image can't be decoded.
     """
     image = _open(file, name)
     try:
@@ -212,7 +214,7 @@ def decode_image(file: Tensor, name: str) -> Image.Image:
 
 
 def _open(file: Tensor, name: str) -> Image.Image:
-    """Open an image and read only its header. Raises `InvalidArgument` if it is invalid."""
+    """Open an image, but only read its header. Raises `InvalidArgument` if it is invalid."""
     try:
         return Image.open(io.BytesIO(file.tobytes()), formats=FORMATS)
     except UnidentifiedImageError as error:
@@ -226,7 +228,7 @@ def _open(file: Tensor, name: str) -> Image.Image:
 
 
 def broken(name: str, error: Exception) -> InvalidArgument:
-    """Return the error for a file that a decoder could not read. The exceptions of decoders are not
-    documented.
+    """Return the error for a file that a decoder couldn't read. This accepts any exception, because
+    the exceptions that decoders raise aren't documented.
     """
     return InvalidArgument(f"{name}: cannot be decoded: {error}", field=name)

@@ -1,4 +1,4 @@
-"""Loads the vision front end of a checkpoint. This requires Pillow, and OpenCV for videos. Both are
+"""Loads a checkpoint's vision front end. This requires Pillow, and OpenCV for videos. Both are
 installed together with vLLM.
 """
 
@@ -30,11 +30,11 @@ from antiphon_services.thinker.vision import (
 def load_vision(
     model_dir: Path, settings: object, *, max_images: int, max_videos: int
 ) -> VisionFrontEnd:
-    """Return the front end for a checkpoint directory. `settings` are the settings of the family's
+    """Return the front end for a checkpoint directory. `settings` are those of the family's
     processor.
 
-    Raises `FailedPrecondition` if a time step of a video would fall between two positions, because
-    vLLM only supports integer positions and Hugging Face does not round.
+    Raises `FailedPrecondition` if a video's time step would not be a whole number of positions,
+    because vLLM only supports integer positions and Hugging Face doesn't round.
     """
     processor = _load_processor(model_dir)
     side = processor.patch_size * processor.merge_size
@@ -63,7 +63,7 @@ def load_vision(
 
 
 def load_patch_maker(model_dir: Path) -> PatchMaker:
-    """Return the patch maker for the vision tower of a checkpoint directory."""
+    """Return the patch maker for a checkpoint's vision tower."""
     return PatchMaker(_load_processor(model_dir))
 
 
@@ -76,7 +76,7 @@ def _no_video(file: Tensor, name: str) -> Visual:
 
 
 def blank_picture() -> bytes:
-    """Return a small image file."""
+    """Return a small image as a file."""
     file = io.BytesIO()
     Image.new("RGB", (64, 64)).save(file, "PNG")
     return file.getvalue()
