@@ -24,8 +24,8 @@ sample.
 MAX_TRACKS = 16
 
 MAX_INDEX_BYTES = 16 << 20
-"""The maximum size of the box that describes all tracks. Two minutes of video and audio take about
-1 MB.
+"""The maximum size of the box that describes all tracks. It takes about 1 MB for two minutes of
+video and audio.
 """
 
 MAX_BOXES = 100_000

@@ -1,9 +1,8 @@
-"""Runs requests before the stage is ready, so that no client has to wait for work that is only done
-once.
+"""Runs requests before the stage is ready, so that no client has to wait for one-time work.
 
-This includes the compilation of the template, mel filters, the first calls of towers and layers,
-the allocation of slots, greedy and random sampling, log probabilities (for which vLLM compiles
-code), and forward passes with one segment and with several segments.
+Such work includes compiling the chat template, computing mel filters, the first calls of towers and
+layers, allocating slots, greedy and random sampling, log probabilities (for which vLLM compiles
+code), and forward passes with one and with several segments.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ _log = logging.getLogger(__name__)
 def warm_up(engine: Engine, sample_rate_hz: int | None, picture: bytes = b"") -> None:
     """Run two short segments on a new engine. They include audio unless the sample rate is None.
 
-    If `picture` is not empty, it is an image file that they contain. If the context limit is too
-    small for them, the engine is not warmed up. All other failures raise `FailedPrecondition`,
-    because no request would succeed.
+    `picture` is an image file that they also contain, unless it is empty. If the context limit is
+    too small for these segments, the engine is not warmed up. Any other failure raises
+    `FailedPrecondition`, because client requests would fail as well.
     """
     keys = []
     for number, sampling in enumerate((GREEDY, DRAWN)):
@@ -70,7 +69,7 @@ def warm_up(engine: Engine, sample_rate_hz: int | None, picture: bytes = b"") ->
 
 
 def _conversation(sample_rate_hz: int | None, picture: bytes) -> InputChunk:
-    """Return a conversation that contains a word, a short period of silence and the picture."""
+    """Return a conversation that consists of a word, a short period of silence and the picture."""
     parts: list[Part] = [TextPart("Hello")]
     recordings: tuple[Tensor, ...] = ()
     images: tuple[Tensor, ...] = ()

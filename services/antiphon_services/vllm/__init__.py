@@ -1,6 +1,7 @@
-"""An unmodified vLLM in separate processes, for all stages whose language model it runs.
+"""Runs an unmodified vLLM in separate processes. All stages whose language model runs on vLLM use
+this package.
 
-`tap`, `connector`, `spans`, `row_sender` and `plugin` run in vLLM's processes. `plugin` also runs
-in the stage, as do all other modules. A family adds its model (`plugin.announce`), the `TextShape`
-of its checkpoint and the `Media` of its prompts.
+`tap`, `connector`, `spans`, `row_sender` and `plugin` run in vLLM's processes. All other modules,
+and also `plugin`, run in the stage. A family adds its model (`plugin.announce`), its checkpoint's
+`TextShape` and the `Media` for its prompts.
 """

@@ -1,4 +1,4 @@
-"""Converts the configuration of a stage to the arguments of vLLM's engine."""
+"""Converts a stage's configuration to the arguments for vLLM's engine."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from antiphon_services.vllm.media import ARGUMENT, MediaLimits
 from antiphon_services.vllm.row_receiver import RowAddress
 
 CPU_CACHE_BYTES = 1 << 30
-"""The amount of paged memory on CPUs, in addition to the memory for one full context. vLLM would
-otherwise use most of the host's memory.
+"""The amount of paged memory on CPUs, in addition to the memory for one full context. Without a
+limit, vLLM would use most of the host's memory.
 """
 
 OWN_KEYS = {
@@ -42,25 +42,26 @@ OWN_KEYS = {
     "disable_log_stats": "it measures where the stage has `metrics_listen`",
     "logprobs_mode": "log probabilities are the model's own, before temperature and penalties",
 }
-"""Arguments that the stage sets itself, with the reason or with the setting that determines
-them.
-"""
+"""Arguments that the stage sets itself. Each value is the reason, or the setting to use instead."""
 
 SCHEMA_BACKEND = "xgrammar"
-"""With vLLM's `auto`, the first schema determines the compiler for all later schemas."""
+"""The compiler for JSON schemas. With vLLM's `auto`, the first schema would determine the compiler
+for all later schemas.
+"""
 
 PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
-"""Arguments for which more than one process may be needed."""
+"""Arguments that may require more than one process."""
 
 TAPPING_DRAFTERS = ("eagle3", "extract_hidden_states")
-"""Methods for speculative decoding that use the hidden state output of the model themselves."""
+"""Methods for speculative decoding that use the model's hidden state output themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextShape:
     """The sizes of a checkpoint's language model.
 
-    `place` is the path of their object in `config.json`. It is empty if they are at the top level.
+    `place` is the path, within `config.json`, of the object that contains them. It is empty if they
+    are at the top level.
     """
 
     place: str
@@ -72,7 +73,9 @@ class TextShape:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """The `architecture` whose model stores hidden rows, and the address to which they are sent."""
+    """The `architecture` of the model that stores hidden rows, and the address to which the rows
+    are sent.
+    """
 
     architecture: str
     rows: RowAddress
@@ -88,12 +91,12 @@ def engine_arguments(
     overrides: Mapping[str, Any],
     tap: Tap | None,
 ) -> AsyncEngineArgs:
-    """Return the arguments of an engine for a checkpoint's language model.
+    """Return the engine arguments for a checkpoint's language model.
 
-    `media` are the limits on media. `overrides` replace values in the checkpoint's configuration.
-    Without a `tap`, the unmodified model is used. Raises `InvalidArgument` if vLLM or this stage
-    does not accept an argument, and `FailedPrecondition` if vLLM's attention does not support the
-    checkpoint on this device.
+    `media` contains the media limits. `overrides` replaces values in the checkpoint's
+    configuration. If `tap` is None, the unmodified model is used. Raises `InvalidArgument` if vLLM
+    or this stage doesn't accept an argument, and `FailedPrecondition` if vLLM's attention doesn't
+    support the checkpoint on this device.
     """
     given = config.engine_args
     _check(given, config)
@@ -107,13 +110,12 @@ def engine_arguments(
         # Features are computed for every request, so caching them here saves little. In addition,
         # the two halves of vLLM's cache can become inconsistent when a request is aborted.
         "mm_processor_cache_gb": 0,
-        # The stage sets the default settings of requests.
+        # The stage sets the default sampling parameters itself.
         "generation_config": "vllm",
-        # This disables its log line. Its measurements are exported together with the metrics of the
-        # stage.
+        # This disables vLLM's log line. Its measurements are exported together with the stage's
+        # metrics.
         "disable_log_stats": True,
-        # Progress bars are of no use in a log, and their lock remains after a process has been
-        # killed.
+        # Progress bars are useless in a log, and their lock outlives a process that is killed.
         "use_tqdm_on_load": False,
         "hf_overrides": dict(overrides),
     }
@@ -180,8 +182,8 @@ def _check(given: Mapping[str, Any], config: StageConfig) -> None:
 
 
 def _check_heads(shape: TextShape, config: StageConfig) -> None:
-    """Validate the sizes of heads on CPUs. Otherwise vLLM would fail in its first step and would be
-    restarted repeatedly.
+    """Validate the head sizes on CPUs. Otherwise vLLM would fail in its first step and would be
+    restarted over and over again.
     """
     size = shape.head_dim
     if config.device == "cpu" and not CPUAttentionBackend.supports_head_size(size):
@@ -193,7 +195,7 @@ def _check_heads(shape: TextShape, config: StageConfig) -> None:
 
 
 def _tapped(overrides: Mapping[str, Any], tap: Tap, waiting_bytes: int) -> dict[str, Any]:
-    """Return the arguments for the tapped model and for the connector that sends its rows."""
+    """Return the arguments for the tapped model, and for the connector that sends its rows."""
     return {
         "hf_overrides": {**overrides, "architectures": [tap.architecture]},
         "kv_transfer_config": {
@@ -209,8 +211,8 @@ def _tapped(overrides: Mapping[str, Any], tap: Tap, waiting_bytes: int) -> dict[
 
 
 def _position_bytes(shape: TextShape, config: StageConfig) -> int:
-    """Return the amount of paged memory for one position: the keys and values of all layers, and
-    the tapped row.
+    """Return the amount of paged memory needed for one position. It consists of the keys and values
+    of all layers, and the tapped row.
     """
     numbers = 2 * shape.layers * shape.key_value_heads * shape.head_dim + shape.hidden
     return numbers * (4 if dtype_name(VLLM, config, on_gpu=BFLOAT16) == FLOAT32 else 2)

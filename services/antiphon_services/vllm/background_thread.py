@@ -1,7 +1,7 @@
-"""Slow work on a thread that does not delay the exit of the process.
+"""Runs slow work on a thread that doesn't delay the exit of the process.
 
-The interpreter joins the threads of executors before it exits. With an executor, the exit would
-have to wait for the startup of vLLM, which takes minutes.
+The interpreter joins executor threads before it exits. If an executor were used, the exit would
+have to wait for vLLM to start, which takes minutes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 async def on_background_thread(name: str, work: Callable[[], T]) -> T:
-    """Return the result of `work` or raise its error. If this call is cancelled, the work is
-    abandoned.
+    """Return the result of `work`, or raise its error. If this call is cancelled, the work
+    continues in the background, but its result is dropped.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

@@ -1,15 +1,15 @@
 """The KV connector that reads the tap. It selects the rows of each step and sends them.
 
 vLLM creates one connector in the scheduler, which selects rows, and one in each worker, which sends
-them. An exception in any of the methods would end the engine for all sessions. Therefore errors are
-logged, and they only fail the request in which they occur. The rows of this request are then
-missing at the other end.
+them. An exception in any of these methods would stop the engine for all sessions. Errors are
+therefore logged, and only affect the request in which they occur. The receiver then detects that
+this request's rows are missing.
 
-The rows of a prompt may be as large as the keys and values of a small model. If the prompt is in
-the prefix cache, all of them are available at once. Therefore the number of rows that a step
-extracts is limited, and no rows are extracted while the stage is behind. The other rows remain in
-paged memory. When a request ends, its blocks may be reused by the next forward pass. The rows that
-are still there are extracted before that.
+A prompt's rows can take as much space as the keys and values of a small model. If the prompt is in
+the prefix cache, all of its rows become available at once. The connector therefore limits the
+number of rows that it extracts per step, and doesn't extract any rows while the stage is behind.
+The remaining rows stay in paged memory. When a request ends, the next forward pass may reuse its
+blocks, so all rows that are still in these blocks are extracted before it.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _log = logging.getLogger(__name__)
 
 
 ROW_STEPS = 16
-"""The buffer for waiting rows is large enough for the rows of this many steps."""
+"""The number of steps whose rows fit into the buffer for waiting rows."""
 BEHIND_STEPS = 2
-"""If the rows of this many steps are waiting, the stage counts as behind."""
+"""The stage counts as behind if the rows of this many steps are waiting."""
 
 
 @dataclass
 class RowMetadata(KVConnectorMetadata):
-    """The instructions of the scheduler for the workers of a step.
+    """The scheduler's instructions to the workers for one step.
 
-    `rows` are available after the step. `ended` are the rows of requests that have ended. They are
-    extracted before the step begins.
+    `rows` become available during the step, and are sent after it. `ended` contains the rows of
+    requests that have ended. They are extracted before the step begins.
     """
 
     rows: StepRows
@@ -62,25 +62,25 @@ class RowMetadata(KVConnectorMetadata):
 
 @dataclass
 class RowsWaiting(KVConnectorWorkerMetadata):
-    """A worker's report to the scheduler, which contains the number of bytes that wait for the
-    stage.
+    """A worker's report to the scheduler, with the number of bytes that are waiting to be sent to
+    the stage.
     """
 
     size_bytes: int
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> RowsWaiting:
-        """Add the reports of all workers. Only one of them sends rows."""
+        """Add up the reports of all workers. Only one of them actually sends rows."""
         assert isinstance(other, RowsWaiting)
         return RowsWaiting(self.size_bytes + other.size_bytes)
 
 
 class RowConnector(KVConnectorBase_V1, SupportsHMA):
-    """Sends the requested rows to the stage. It does not load any keys and values, and it does not
-    delay any request.
+    """Sends requested rows to the stage. It doesn't load any keys and values, and doesn't delay any
+    request.
     """
 
-    # If this were True, rows in flight would be discarded when a request is preempted. That is
-    # intended for connectors that move blocks.
+    # If this were True, rows in flight would be discarded when a request is preempted, which is
+    # meant for connectors that move blocks.
     requires_kv_delivery = False
 
     def __init__(
@@ -91,14 +91,14 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
         self._address = RowAddress(extra["name"], extra["secret"])
         self._most_bytes: int = extra["waiting_bytes"]
         self._group, self._block_size = _tap_group(kv_cache_config)
-        # These are used in the scheduler.
+        # Used in the scheduler.
         model = vllm_config.model_config
         row_bytes = model.hf_text_config.hidden_size * model.dtype.itemsize
         self._step_rows = max(1, self._most_bytes // ROW_STEPS // row_bytes)
         self._wanted: dict[str, Wanted] = {}
         self._ended = StepRows()
         self._waiting_bytes = 0
-        # These are used in a worker.
+        # Used in a worker.
         self._cache: torch.Tensor | None = None
         self._sender: RowSender | None = None
         self._told_bytes = 0
@@ -106,7 +106,7 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
     # -- scheduler ---------------------------------------------------------------------------
 
     def on_new_request(self, request: Request) -> None:
-        """Record which rows the request needs."""
+        """Store which rows the request needs."""
         try:
             wanted = Wanted.of(request.kv_transfer_params)
         except Exception:
@@ -116,8 +116,8 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             self._wanted[request.request_id] = wanted
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> RowMetadata:
-        """Return the rows that this step computes or finds in the prefix cache, and the rows that
-        remain from earlier steps.
+        """Return the rows that this step computes or finds in the prefix cache, and the rows left
+        over from earlier steps.
         """
         rows, (ended, self._ended) = StepRows(), (self._ended, StepRows())
         if self._wanted:
@@ -144,7 +144,7 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             rows.add(spans, tables[self._group], self._block_size)
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        """Record how far the stage is behind."""
+        """Record how far behind the stage is."""
         told = connector_output.kv_connector_worker_meta
         if isinstance(told, RowsWaiting):
             self._waiting_bytes = told.size_bytes
@@ -152,13 +152,13 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Remove the request. Its blocks may be freed once its remaining rows have been
+        """Remove the request. Its blocks may be freed once the remaining rows have been
         extracted.
         """
         wanted = self._wanted.pop(request.request_id, None)
         if wanted is not None and wanted.waiting:
             try:
-                # A preempted request has no blocks.
+                # A preempted request doesn't have any blocks.
                 table = block_ids[self._group]
                 wanted.computed = min(wanted.computed, len(table) * self._block_size)
                 self._ended.add(wanted.take(NO_END), table, self._block_size)
@@ -180,8 +180,8 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
     # -- worker ------------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """Store the tap's memory. If several ranks have the same content, the first one
-        sends it.
+        """Store a reference to the tap's memory. If several ranks have the same content, only the
+        first one sends it.
         """
         if get_tensor_model_parallel_rank() != 0:
             return
@@ -193,16 +193,14 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             raise RuntimeError(f"hidden rows cannot leave: {error!r}") from error
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        """Before the forward pass, send the remaining rows of requests that have ended. This does
-        not block.
+        """Send the remaining rows of requests that have ended, before the forward pass. This
+        doesn't block.
         """
         assert isinstance(kv_connector_metadata, RowMetadata)
         self._send(kv_connector_metadata.ended)
 
     def wait_for_save(self) -> None:
-        """After the forward pass, send the rows that the scheduler has selected. This does not
-        block.
-        """
+        """Send the rows selected by the scheduler, after the forward pass. This doesn't block."""
         self._send(self._get_connector_metadata().rows)
 
     def _send(self, rows: StepRows) -> None:
@@ -215,7 +213,9 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             _log.exception("the hidden rows of a step were lost")
 
     def build_connector_worker_meta(self) -> RowsWaiting | None:
-        """Report the number of bytes that wait for the stage if it has changed."""
+        """Report the number of bytes that are waiting to be sent to the stage, if it has
+        changed.
+        """
         waiting = self._sender.waiting_bytes if self._sender is not None else 0
         if waiting == self._told_bytes:
             return None
@@ -236,8 +236,8 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """Do nothing, because no Python code runs here when a CUDA graph is replayed.
-        `wait_for_save` sends the rows instead.
+        """Do nothing, because Python code doesn't run here when a CUDA graph is replayed. The rows
+        are sent by `wait_for_save` instead.
         """
 
 

@@ -1,6 +1,6 @@
-"""The environment variables of vLLM, which are set once before vLLM is imported.
+"""Environment variables for vLLM, which are set once before vLLM is imported.
 
-Variables that the operator has set are kept. vLLM's processes inherit all of them.
+Variables that the operator has already set are not changed. vLLM's processes inherit all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def is_installed() -> bool:
-    """Return whether vLLM is installed. vLLM is not imported."""
+    """Return whether vLLM is installed, without importing it."""
     return importlib.util.find_spec(_PACKAGE) is not None
 
 
@@ -28,8 +28,8 @@ def prepare(
     models: Mapping[str, str],
     environment: MutableMapping[str, str] = os.environ,
 ) -> None:
-    """Set the environment variables for a configuration and for the `models` of the family, which
-    have the same meaning as in `announce`.
+    """Set the environment variables for a configuration. `models` contains the family's models, as
+    in `announce`.
 
     Raises `FailedPrecondition` if vLLM is not installed, and `InvalidArgument` if the device is not
     supported.
@@ -42,7 +42,7 @@ def prepare(
         environment.setdefault(name, value)
     announce(models, environment)
     if _PACKAGE in sys.modules:
-        # vLLM reads entry points once per process, and it may already have done so for other
+        # vLLM reads entry points only once per process, and may already have done so for other
         # models.
         register()
     kind, _, index = config.device.partition(":")
@@ -51,9 +51,9 @@ def prepare(
 
 
 def _settings(config: StageConfig) -> dict[str, str]:
-    """Return the environment variables and their defaults for a device."""
+    """Return the environment variables for a device, with their default values."""
     settings = {
-        # The stage has threads. A fork would lose them while they hold locks.
+        # The stage has threads, which a fork would lose while they may be holding locks.
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_NO_USAGE_STATS": "1",
         # torch would prefer cuDNN, which plans each new shape on the host. See
@@ -70,8 +70,8 @@ def _settings(config: StageConfig) -> dict[str, str]:
 
 
 def _from(index: str, visible: str) -> str:
-    """Return the visible devices from `index` onwards. The first one belongs to the stage, and the
-    others are for its ranks.
+    """Return the visible devices from `index` onwards. The first one is used by the stage, and the
+    rest by its ranks.
     """
     devices = [each for each in visible.split(",") if each]
     if not index.isdecimal() or (devices and int(index) >= len(devices)):

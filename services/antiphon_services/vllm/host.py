@@ -40,14 +40,14 @@ from antiphon_services.vllm.session import SessionPart, VllmSession
 
 RETRY_AFTER_S = 5.0
 DECODED_AT_ONCE = 2
-"""The maximum number of orders whose media are decoded concurrently. It is limited because pixels
-take memory.
+"""The maximum number of orders whose media are decoded at the same time. The limit exists because
+decoded pixels take up memory.
 """
 LARGE_PIXELS = 16_000_000
-"""Orders with more decoded pixels than this are decoded one at a time, so that they do not delay
-smaller orders.
+"""If an order has more decoded pixels than this, it is decoded while no other large order is, so
+that large orders don't delay small ones.
 """
-# It takes vLLM's process some seconds to unload. After this time, it is killed.
+# vLLM's process takes a few seconds to unload. It is killed if it takes longer than this.
 UNLOAD_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 8.0
 
@@ -58,10 +58,11 @@ _log = logging.getLogger(__name__)
 
 
 class VllmHost:
-    """Runs orders on an engine that `start_engine` creates, and restarts the engine when it dies.
+    """Runs orders on an engine that is created by `start_engine`, and restarts the engine if it
+    dies.
 
-    Error messages name the `role` of the stage. JSON schemas are first compiled in child processes
-    for the engine's `vocabulary`. Without a vocabulary, schemas are rejected. `nice` is the
+    `role` is the stage's name in error messages. JSON schemas are first compiled in child processes
+    for the engine's `vocabulary`. If there is no vocabulary, schemas are rejected. `nice` is the
     niceness of the thread and of vLLM's processes, as described in `StageConfig`.
     """
 
@@ -85,7 +86,7 @@ class VllmHost:
         self._fault: str | None = "it starts"
         self._state = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="vllm", daemon=True)
-        # The following attributes belong to the event loop.
+        # The following attributes are only used on the event loop.
         self._loop: asyncio.AbstractEventLoop
         self._closing: asyncio.Event
         self._died: asyncio.Event
@@ -100,8 +101,8 @@ class VllmHost:
     # -- any thread --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the engine and wait until it serves requests. Raises its error if it cannot be
-        started.
+        """Start the engine and wait until it is ready to serve requests. If it can't be started,
+        its error is raised.
         """
         self._thread.start()
         self._started.result()
@@ -124,22 +125,22 @@ class VllmHost:
         self._loop.call_soon_threadsafe(self._begin, order)
 
     def open(self, session: VllmSession) -> None:
-        """Start a request whose parts follow. Its rows and its error are delivered to the
+        """Start a request whose parts will follow. Its rows and any error are delivered to the
         mailbox.
         """
         self._loop.call_soon_threadsafe(self._begin, session)
 
     def extend(self, session: VllmSession, part: SessionPart) -> None:
-        """Pass the next part of a session that is open."""
+        """Pass the next part to an open session."""
         self._loop.call_soon_threadsafe(session.parts.put_nowait, part)
 
     def cancel(self, number: int) -> None:
-        """Stop an order. Results that are in flight may still arrive."""
+        """Stop an order. Results that are already in flight may still arrive."""
         self._loop.call_soon_threadsafe(self._cancel, number)
 
     @property
     def life(self) -> int:
-        """The number of the engine's current life. It increases with each restart."""
+        """The number of the engine's current life, which increases with each restart."""
         return self._life
 
     @property
@@ -150,8 +151,8 @@ class VllmHost:
         return self._cache_positions
 
     def report_broken(self, life: int) -> None:
-        """Restart the engine because a part of it has failed, provided that it is still in life
-        `life`.
+        """Restart the engine because one of its components has failed, unless `life` is no longer
+        its current life.
         """
         self._loop.call_soon_threadsafe(self._note_death, life)
 
@@ -186,7 +187,7 @@ class VllmHost:
                 await self._schemas.close()
 
     async def _live_on(self) -> None:
-        """Start the engine repeatedly until the host is closed."""
+        """Start the engine again and again until the host is closed."""
         while not self._closing.is_set():
             self._died = asyncio.Event()
             self._life += 1
@@ -210,7 +211,9 @@ class VllmHost:
                 await self._unless_closed(asyncio.sleep(pause_s))
 
     async def _unless_closed(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return the result of the work, or None if the host is closed first."""
+        """Return the result of the work, or None if the host is closed before the work is
+        complete.
+        """
         tasks = asyncio.create_task(work), asyncio.create_task(self._closing.wait())
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -218,7 +221,7 @@ class VllmHost:
         return await tasks[0] if tasks[0].done() else None
 
     def _give_birth(self) -> tuple[AsyncLLM, Collection[BaseProcess]]:
-        """Return a new engine and its processes."""
+        """Create an engine, and return it together with its processes."""
         before = set(multiprocessing.active_children())
         engine = self._start_engine()
         if self._schemas is None and self._vocabulary is not None:
@@ -242,7 +245,7 @@ class VllmHost:
         finally:
             closing = self._closing.is_set()
             reason = "it shuts down" if closing else "its process died; it is restarted"
-            # The last report of the engine is no longer valid.
+            # The engine's last report is no longer valid.
             unregister_vllm_metrics()
             self._engine = None
             self._become(reason)
@@ -266,9 +269,7 @@ class VllmHost:
             self._changed(None if fault is None else self._down(fault))
 
     def _end_for_good(self, fault: str) -> None:
-        """Report a permanent error. vLLM can then only be started again by restarting this
-        process.
-        """
+        """Report a permanent error. The only way to start vLLM again is to restart this process."""
         with self._state:
             self._fault = fault
             self._changed(Internal(f"{self._role}: vLLM is down: {fault}"))
@@ -301,7 +302,7 @@ class VllmHost:
             if isinstance(order, VllmSession):
                 parameters = order.parameters()
                 async for _ in engine.generate(order.inputs(parameters), parameters, str(number)):
-                    """The IDs that vLLM samples are not used."""
+                    """The IDs that vLLM samples are ignored."""
             else:
                 await self._generate(engine, order)
         except EngineDeadError:
@@ -318,7 +319,7 @@ class VllmHost:
             self._mailbox.put(Ended(number, fault))
 
     async def _generate(self, engine: AsyncLLM, order: VllmOrder) -> None:
-        """Deliver the IDs of an order to the mailbox as they arrive."""
+        """Deliver an order's IDs to the mailbox as they arrive."""
         await self._check_schema(order)
         parameters = parameters_of(order)
         prompt = await self._render(engine, order)
@@ -328,8 +329,8 @@ class VllmHost:
             first = False
 
     async def _check_schema(self, order: VllmOrder) -> None:
-        """Check the JSON schema of the order, if it has one. Raise an error unless vLLM can compile
-        the schema within the limits.
+        """If the order has a JSON schema, raise an error unless vLLM can compile the schema within
+        the limits.
         """
         if (schema := order.sampling.json_schema) is None:
             return
@@ -341,7 +342,7 @@ class VllmHost:
         await self._schemas.check(schema)
 
     async def _render(self, engine: AsyncLLM, order: VllmOrder) -> Any:
-        """Return the prompt of the order in the form that vLLM expects."""
+        """Return the order's prompt in the form that vLLM expects."""
         if not order.media.takes_long:
             return (await engine.renderer.render_cmpl_async([prompt_of(order)]))[0]
         is_large = order.media.decoded_pixels > LARGE_PIXELS
@@ -351,9 +352,9 @@ class VllmHost:
 
 
 def _tokens(number: int, output: RequestOutput, *, first: bool) -> Tokens:
-    """Convert an update, which may contain several IDs.
+    """Convert one of vLLM's updates, which may contain several IDs.
 
-    Log probabilities are passed on without being converted.
+    Log probabilities are passed on in vLLM's format.
     """
     update = output.outputs[0]
     flat = update.logprobs
@@ -368,10 +369,10 @@ def _tokens(number: int, output: RequestOutput, *, first: bool) -> Tokens:
 
 
 def _refused(order: VllmOrder | VllmSession, error: Exception) -> InvalidArgument:
-    """Return the error for an order that vLLM rejects.
+    """Return the error for an order that vLLM has rejected.
 
-    If there is a schema, the error refers to it, because the prompt has already been validated, and
-    vLLM checks schemas more strictly than xgrammar.
+    If the order has a schema, the error refers to it. The prompt can't be the cause because it has
+    already been validated, whereas vLLM checks schemas more strictly than xgrammar.
     """
     if isinstance(order, VllmOrder) and order.sampling.json_schema is not None:
         return InvalidArgument(f"json_schema: vLLM cannot keep to it: {error}", field="json_schema")
@@ -379,4 +380,4 @@ def _refused(order: VllmOrder | VllmSession, error: Exception) -> InvalidArgumen
 
 
 def _ignore(fault: AntiphonError | None) -> None:
-    """Do nothing. This is the default for `watch`."""
+    """The default callback for `watch`, which does nothing."""

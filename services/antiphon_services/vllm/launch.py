@@ -1,4 +1,4 @@
-"""Starts vLLM for a stage, including the connections between the two."""
+"""Starts vLLM for a stage, and connects the two."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ def launch(
     *,
     takes_schemas: bool,
 ) -> Launched:
-    """Start vLLM with `arguments`, which is a function of the address for hidden rows.
+    """Start vLLM. `arguments` is a function that receives the address for hidden rows and returns
+    the engine arguments.
 
-    If `takes_schemas` is true, a separate process checks JSON schemas. Raises the errors of
-    `arguments`, and `InvalidArgument` if vLLM does not accept an argument. Errors of vLLM during
-    startup are raised as well.
+    If `takes_schemas` is true, a separate process checks JSON schemas. Raises any error of
+    `arguments`, and `InvalidArgument` if vLLM doesn't accept an argument. Errors that vLLM raises
+    during startup are passed on.
     """
     mailbox = Mailbox()
     rows = RowReceiver(
@@ -79,10 +80,11 @@ def launch(
 
 
 def _start(arguments: AsyncEngineArgs, *, measured: bool) -> AsyncLLM:
-    """Create an engine. This call blocks until the engine's processes serve requests.
+    """Create an engine. This blocks until the engine's processes are ready to serve requests.
 
-    If `measured` is true, its metrics are added to Prometheus's default registry, which the stage
-    exports. vLLM's other logger is not used, because it accumulates data until its line is logged.
+    If `measured` is true, the engine's metrics are added to Prometheus's default registry, which
+    the stage exports. vLLM's other logger is not used, because it accumulates data until it logs
+    its line.
     """
     loggers: list[StatLoggerFactory] = [PrometheusStatLogger] if measured else []
     try:
@@ -96,7 +98,7 @@ def _start(arguments: AsyncEngineArgs, *, measured: bool) -> AsyncLLM:
 
 
 def vocabulary_of(engine: AsyncLLM) -> SchemaVocabulary:
-    """Return the vocabulary for which the engine compiles JSON schemas."""
+    """Return the vocabulary that the engine uses to compile JSON schemas."""
     config = engine.vllm_config
     info = xgrammar.TokenizerInfo.from_huggingface(
         cached_tokenizer_from_config(config.model_config),

@@ -1,7 +1,7 @@
-"""Deliveries to the engine's thread from the threads that serve vLLM or prepare prompts.
+"""Passes deliveries to the engine's thread, from the threads that serve vLLM or prepare prompts.
 
-The size of the mailbox is limited by the work in progress. A segment delivers at most one prompt,
-the IDs and rows of its request, and one end.
+The work in progress limits the size of the mailbox: each segment delivers at most one prompt, the
+IDs and rows of its request, and one end.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from antiphon_services.vllm.scores import Scores
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The prompt of a segment has been prepared, or its preparation has failed."""
+    """A segment's prompt has been prepared, or its preparation has failed."""
 
     key: SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The next IDs of a request. `prompt_ids` and `cached` are only set in the first delivery.
+    """A request's next IDs. `prompt_ids` and `cached` are only set in the first delivery.
 
-    `scores` contains their log probabilities, if these were requested.
+    `scores` contains the log probabilities of the IDs if they were requested.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Hidden rows [n, hidden] of a request, beginning at position `start`."""
+    """Hidden rows [n, hidden] of a request, for the positions from `start` onwards."""
 
     number: int
     start: int
@@ -49,7 +49,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The request failed and delivers no more results."""
+    """The request failed and won't deliver any more results."""
 
     number: int
     error: AntiphonError
@@ -60,7 +60,7 @@ Delivery = Prepared | FromVllm
 
 
 class Mailbox:
-    """Deliveries in order of arrival."""
+    """Deliveries, in the order in which they arrived."""
 
     def __init__(self) -> None:
         self._deliveries: list[Delivery] = []
@@ -68,22 +68,22 @@ class Mailbox:
         self._wake = threading.Condition()
 
     def put(self, delivery: Delivery) -> None:
-        """Add a delivery. This can be called on any thread."""
+        """Add a delivery. This can be called from any thread."""
         with self._wake:
             self._deliveries.append(delivery)
             self._wake.notify()
 
     def interrupt(self) -> None:
-        """Make the current call of `take` return if it is blocked, or otherwise the next one. This
-        can be called on any thread.
+        """Make `take` return immediately. If no call is blocked, this applies to the next one. This
+        can be called from any thread.
         """
         with self._wake:
             self._interrupted = True
             self._wake.notify()
 
     def take(self, timeout_s: float | None) -> list[Delivery]:
-        """Return all deliveries. If there are none, wait for up to `timeout_s` seconds, or without
-        a limit if it is None.
+        """Return all deliveries. If there are none, wait for up to `timeout_s` seconds, or
+        indefinitely if it is None.
         """
         with self._wake:
             self._wake.wait_for(lambda: self._deliveries or self._interrupted, timeout_s)

@@ -1,8 +1,8 @@
 """Limits on the number of recordings, images and videos in a conversation.
 
 vLLM only builds a tower if media of its type are allowed, and it reserves memory for the largest
-possible media. A stage that is only used for speech can therefore save memory with
-`limit_mm_per_prompt: {image: 0, video: 0}`.
+media that are possible. If a stage is only used for speech, setting `limit_mm_per_prompt: {image:
+0, video: 0}` therefore saves memory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from antiphon.errors import InvalidArgument
 
 ARGUMENT = "limit_mm_per_prompt"
-"""The name of the engine argument that sets a limit."""
+"""The engine argument that contains the limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """The maximum number of items of each type in one conversation. The fields have the same names
-    as in vLLM.
+    """The maximum number of items of each type in a conversation. The fields have the same names as
+    in vLLM.
     """
 
     audio: int = 256
@@ -34,10 +34,10 @@ class MediaLimits:
 
 
 def media_limits(given: Mapping[str, Any], *, hears: bool, sees: bool) -> MediaLimits:
-    """Return the limits for the `engine_args` of a stage.
+    """Return the limits from a stage's `engine_args`.
 
-    `hears` and `sees` indicate what the checkpoint and the other arguments support. Raises
-    `InvalidArgument` if a limit is invalid, or if it is greater than 0 for a type that is not
+    `hears` and `sees` specify what the checkpoint and the other arguments support. Raises
+    `InvalidArgument` if a limit is invalid, or if it is greater than 0 for a type that isn't
     supported.
     """
     possible = {"audio": hears, "image": sees, "video": sees}

@@ -1,13 +1,13 @@
 """The vLLM plugin, which is the entry point `antiphon` of `vllm.general_plugins`.
 
-vLLM calls it in each of its processes. The plugin registers the models of the family by name, so
-that each model is only imported where it is built. It also makes the process exit together with the
-stage that started it. Otherwise vLLM's processes would outlive a stage that was killed, and would
-continue to occupy its accelerator.
+vLLM calls the plugin in each of its processes. The plugin registers the family's models by name, so
+that each model is only imported where it is built. It also makes each process exit together with
+the stage that started it. Otherwise, if a stage were killed, vLLM's processes would keep running
+and would continue to occupy the accelerator.
 
-No installed package declares the entry point, so other uses of vLLM in the same environment are not
-affected. Its metadata is in `plugin_path`. A stage adds this folder to the import path of its own
-process and of the processes that it starts (`announce`).
+No installed package declares the entry point, so it doesn't affect other uses of vLLM in the same
+environment. Its metadata is in `plugin_path`, a directory that a stage adds to the import path of
+its own process and of all processes that it starts (`announce`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pathlib import Path
 import antiphon
 
 STAGE_PID = "ANTIPHON_STAGE_PID"
-"""The environment variable that contains the process ID of the stage, for vLLM's processes."""
+"""The environment variable that passes the stage's process ID to vLLM's processes."""
 MODELS = "ANTIPHON_VLLM_MODELS"
-"""The environment variable that contains the models of the family as JSON. See `announce`."""
+"""The environment variable that contains the family's models as JSON. See `announce`."""
 GRACE_S = 5.0
 
 _NAME = "antiphon"
@@ -42,13 +42,15 @@ def announce(
     environment: MutableMapping[str, str] = os.environ,
     search: list[str] | None = None,
 ) -> None:
-    """Make the entry point visible to vLLM in this process and in the processes that it starts.
+    """Make the entry point visible to vLLM in this process and in all processes that it starts.
 
     `models` maps each architecture to its class, in vLLM's form `module:name`. `search` is the
-    import path. It defaults to the current `sys.path`, which is looked up at the time of the call
-    because a module may have replaced the list, as OpenCV does. Call this before vLLM is imported.
-    It changes `PYTHONPATH`, which processes inherit, and the import path, which spawned processes
-    adopt. It also changes `VLLM_PLUGINS` if this variable is set, because a stage needs the plugin.
+    import path. It defaults to the value of `sys.path` at the time of the call, because a module
+    may have replaced the list, as OpenCV does.
+
+    This function must be called before vLLM is imported. It changes `PYTHONPATH`, which child
+    processes inherit, and the import path, which spawned processes adopt. If `VLLM_PLUGINS` is set,
+    it is changed as well, because the stage depends on the plugin.
     """
     places = [str(_METADATA), *map(str, _ROOTS)]
     search = sys.path if search is None else search
@@ -64,8 +66,8 @@ def announce(
 
 
 def register() -> None:
-    """Register every model. If there is a stage, also exit together with it. This may be called
-    several times.
+    """Register every model. If a stage started this process, also arrange for the process to exit
+    together with it. It is safe to call this more than once.
     """
     from vllm import ModelRegistry
 
@@ -77,7 +79,7 @@ def register() -> None:
 
 
 def _leave_with(stage: int) -> None:
-    """Wait until the process of the stage ends, and then end this process."""
+    """Wait until the stage's process ends, and then end this process."""
     with contextlib.suppress(ProcessLookupError):
         ended = os.pidfd_open(stage)
         select.select([ended], [], [])

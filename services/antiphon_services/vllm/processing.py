@@ -9,11 +9,11 @@ from vllm.multimodal.processing.processor import BaseMultiModalProcessor, HFMult
 
 
 class FeaturesBesidePixels(BaseMultiModalProcessor):  # type: ignore[type-arg, unused-ignore]
-    """A mixin for a processor of vLLM that supports features of recordings together with images and
-    videos. It must precede the processor in the list of base classes.
+    """A mixin for vLLM processors that allows images and videos to be combined with recordings that
+    are passed as features. It must precede the processor in the list of base classes.
 
-    Hugging Face's processor only processes images and videos. However, vLLM's code also passes it
-    the placeholders of the recordings, whose lengths it does not know.
+    Hugging Face's processor only handles the images and videos. vLLM's code nevertheless passes it
+    the placeholders for recordings, whose lengths the processor doesn't know.
     """
 
     def _get_hf_mm_inputs(

@@ -12,7 +12,7 @@ from antiphon_services.vllm.order import VllmOrder
 from antiphon_services.vllm.spans import wanted
 
 _SEED_MASK = (1 << 63) - 1
-"""vLLM uses seeds for torch generators, which accept signed 64-bit numbers."""
+"""vLLM passes seeds to torch generators, which only accept signed 64-bit numbers."""
 
 
 def prompt_of(order: VllmOrder) -> dict[str, Any]:
@@ -21,11 +21,11 @@ def prompt_of(order: VllmOrder) -> dict[str, Any]:
 
 
 def parameters_of(order: VllmOrder) -> SamplingParams:
-    """Return the sampling parameters. Raises vLLM's errors if a value is not supported.
+    """Return the sampling parameters. Raises one of vLLM's errors if a value is not supported.
 
-    vLLM only stops at the stop ID and at the limit. antiphon itself handles stop strings, so that
-    both engines end replies in the same way. Log probabilities are flat lists, which avoids an
-    object for each of them.
+    vLLM only stops at the stop ID or at the length limit. antiphon handles stop strings itself, so
+    that replies end in the same way with both engines. Log probabilities are returned as flat
+    lists, to avoid creating an object for each of them.
     """
     sampling = order.sampling
     rows = None

@@ -1,4 +1,4 @@
-"""The pause before an engine that has died is restarted."""
+"""The delay before an engine that has died is restarted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ FORGIVEN_AFTER_S = 60.0
 
 @dataclass(slots=True)
 class Restarts:
-    """The pause doubles each time the engine dies. It is reset after the engine has run for
-    `forgiven_after_s` seconds.
+    """A delay that doubles each time the engine dies. It is reset once the engine has been running
+    for `forgiven_after_s` seconds.
     """
 
     first_pause_s: float = FIRST_PAUSE_S
@@ -21,8 +21,8 @@ class Restarts:
     _next_s: float = 0.0
 
     def pause_s(self, lived_s: float) -> float:
-        """Return the pause after the engine has run for `lived_s` seconds, which is 0 if it could
-        not be started.
+        """Return the delay in seconds. `lived_s` is the time for which the engine was running, or 0
+        if it couldn't be started.
         """
         if not self._next_s or lived_s >= self.forgiven_after_s:
             self._next_s = self.first_pause_s

@@ -1,9 +1,9 @@
-"""The messages from vLLM's worker to the stage. They contain hidden rows, and the numbers of
-requests that have lost rows.
+"""Messages from vLLM's worker to the stage. They contain hidden rows, and the numbers of requests
+that have lost rows.
 
-A message is a single tensor blob. `spans` (int64 [n, 3]) contains the number of a request, the
-first position and the number of rows. `rows` [sum of counts, hidden] contains the rows in the same
-order. `lost` (int64 [m]) contains the numbers of requests whose rows will not arrive.
+A message is a single tensor blob with three tensors. `spans` (int64 [n, 3]) contains a request
+number, the first position and the number of rows. `rows` [sum of counts, hidden] contains the rows
+in the same order. `lost` (int64 [m]) contains the numbers of requests whose rows won't arrive.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The stage's end of the connection for rows. It receives hidden rows from vLLM's workers.
+"""The stage's end of the row connection, which receives hidden rows from vLLM's workers.
 
-The socket has no name in the file system, so nothing is left behind. A client must prove that it
-knows the secret (HMAC challenge).
+The socket has no name in the file system, so nothing has to be cleaned up. A client must prove that
+it knows a secret (HMAC challenge).
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RowAddress:
-    """The address to which workers send rows. It is in hexadecimal form, so that a configuration
-    can contain it.
+    """The address to which workers send rows. It is in hexadecimal form, so that it can be part of
+    a configuration.
     """
 
     name: str
     secret: str
 
     def connect(self) -> Connection:
-        """Connect as a worker. Raises `OSError` or `AuthenticationError` if this fails."""
+        """Connect as a worker. Raises `OSError` or `AuthenticationError` if the connection
+        fails.
+        """
         return Client(f"\0{self.name}", _FAMILY, authkey=bytes.fromhex(self.secret))
 
 
 class RowReceiver:
-    """Listens until `close` is called. All callbacks run on threads of this object.
+    """Accepts connections until `close` is called. All callbacks run on threads of this object.
 
     `rows` is called with each span and its rows [count, hidden]. `lost` is called with the number
-    of each request that has lost rows. `broken` is called when the connection of a worker ends,
-    with the value that `life` had when the connection began.
+    of each request that has lost rows. `broken` is called when a worker's connection ends. Its
+    argument is the value that `life` returned when the connection began.
     """
 
     def __init__(
@@ -64,10 +66,10 @@ class RowReceiver:
         threading.Thread(target=self._accept, name="hidden rows", daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening. Connections end together with their workers."""
+        """Stop accepting connections. Existing connections end when their workers do."""
         self._closed = True
-        # If `accept` is blocked, it does not notice that its socket has been closed. Therefore
-        # another connection is made.
+        # A blocked `accept` doesn't notice that its socket has been closed, so wake it by
+        # connecting once more.
         with contextlib.suppress(OSError, EOFError, AuthenticationError):
             self.address.connect().close()
         self._listener.close()

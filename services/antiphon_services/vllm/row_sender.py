@@ -1,13 +1,15 @@
-"""The worker's end of the connection for rows. It sends rows from vLLM's paged memory without
-blocking vLLM.
+"""The worker's end of the row connection. It sends rows from vLLM's paged memory without blocking
+vLLM.
 
-On an accelerator, rows are gathered on the stream that computed them, so their blocks may be reused
-immediately. Another stream copies them to the host, and a separate thread waits for the copy and
-the socket. Host memory is pinned once, because pinning takes milliseconds. If rows do not fit into
-it, additional memory is pinned for them. The total size of waiting rows is limited. While many
-bytes are waiting, the connector extracts no more rows. If it must extract them because blocks are
-about to be reused and the limit has been reached, the rows are dropped and their requests are
-reported as lost. Only these requests then fail.
+On an accelerator, rows are gathered on the stream that computed them, so that their blocks can be
+reused immediately. Another stream copies them to the host, and a separate thread waits for the copy
+and for the socket. Host memory is pinned once in advance, because pinning takes milliseconds. Rows
+that don't fit into this memory have additional memory pinned for them.
+
+The total size of waiting rows is limited, and the connector stops extracting rows while many bytes
+are waiting. If the limit has been reached but rows must be extracted because their blocks are about
+to be reused, the rows are dropped and the requests are reported as having lost rows. No other
+requests fail.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from antiphon_services.vllm.row_messages import encode_rows
 from antiphon_services.vllm.spans import RowSpan
 
 STAGING_BYTES = 64 << 20
-"""The amount of pinned memory for rows in transfer and for the indices of their slots. It must be a
+"""The amount of pinned memory for rows in transfer and for the indices of their slots. Must be a
 power of two.
 """
 
@@ -35,9 +37,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The rows of one step while they are being transferred to the host. `arrive` waits for them.
+    """One step's rows while they are being transferred to the host. `arrive` waits for them.
 
-    `places` are views of the pinned memory that is in use. It is freed together with them.
+    `places` contains views of the pinned memory that is in use. Releasing them frees this memory.
     """
 
     spans: Sequence[RowSpan]
@@ -51,7 +53,7 @@ class _Batch:
 
 
 class RowSender:
-    """Sends rows over a connection. All methods except `close` are called on the engine's
+    """Sends rows over a connection. All methods except `close` must be called on the engine's
     thread.
     """
 
@@ -62,11 +64,11 @@ class RowSender:
         copies: Copies | None = None,
         staging: Staging | None = None,
     ) -> None:
-        """Create a sender. Up to `most_bytes` bytes may wait for the socket. The rows of a single
-        step are always accepted.
+        """Create a sender. Up to `most_bytes` bytes can wait for the socket, except that the rows
+        of a single step are always accepted.
 
-        `copies` copies rows to the host through `staging`. Both are None if the rows are already on
-        the host.
+        `copies` copies rows to the host by way of `staging`. Both are None if the rows are already
+        on the host.
         """
         self._connection = connection
         self._limit = most_bytes
@@ -81,7 +83,7 @@ class RowSender:
 
     @classmethod
     def on(cls, device: torch.device, connection: Connection, most_bytes: int) -> RowSender:
-        """Return a sender for rows on a device."""
+        """Create a sender for rows on a device."""
         if device.type == "cpu":
             return cls(connection, most_bytes)
         staging = Staging(STAGING_BYTES, pinned=True)
@@ -92,7 +94,7 @@ class RowSender:
     ) -> None:
         """Send the rows in `slots` (int64 [n], on the host) of `cache` [blocks, 1, size, hidden].
 
-        This call does not block. Rows that do not fit are dropped and reported as lost.
+        This call doesn't block. Rows that don't fit are dropped and reported as lost.
         """
         size = len(slots) * cache.shape[3] * cache.element_size()
         with self._wake:
@@ -110,7 +112,7 @@ class RowSender:
 
     @property
     def waiting_bytes(self) -> int:
-        """The number of bytes of rows that wait for the socket."""
+        """The number of bytes in rows that are waiting for the socket."""
         with self._wake:
             return self._waiting_bytes
 
@@ -121,7 +123,7 @@ class RowSender:
             self._wake.notify()
 
     def _gather(self, spans: Sequence[RowSpan], cache: torch.Tensor, slots: torch.Tensor) -> _Batch:
-        """Copy the rows out of paged memory and start their transfer to the host."""
+        """Copy the rows out of paged memory, and start their transfer to the host."""
         block_size = cache.shape[2]
         if self._copies is None:
             return _Batch(spans, cache[slots // block_size, 0, slots % block_size], _arrived)
@@ -136,7 +138,9 @@ class RowSender:
     def _pinned(
         self, shape: torch.Size, dtype: torch.dtype, places: list[memoryview]
     ) -> torch.Tensor:
-        """Return pinned host memory. If it belongs to the pool, its view is added to `places`."""
+        """Return pinned host memory. If it comes from the pool, a view of it is added to
+        `places`.
+        """
         taken = self._staging.take(shape.numel() * dtype.itemsize) if self._staging else None
         if taken is None:
             return torch.empty(shape, dtype=dtype, pin_memory=torch.cuda.is_available())
@@ -160,8 +164,8 @@ class RowSender:
             self._connection.close()
 
     def _take(self) -> tuple[_Batch | None, list[int]] | None:
-        """Return the next rows and the requests that have lost rows, or None if the sender is
-        closed.
+        """Return the next rows and the requests that have lost rows, or None once the sender has
+        been closed.
         """
         with self._wake:
             while not (self._waiting or self._lost or self._closed):
@@ -175,7 +179,7 @@ class RowSender:
 
 
 def _message(batch: _Batch | None, lost: Sequence[int]) -> bytes:
-    """Encode a message. This waits until the rows are on the host."""
+    """Wait until the rows are on the host, and return them as a message."""
     if batch is None:
         return encode_rows((), None, lost)
     batch.arrive()

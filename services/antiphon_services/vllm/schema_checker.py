@@ -1,14 +1,14 @@
 """Compiles each new JSON schema in a child process before vLLM receives it.
 
-xgrammar limits neither the time nor the memory for compiling a schema, and vLLM parses schemas on
-the event loop of its caller. Therefore a schema is only passed to vLLM after a child process has
-compiled it within the limits. The checker stores the result under the digest of the schema. vLLM
-then compiles the schema again.
+xgrammar doesn't limit the time or memory for compiling a schema, and vLLM parses schemas on its
+caller's event loop. A schema is therefore only passed to vLLM after a child process has compiled it
+within certain limits. vLLM then compiles it again. The checker stores the result under the schema's
+digest, so that an identical schema doesn't have to be checked again.
 
-A child process takes a slot of a lane. A schema starts in the first lane. When its CPU time in this
-lane is used up, it moves to the next lane. As a result, schemas that are expensive to compile only
-delay each other. For a schema that is accepted, vLLM spends the same time once more, on a thread of
-its engine's process that does not yield. The CPU time of the last lane limits this delay as well.
+A child process occupies a slot of a lane. Every schema starts in the first lane. If it uses up its
+CPU time in this lane, it starts again in the next one. As a result, expensive schemas only delay
+each other. When a schema has been accepted, vLLM spends the same time on it once more, on a thread
+of its engine's process that doesn't yield. The last lane's CPU time limits this delay as well.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ FIELD = "json_schema"
 
 @dataclass(frozen=True, slots=True)
 class SchemaLane:
-    """A lane: the CPU time for a schema, the number of child processes at a time, and their
-    niceness.
+    """A lane, with the CPU time for a schema, the number of child processes that can run at the
+    same time, and their niceness.
     """
 
     cpu_s: float
@@ -60,42 +60,40 @@ class SchemaLane:
 
 
 LANES = (
-    # An object that consists of a few strings, numbers and lists takes 0.02 to 0.14 s for 150,000
+    # An object that consists of a few strings, numbers and lists takes 0.02 to 0.14 s with 150,000
     # tokens.
     SchemaLane(cpu_s=0.25, processes=2, niceness=5),
-    # If a text has a maxLength, each character takes some time. For 20 characters, it is 0.7 s for
-    # 150,000 tokens.
+    # In a text with a maxLength, each character adds to the time. With 150,000 tokens, 20
+    # characters take 0.7 s.
     SchemaLane(cpu_s=2.0, processes=1, niceness=10),
 )
 PARSE_CPU_S = 0.1
-"""The maximum CPU time for parsing. vLLM parses a schema on the event loop that serves all
-requests.
+"""The maximum CPU time for parsing, in seconds. It is short because vLLM parses schemas on the
+event loop that serves all requests.
 """
 MEMORY_BYTES = 512 << 20
 COMPILED_BYTES = 32 << 20
-"""The maximum size of a compiled schema, which vLLM keeps while its request is running. A maxLength
-of 20 takes 3.3 MB.
+"""The maximum size of a compiled schema, which vLLM keeps while a request with this schema is
+running. For comparison, a maxLength of 20 takes 3.3 MB.
 """
 MAX_WAITING = 64
-"""The maximum number of schemas in each lane that wait for a slot or for the start of the
-server.
-"""
+"""The maximum number of schemas in each lane that wait for a slot or for the server to start."""
 DEADLINE_S = 60.0
-"""The maximum time in seconds for which a schema waits for a slot and the server. The same limit
+"""The maximum time, in seconds, that a schema can wait for a slot and the server. The same limit
 applies to its child process.
 """
 END_TIMEOUT_S = 5.0
-"""The maximum time in seconds until a server ends, or until a child that was killed ends. After
-that, the server is killed.
+"""The maximum time, in seconds, that a server may take to end, or a child to end after being
+killed. If it takes longer, the server is killed.
 """
 MAX_KEPT = 1024
-"""The maximum number of results that are stored."""
+"""The maximum number of stored results."""
 RETRY_AFTER_S = 5.0
 
 _MODULE = "antiphon_services.vllm.schema_server"
 _ROOTS = (Path(__file__).parents[2], Path(antiphon.__file__).parents[1])
 """The directories from which this package and the library are imported."""
-# The environment variables that the server needs. They do not include secrets of the stage.
+# The environment variables that the server needs. They don't include any of the stage's secrets.
 _VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR", "HOME")
 _OUT_OF_TIME = (-signal.SIGPROF, -signal.SIGXCPU)
 _SIMPLER = "use fewer or smaller repetitions, length limits and patterns"
@@ -107,7 +105,7 @@ _decoder = msgspec.json.Decoder(FromServer)
 
 @dataclass(slots=True)
 class _RunningSchemaServer:
-    """The process of the schema server, and its children by number, with their results and process
+    """The schema server's process, and its children by number, with their results and process
     IDs.
     """
 
@@ -120,7 +118,7 @@ class _RunningSchemaServer:
 
 @dataclass(slots=True)
 class _Queue:
-    """The free slots of a lane, and the number of schemas that wait for one."""
+    """A lane's free slots, and the number of schemas that are waiting for one."""
 
     lane: SchemaLane
     slots: asyncio.Semaphore
@@ -128,7 +126,7 @@ class _Queue:
 
 
 class SchemaChecker:
-    """Checks schemas on one event loop. It must be closed.
+    """Checks schemas on one event loop. It must be closed after use.
 
     `start` starts the server. If the server is lost, the next check starts it again.
     """
@@ -137,8 +135,8 @@ class SchemaChecker:
         self._vocabulary = msgspec.json.encode(vocabulary)
         self._queues = [_Queue(lane, asyncio.Semaphore(lane.processes)) for lane in lanes]
         self._outcomes: OrderedDict[bytes, str] = OrderedDict()
-        """The reason why a schema was rejected, by digest. It is empty if the schema was
-        accepted.
+        """The result for each digest: the reason why the schema was rejected, or an empty string if
+        it was accepted.
         """
         self._numbers = itertools.count()
         self._server: _RunningSchemaServer | None = None
@@ -147,23 +145,23 @@ class SchemaChecker:
 
     @property
     def running(self) -> int:
-        """The number of child processes that have not ended."""
+        """The number of child processes that are still running."""
         return len(self._server.ended) if self._server else 0
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process IDs of the server and of its running children."""
+        """The process IDs of the server and its running children."""
         server = self._server
         return (server.process.pid, *server.pids.values()) if server else ()
 
     @property
     def kept(self) -> int:
-        """The number of schemas whose result is stored."""
+        """The number of schemas whose results are stored."""
         return len(self._outcomes)
 
     def start(self) -> None:
-        """Start the server if it is not running. If it could not be started, the next check reports
-        the reason.
+        """Start the server if it isn't running. If this fails, the next check reports the
+        reason.
         """
         try:
             self._running_server()
@@ -171,12 +169,12 @@ class SchemaChecker:
             _log.warning("%s", error)
 
     async def check(self, schema: str) -> None:
-        """Return if vLLM can compile the schema within the limits.
+        """Return normally if vLLM can compile the schema within the limits.
 
         If this call is cancelled, the child process is killed. Raises `InvalidArgument` if the
-        schema exceeds a limit or xgrammar cannot enforce it. Raises `ResourceExhausted` if too many
+        schema exceeds a limit or xgrammar can't enforce it. Raises `ResourceExhausted` if too many
         schemas are waiting or a deadline has passed, and `Unavailable` if a process was killed from
-        outside or cannot be started.
+        outside or can't be started.
         """
         digest = hashlib.sha256(schema.encode()).digest()
         for queue in self._queues:
@@ -190,19 +188,21 @@ class SchemaChecker:
             raise InvalidArgument(f"{FIELD}: {reason}", field=FIELD)
 
     async def close(self) -> None:
-        """Kill all children and end the server."""
+        """Kill all children, and then end the server."""
         self._closed = True
         if (server := self._server) is not None:
             self._lose(server)
         await asyncio.gather(*self._ending)
 
     async def _try(self, schema: str, digest: bytes, queue: _Queue) -> None:
-        """Compile in a slot of this lane, and store the result unless the CPU time is used up."""
+        """Compile the schema in one of the lane's slots. The result is stored unless the CPU time
+        has been used up.
+        """
         server = await self._ready_server(queue)
         ended: asyncio.Future[CompilerEnded] | None = None
         with _file("schema") as source, _file("report") as report:
             try:
-                # An identical schema may have used the slot before.
+                # An identical schema may have been checked while this one was waiting.
                 if digest in self._outcomes:
                     return
                 source.write(schema.encode())
@@ -234,7 +234,9 @@ class SchemaChecker:
                 self._keep(digest, _outcome(end.status, content))
 
     async def _ready_server(self, queue: _Queue) -> _RunningSchemaServer:
-        """Return the server when it is ready. A slot of the lane has then been taken."""
+        """Wait for one of the lane's slots and for the server, and return the server. The slot is
+        then taken.
+        """
         if queue.waiting >= MAX_WAITING:
             raise _busy("checks too many schemas")
         queue.waiting += 1
@@ -260,7 +262,7 @@ class SchemaChecker:
             self._outcomes.popitem(last=False)
 
     def _running_server(self) -> _RunningSchemaServer:
-        """Return the server, after starting it if necessary. Raises `Unavailable` if it cannot be
+        """Return the server, and start it first if necessary. Raises `Unavailable` if it can't be
         started.
         """
         if self._server is not None:
@@ -277,8 +279,8 @@ class SchemaChecker:
     def _send(
         self, server: _RunningSchemaServer, request: CheckSchema, files: tuple[io.FileIO, ...]
     ) -> asyncio.Future[CompilerEnded]:
-        """Request the start of a child. Returns a future for its result. Raises `Unavailable` if
-        there is no server.
+        """Ask the server to start a child, and return a future for the result. Raises `Unavailable`
+        if there is no server.
         """
         ended: asyncio.Future[CompilerEnded] = asyncio.get_running_loop().create_future()
         packet = msgspec.json.encode(request)
@@ -291,7 +293,7 @@ class SchemaChecker:
         return ended
 
     def _kill(self, server: _RunningSchemaServer, number: int) -> None:
-        """End a child. If it does not end after some time, end the server with all children."""
+        """Kill a child. If it doesn't end in time, kill the server and thereby all children."""
         if (ended := server.ended.get(number)) is None:
             return
         try:
@@ -303,7 +305,7 @@ class SchemaChecker:
         ended.add_done_callback(lambda _: late.cancel())
 
     def _receive(self, server: _RunningSchemaServer) -> None:
-        """Read one packet. There is none if the server has ended."""
+        """Read one packet. If there is none, the server has ended."""
         try:
             packet = server.control.recv(MAX_PACKET_BYTES)
         except BlockingIOError:
@@ -323,20 +325,20 @@ class SchemaChecker:
                 server.ended.pop(number).set_result(end)
 
     def _lose(self, server: _RunningSchemaServer) -> None:
-        """Continue without a server. Its children die together with it."""
+        """Continue without a server. Its children die along with it."""
         if server is not self._server:
             return
         self._server = None
         loop = asyncio.get_running_loop()
         loop.remove_reader(server.control)
-        # A server that is running ends as soon as it reads this.
+        # A running server ends as soon as it reads this.
         server.control.close()
         ending = loop.create_task(self._end(server))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
     async def _end(self, server: _RunningSchemaServer) -> None:
-        """Wait until the server's process has ended, and then fail all pending requests."""
+        """Wait for the server's process to end, and then fail all pending requests."""
         status = await asyncio.to_thread(_reap, server.process)
         if not self._closed:
             _log.warning("the schema server ended with status %d", status)
@@ -349,7 +351,7 @@ class SchemaChecker:
 
 
 def _start_server(vocabulary: bytes) -> _RunningSchemaServer:
-    """Start a new server process and return it. Raises `OSError` if it cannot be started."""
+    """Start a new server process. Raises `OSError` if it can't be started."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     path = os.pathsep.join(map(str, _ROOTS))
@@ -363,7 +365,7 @@ def _start_server(vocabulary: bytes) -> _RunningSchemaServer:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                # The server must have a single thread, so that it can fork. It does not use an
+                # The server can only fork because it has a single thread. It doesn't use an
                 # accelerator.
                 env=environment
                 | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -377,7 +379,7 @@ def _start_server(vocabulary: bytes) -> _RunningSchemaServer:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> int:
-    """Return the exit status of a process that ends. If it does not end after some time, it is
+    """Wait for a process to end, and return its exit status. If it takes too long, the process is
     killed.
     """
     try:
@@ -388,7 +390,7 @@ def _reap(process: subprocess.Popen[bytes]) -> int:
 
 
 def _file(name: str) -> io.FileIO:
-    """Return an empty file in memory."""
+    """Return an empty in-memory file."""
     return io.FileIO(os.memfd_create(f"antiphon-{name}", os.MFD_CLOEXEC), "r+")
 
 
@@ -403,7 +405,7 @@ def _lost(what: str) -> Unavailable:
 
 
 def _outcome(status: int, report: bytes) -> str:
-    """Return the reason why a schema was rejected, based on what its child has written. It is empty
+    """Return the reason why a schema was rejected, based on its child's report, or an empty string
     if the schema was accepted.
 
     Raises `Unavailable` if the child was killed from outside.
@@ -417,7 +419,7 @@ def _outcome(status: int, report: bytes) -> str:
         )
     if status in (REJECTED, -signal.SIGXFSZ):
         line, _, _ = report.decode(errors="replace").strip().partition("\n")
-        # A warning states which part of the schema xgrammar would ignore.
+        # A warning describes the part of the schema that xgrammar would ignore.
         return f"vLLM cannot keep to it: {line.rpartition('Warning: ')[2]}"
     if status == TOO_LARGE:
         return f"takes more than {COMPILED_BYTES >> 20} MB of memory when compiled; {_SIMPLER}"

@@ -1,12 +1,13 @@
-"""Forks a child process for each JSON schema to compile. This is a program that `SchemaChecker`
-starts.
+"""A program, started by `SchemaChecker`, that forks a child process for each JSON schema to
+compile.
 
-The server imports xgrammar and reads the vocabulary once. It has a single thread, so a fork takes
-milliseconds. A child compiles one schema in the same way as vLLM, within limits on CPU time and
-memory, and may be killed at any time. The compiler's warnings are written to the child's report.
+The server imports xgrammar and reads the vocabulary only once. It has a single thread, so that it
+can fork, which takes milliseconds. Each child compiles a schema in the same way as vLLM, within
+limits on CPU time and memory, and can be killed at any time. The compiler's warnings are written to
+the child's report.
 
-The standard input is the socket to the stage. When the stage closes it or dies, the server kills
-all children and ends.
+The standard input is the socket to the stage. If the stage closes it or dies, the server kills all
+children and exits.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _decoder = msgspec.json.Decoder(ToServer)
 
 
 class SchemaServer:
-    """The children of the server and its socket to the stage."""
+    """The server's children, and its socket to the stage."""
 
     def __init__(self, stage: socket.socket) -> None:
         self._stage = stage
@@ -60,11 +61,11 @@ class SchemaServer:
         self._info = xgrammar.TokenizerInfo.deserialize_json(vocabulary.tokenizer_info)
 
     def serve(self) -> None:
-        """Process packets until the stage has closed its end and there are no more children."""
+        """Process packets until the stage has closed its end and all children have ended."""
         woken, wake = os.pipe()
         for end in (woken, wake):
             os.set_blocking(end, False)
-        # The interpreter writes the number of a signal here, no matter which call the signal
+        # The interpreter writes signal numbers to this descriptor, no matter which call the signal
         # interrupts.
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -93,8 +94,8 @@ class SchemaServer:
                 self._start(request, descriptors)
             case KillCompiler(number):
                 for pid in [pid for pid, each in self._numbers.items() if each == number]:
-                    # The process ID still belongs to the child, because the child has not been
-                    # reaped.
+                    # The process ID can't have been reused, because the child hasn't been reaped
+                    # yet.
                     os.kill(pid, signal.SIGKILL)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -121,14 +122,14 @@ class SchemaServer:
                 os.pwrite(report, reason[:MAX_REASON_CHARS].encode(), 0)
             status = REJECTED if os.fstat(report).st_size else 0
         finally:
-            # A child never returns to the loop of the server.
+            # A child must never return to the server's loop.
             os._exit(status)
 
     def _compile(self, text: str, request: CheckSchema) -> str | None:
-        """Compile in the same way as vLLM. Returns the reason why xgrammar rejects the schema, or
+        """Compile a schema in the same way as vLLM. Returns xgrammar's reason for rejecting it, or
         None if it is accepted.
         """
-        # The timer supports fractions of a second and counts the CPU time of all threads.
+        # This timer supports fractions of a second, and counts the CPU time of all threads.
         signal.setitimer(signal.ITIMER_PROF, min(request.parse_cpu_s, request.cpu_s))
         try:
             xgrammar.Grammar.from_json_schema(json.loads(text))
@@ -165,7 +166,7 @@ class SchemaServer:
 
 
 def _take(descriptor: int) -> bytes:
-    """Return the content of a file in memory."""
+    """Return the content of an in-memory file."""
     with (
         open(descriptor, "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
@@ -174,8 +175,8 @@ def _take(descriptor: int) -> bytes:
 
 
 def _confine(request: CheckSchema, parent: int) -> None:
-    """Limit the resources of this process, drop all resources of the server, and exit when the
-    server exits.
+    """Limit this process's resources, drop everything that belongs to the server, and arrange for
+    the process to exit when the server does.
     """
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGXFSZ, signal.SIGPIPE, signal.SIGPROF):
@@ -186,7 +187,7 @@ def _confine(request: CheckSchema, parent: int) -> None:
     os.nice(request.niceness)
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     for limit, most in (
-        # This limit is in whole seconds and cannot be ignored.
+        # This limit is in whole seconds, but can't be ignored.
         (resource.RLIMIT_CPU, math.ceil(request.cpu_s) + 1),
         (resource.RLIMIT_AS, mapped + request.memory_bytes),
         (resource.RLIMIT_FSIZE, MAX_REPORT_BYTES),
@@ -197,9 +198,9 @@ def _confine(request: CheckSchema, parent: int) -> None:
 
 
 def main() -> None:
-    """Serve the stage at the other end of the standard input."""
+    """Serve the stage at the other end of standard input."""
     with socket.socket(fileno=os.dup(0)) as stage:
-        # The standard input of a child is not the socket to the stage.
+        # A child's standard input is not the socket to the stage.
         os.close(0)
         os.open(os.devnull, os.O_RDWR)
         SchemaServer(stage).serve()

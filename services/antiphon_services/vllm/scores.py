@@ -1,4 +1,4 @@
-"""Extracts the log probabilities for one ID from vLLM's lists."""
+"""Extracts an ID's log probabilities from vLLM's lists."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from antiphon.errors import Internal
 
 
 class Scores(Protocol):
-    """The interface of `vllm.logprobs.FlatLogprobs`. The entries for ID i start at
+    """The interface of `vllm.logprobs.FlatLogprobs`. The entries for ID number i start at
     `start_indices[i]`.
 
-    The first entry is the ID itself. It is followed by the most likely IDs, which may include the
-    same ID again. If vLLM has joined two updates and the ID is itself one of the most likely IDs,
-    it occurs only once, as the first entry, with its rank.
+    The first entry is the ID itself. The most likely IDs follow, and may include the same ID again.
+    If vLLM has joined two updates and the ID is also one of the most likely IDs, it only occurs
+    once, as the first entry with its rank.
     """
 
     start_indices: list[int]
@@ -27,10 +27,10 @@ class Scores(Protocol):
 def scores_at(
     scores: Scores | None, index: int, ids: Sequence[int], top: int
 ) -> tuple[list[int], list[float]]:
-    """Return the ID at `index` of an update's `ids`, followed by the `top` most likely IDs, and
-    their log probabilities.
+    """Return the ID at `index` in an update's `ids`, followed by the `top` most likely IDs,
+    together with their log probabilities.
 
-    Raises `Internal` if vLLM's lists do not contain them.
+    Raises `Internal` if they are missing from vLLM's lists.
     """
     if scores is None or len(scores.start_indices) != len(ids):
         raise Internal(f"vLLM does not say how likely {len(ids)} ids were")

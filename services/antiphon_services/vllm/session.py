@@ -1,8 +1,8 @@
 """A request whose input grows. vLLM computes each part as it arrives, and then waits for the next
-one.
+part.
 
-Each part ends with an ID that vLLM has to sample. This ID never becomes part of the context and is
-ignored, because the receiver of the hidden rows determines what follows.
+vLLM has to sample an ID at the end of each part. This ID is ignored and never becomes part of the
+context, because the receiver of the hidden rows determines what comes next.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from antiphon_services.vllm.spans import wanted
 MODALITY = "audio"
 """The modality under which rows that replace IDs are passed to the model."""
 ROWS = "rows"
-"""The keyword for the rows in the model's `embed_multimodal`."""
+"""The keyword argument for these rows in the model's `embed_multimodal`."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenRows:
-    """Input rows [n, hidden] on the host, for the positions of a part from `start` onwards.
+    """Input rows [n, hidden] on the host, which replace a part's IDs from position `start` onwards.
 
-    Equal rows have the same `name`, which vLLM's prefix cache uses.
+    Rows with the same `name` are equal. vLLM's prefix cache relies on this.
     """
 
     start: int
@@ -49,7 +49,7 @@ class GivenRows:
 
 @dataclass(frozen=True, slots=True)
 class SessionPart:
-    """The next positions: `ids` (int32 [n]), and rows that replace some of them."""
+    """The IDs of the next positions (int32 [n]), and rows that replace some of them."""
 
     ids: npt.NDArray[np.int32]
     given: Sequence[GivenRows]
@@ -76,11 +76,11 @@ class SessionPart:
 
 @dataclass(frozen=True, slots=True)
 class VllmSession:
-    """A request with antiphon's own `number`. Its hidden rows are sent from position `rows_from`
-    onwards.
+    """A request that is identified by antiphon's own `number`. Hidden rows are sent for all
+    positions from `rows_from` onwards.
 
-    `parts` belongs to the event loop of the host. Its size is limited by the number of positions in
-    a context.
+    `parts` must only be used on the host's event loop. The number of parts is limited by the number
+    of positions in a context.
     """
 
     number: int
@@ -88,7 +88,7 @@ class VllmSession:
     parts: asyncio.Queue[SessionPart] = field(default_factory=asyncio.Queue)
 
     def parameters(self) -> SamplingParams:
-        """Return the sampling parameters that apply to every part."""
+        """Return the sampling parameters, which are the same for every part."""
         rows = wanted(self.number, np.empty(0, np.intp), self.rows_from)
         return SamplingParams(
             temperature=0.0,
@@ -100,7 +100,7 @@ class VllmSession:
         )
 
     async def inputs(self, parameters: SamplingParams) -> AsyncIterator[StreamingInput]:
-        """Yield the parts as they arrive. This only ends together with the request's task."""
+        """Yield the parts as they arrive. This only ends when the request's task is cancelled."""
         while True:
             part = await self.parts.get()
             yield StreamingInput(part.input(), parameters)

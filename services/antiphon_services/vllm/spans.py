@@ -1,11 +1,11 @@
-"""Selects the hidden rows to send in each step. This is the policy of the connector and does not
-depend on vLLM.
+"""Selects the hidden rows to send in each step. This is the connector's policy, and doesn't depend
+on vLLM.
 
-Invariants: the rows of a request are sent once, in order of position. They are sent in the step
-that computed them, or in the first step of the request if they were in the prefix cache. If a
-preempted request computes rows again, they are below `sent` and are not sent again. The number of
-rows that a step sends is limited. The other rows remain in paged memory and are sent in the next
-steps of the request or at its end.
+Each row of a request is sent exactly once, in order of position. Normally, this happens in the step
+that computes the row. If the row was in the prefix cache, it happens in the request's first step. A
+preempted request may compute rows again. These are below `sent`, so they are not sent again. The
+number of rows that a step sends is limited. The remaining rows stay in paged memory, and are sent
+in later steps of the request or at its end.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 TAP_LAYER = "antiphon_tap.1000"
-"""The name of the tap's layer. vLLM requires that it contains exactly one integer, which must be
-unique among the layers.
+"""The name of the tap's layer. vLLM requires a layer name to contain exactly one integer, which
+must be unique.
 """
 WANTED = "antiphon_rows"
-"""The key of a `wanted` value in the `kv_transfer_params` of a request."""
+"""The key under which a request's `kv_transfer_params` contain the result of `wanted`."""
 NO_END = 1 << 60
-"""A number that is greater than the number of positions in any request."""
+"""A number that exceeds the number of positions in any request."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSpan:
-    """The rows of the positions `start` to `start + count` of request `number`."""
+    """The rows at the positions from `start` to `start + count`, for request `number`."""
 
     number: int
     start: int
@@ -39,10 +39,10 @@ class RowSpan:
 def wanted(
     number: int, positions: npt.NDArray[np.intp], reply_from: int | None = None
 ) -> dict[str, Any]:
-    """Return `kv_transfer_params` that request, under `number`, the rows at the given positions,
-    which are in ascending order.
+    """Return `kv_transfer_params` that request the rows at the given positions. The positions must
+    be in ascending order, and the rows are sent under `number`.
 
-    If `reply_from` is given, all positions from there onwards are included.
+    If `reply_from` is given, the rows at all positions from there onwards are included.
     """
     cuts = np.flatnonzero(np.diff(positions) != 1) + 1
     runs = [[int(run[0]), int(run[-1]) + 1] for run in np.split(positions, cuts) if len(run)]
@@ -53,7 +53,8 @@ def wanted(
 
 @dataclass(slots=True)
 class Wanted:
-    """The rows that a request needs, as ascending ranges. Rows below `sent` have already been sent.
+    """The rows that a request needs, as ascending ranges. All rows below `sent` have already been
+    sent.
 
     `computed` is the number of positions whose rows are available.
     """
@@ -65,7 +66,7 @@ class Wanted:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any] | None) -> Wanted | None:
-        """Read `kv_transfer_params`. Returns None if no rows are requested."""
+        """Parse `kv_transfer_params`. Returns None if no rows are requested."""
         value = (parameters or {}).get(WANTED)
         if value is None:
             return None
@@ -73,11 +74,11 @@ class Wanted:
 
     @property
     def waiting(self) -> int:
-        """The number of rows that are available but have not been sent."""
+        """The number of rows that are available but haven't been sent."""
         return sum(span.count for span in self._spans())
 
     def take(self, room: int) -> list[RowSpan]:
-        """Return the next spans to send. They have at most `room` rows in total."""
+        """Return the next spans to send, with a total of at most `room` rows."""
         taken = []
         for span in self._spans():
             count = min(span.count, room)
@@ -93,9 +94,9 @@ class Wanted:
 
 
 def share(requests: Collection[Wanted], room: int) -> list[tuple[Wanted, list[RowSpan]]]:
-    """Return what a step sends. It has at most `room` rows in total.
+    """Return the spans to send in a step, with a total of at most `room` rows.
 
-    The requests that have the fewest waiting rows come first, so that no reply waits for a long
+    Requests with the fewest waiting rows come first, so that no reply has to wait for a long
     prompt.
     """
     shares = []
@@ -108,13 +109,13 @@ def share(requests: Collection[Wanted], room: int) -> list[tuple[Wanted, list[Ro
 
 @dataclass(slots=True)
 class StepRows:
-    """All spans of a step, and the slots of their rows in paged memory in the same order."""
+    """All spans of a step, and the slots of their rows in paged memory, in the same order."""
 
     spans: list[RowSpan] = field(default_factory=list)
     slots: list[npt.NDArray[np.int64]] = field(default_factory=list)
 
     def add(self, spans: Sequence[RowSpan], table: Sequence[int], block_size: int) -> None:
-        """Add the spans of a request whose blocks are listed in `table`."""
+        """Add the spans of a request. `table` lists its blocks."""
         blocks = np.asarray(table, dtype=np.int64)
         for span in spans:
             positions = np.arange(span.start, span.start + span.count)

@@ -1,7 +1,7 @@
 """The layer that stores one hidden row per token in vLLM's paged memory.
 
-It uses the mechanisms of the attention layers. Block tables, chunked prefill, prefix cache hits and
-preemption therefore apply to its rows in the same way as to keys and values.
+It relies on the same mechanisms as attention layers, so that block tables, chunked prefill, prefix
+cache hits and preemption work for its rows in the same way as for keys and values.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from antiphon_services.vllm.spans import TAP_LAYER
 
 
 class _Builder(CacheOnlyAttentionMetadataBuilder):
-    """vLLM's builder, declared as compatible with CUDA graphs, because its write is a scatter into
-    fixed memory.
+    """vLLM's builder, declared as compatible with CUDA graphs. This is correct because the tap only
+    scatters rows into fixed memory.
 
-    The least capable layer decides for the whole model. vLLM's layer declares nothing, which would
-    disable full CUDA graphs.
+    The least capable layer determines what the whole model can do. vLLM's layer doesn't declare
+    anything, which would disable full CUDA graphs.
     """
 
     _cudagraph_support = AttentionCGSupport.ALWAYS
@@ -37,8 +37,8 @@ class _Backend(CacheOnlyAttentionBackend):
 
 
 class TapLayer(CacheOnlyAttentionLayer):
-    """Stores rows [tokens, 1, hidden] in the model's dtype, even if the cache has a different
-    dtype.
+    """Stores rows [tokens, 1, hidden] in the model's dtype, even if the cache uses a different
+    one.
     """
 
     def __init__(self, hidden: int, cache_config: CacheConfig) -> None:
@@ -50,5 +50,5 @@ class TapLayer(CacheOnlyAttentionLayer):
         )
 
     def get_attn_backend(self) -> type[_Backend]:
-        """Return vLLM's backend with antiphon's builder."""
+        """Return vLLM's backend, with antiphon's builder."""
         return _Backend

@@ -1,4 +1,5 @@
-"""The `vllm` engine of a thinker. It is based on `antiphon_services.vllm`.
+"""A thinker's `vllm` engine, which is based on `antiphon_services.vllm`.
 
-This package runs in the stage. A family adds its `VllmCheckpoint`, which includes a tapped model.
+This package runs in the stage. Each family adds its `VllmCheckpoint`, which includes a tapped
+model.
 """

@@ -1,15 +1,15 @@
-"""The `vllm` engine of the thinker. The stage manages the segments, and vLLM processes the
-requests.
+"""The thinker's `vllm` engine. The stage manages segments, and vLLM processes the requests.
 
 Prompts, stop conditions, detokenization and the output on each edge are the same as in the torch
-engine, and prompts are also prepared on worker threads. A step waits for a delivery. A delivery is
-a prompt, or it contains IDs, hidden rows or the end of a request. The IDs of a prompt are sent
-immediately, and the prompt is submitted to vLLM. Rows are delivered separately from IDs and may
-arrive later. Therefore a segment ends when both its reply and its rows are complete.
+engine, and prompts are prepared on worker threads here as well. A step waits for a delivery, which
+is either a prepared prompt or a result from vLLM: IDs, hidden rows, or the end of a request. When a
+prompt has been prepared, its IDs are sent immediately, and the prompt is submitted to vLLM. Rows
+are delivered separately from IDs and may arrive later, so a segment only ends when both its reply
+and its rows are complete.
 
-If a prompt grows, it is submitted to vLLM as a new request whenever more of it is available. Each
-request leaves its keys and values in vLLM's prefix cache, which the next request uses. If a louder
-frame has changed earlier features, the cached prefix ends there.
+If a prompt grows, the longer prompt is submitted to vLLM as a new request. Each request leaves its
+keys and values in vLLM's prefix cache for the next request to use. If a louder frame has changed
+earlier features, only the part of the cache that precedes them can be used.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from antiphon_services.vllm.order import VllmOrder
 from antiphon_services.vllm.scores import scores_at
 
 ROWS_TIMEOUT_S = 10.0
-"""The maximum wait for hidden rows in seconds after the reply has ended."""
+"""The maximum time, in seconds, to wait for hidden rows after the reply has ended."""
 
 Segment = AnySegment[VllmGeneration]
 
@@ -58,13 +58,13 @@ _ANY = Sampling(0.0, 50, 1.0, 1.0, seed=0, max_tokens=1)
 
 
 class Host(Protocol):
-    """Runs orders. `antiphon_services.vllm.host.VllmHost` implements it."""
+    """Runs orders. The implementation is `antiphon_services.vllm.host.VllmHost`."""
 
     def check_up(self) -> None:
         """Raise `Unavailable` if vLLM is down."""
 
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
-        """Call `changed` when the engine goes down and when it is available again."""
+        """Set the function to call when the engine goes down and when it is available again."""
 
     def submit(self, order: VllmOrder) -> None:
         """Run an order. Its results are delivered to the mailbox."""
@@ -86,8 +86,8 @@ class VllmThinkerEngine:
         close: Callable[[], None],
         preparations: Preparations[PreparedPrompt | HeardPrompt] | None = None,
     ) -> None:
-        """Create an engine. `host` must have been started. `close` stops it and everything that it
-        uses.
+        """Create an engine. `host` must already have been started. `close` stops it and everything
+        that it uses.
         """
         self._intake = intake
         self._check = check
@@ -120,17 +120,17 @@ class VllmThinkerEngine:
         self._intake.prepare(segment, self._preparations, done)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """Return `input` until the conversation is complete, unless other work is in progress
-        before that.
+        """Return `input` if the segment can't make progress until more of the conversation arrives,
+        or None otherwise.
         """
         segment = self._segments[key]
         works = segment.preparation is not None or _is_under_way(segment)
         return None if segment.can_step or (works and not segment.ended) else INPUT
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Process the deliveries. If there are none, wait for one.
+        """Process all deliveries, after waiting for one if there are none.
 
-        The thinker has no governed edges, so `held` is empty.
+        The thinker doesn't have any governed edges, so `held` is always empty.
         """
         events: list[EngineEvent] = []
         for delivery in self._mailbox.take(self._patience_s()):
@@ -149,32 +149,32 @@ class VllmThinkerEngine:
         return self._segments[key].so_far()
 
     def release(self, key: SegmentKey) -> None:
-        """Remove a segment and abort its requests."""
+        """Remove a segment, and abort its requests."""
         self._preparations.drop(key)
         self._stop(self._segments.pop(key))
 
     def interrupt(self) -> None:
-        """Make a step return if it is blocked."""
+        """Make a blocked step return."""
         self._mailbox.interrupt()
 
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
-        """Report when vLLM goes down and when it is available again."""
+        """Set the function to call when vLLM goes down and when it is available again."""
         self._host.watch(changed)
 
     def close(self) -> None:
-        """Stop the processes of vLLM."""
+        """Stop vLLM's processes."""
         self._preparations.close()
         self._close()
 
     def _alone(
         self, segment: Segment, events: list[EngineEvent]
     ) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager in which an exception only fails this segment."""
+        """Return a context manager in which an exception only makes this segment fail."""
         return segment.alone(events, lambda: self._stop(segment))
 
     def _begin(self, key: SegmentKey, events: list[EngineEvent]) -> None:
-        """Continue with a prompt that has been prepared or has grown, if its segment still
-        exists.
+        """Continue with a prompt that has been prepared or has grown, unless its segment has been
+        removed.
         """
         segment = self._segments.get(key)
         if segment is None or segment.preparation is None:
@@ -205,10 +205,10 @@ class VllmThinkerEngine:
         return generation
 
     def _known(self, segment: Segment) -> Sequence[int]:
-        """Return the IDs of the reply that need not be sampled.
+        """Return the reply IDs that don't have to be sampled.
 
         With random sampling, all IDs must be sampled, because vLLM counts its draws from the start
-        of a request. The same applies if there is a JSON schema.
+        of a request. All IDs must also be sampled if there is a JSON schema.
         """
         sampling = segment.settings.sampling
         if not sampling.greedy or sampling.json_schema is not None:
@@ -236,7 +236,7 @@ class VllmThinkerEngine:
         self._order(segment, generation)
 
     def _order(self, segment: Segment, generation: VllmGeneration) -> None:
-        """Submit the available part of the prompt to vLLM, unless a request is running."""
+        """Submit the available part of the prompt to vLLM, unless a request is already running."""
         prompt, is_open = generation.prompt, generation.is_open
         if generation.ordered is not None or (is_open and len(prompt.ids) <= generation.prefilled):
             return
@@ -250,7 +250,7 @@ class VllmThinkerEngine:
             generation.rows_asked = len(generation.row_positions)
         sampling, limit = segment.settings.sampling, generation.reply.limit
         if is_open:
-            # vLLM samples an ID after every prompt. Here, this ID is ignored.
+            # vLLM always samples an ID after a prompt. This ID is ignored here.
             sampling, limit = _ANY, 1
         replies = generation.reply_rows is not None and not is_open
         order = VllmOrder(
@@ -270,7 +270,7 @@ class VllmThinkerEngine:
         self._host.submit(order)
 
     def _take(self, delivery: FromVllm, segment: Segment, events: list[EngineEvent]) -> None:
-        """Process one delivery for its segment."""
+        """Process a delivery for this segment."""
         generation = segment.generation
         if generation is None:
             return
@@ -297,8 +297,8 @@ class VllmThinkerEngine:
         generation: VllmGeneration,
         events: list[EngineEvent],
     ) -> None:
-        """Append the next IDs. IDs after the end of the reply, or of a request for a prompt that is
-        still open, are ignored.
+        """Append the next IDs. IDs are ignored if they come after the end of the reply, or if the
+        prompt is still open.
         """
         if tokens.prompt_ids is not None:
             if generation.found is None:
@@ -328,24 +328,28 @@ class VllmThinkerEngine:
             raise Internal(f"vLLM ended the reply early, after {len(generation.reply.ids)} ids")
 
     def _go_on(self, tokens: Tokens, segment: Segment, generation: VllmGeneration) -> None:
-        """If the known part of the prompt has been prefilled, submit what has arrived since
-        then.
+        """If the known part of the prompt has been prefilled, submit what has arrived in the
+        meantime.
         """
         if tokens.finished and generation.ordered is not None:
             generation.prefilled, generation.ordered = len(generation.ordered), None
             self._order(segment, generation)
 
     def _patience_s(self) -> float | None:
-        """Return how long a step may wait before rows are overdue, or None if there is no limit."""
+        """Return the number of seconds that a step may wait before rows are overdue, or None if
+        there is no limit.
+        """
         ends = [overdue_at for _, overdue_at in self._awaiting_rows()]
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _overdue(self, now: float) -> list[Segment]:
-        """Return the segments whose wait for rows has timed out."""
+        """Return the segments that have waited too long for their rows."""
         return [segment for segment, overdue_at in self._awaiting_rows() if overdue_at <= now]
 
     def _awaiting_rows(self) -> list[tuple[Segment, float]]:
-        """Return the segments whose reply ended before all rows arrived, with their deadlines."""
+        """Return the segments whose reply has ended but whose rows haven't all arrived, together
+        with their deadlines.
+        """
         waiting = []
         for segment in self._segments.values():
             generation = segment.generation
@@ -354,11 +358,11 @@ class VllmThinkerEngine:
         return waiting
 
     def _stop(self, segment: Segment) -> None:
-        """Cancel the requests of a segment. This may be called several times."""
+        """Cancel a segment's requests. Calling this again has no effect."""
         generation = segment.generation
         if generation is None or not generation.numbers:
             return
-        # For earlier requests, only rows are still pending.
+        # Earlier requests can only have rows pending.
         self._host.cancel(generation.numbers[-1])
         for number in generation.numbers:
             del self._by_number[number]
@@ -366,7 +370,7 @@ class VllmThinkerEngine:
 
 
 def _is_under_way(segment: Segment) -> bool:
-    """Return whether results from vLLM are pending for the segment."""
+    """Return whether the segment is still waiting for results from vLLM."""
     generation = segment.generation
     if generation is None:
         return False

@@ -1,4 +1,4 @@
-"""The requests of one segment to vLLM, and their results."""
+"""A segment's requests to vLLM, and their results."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from antiphon_services.thinker.thinker_segment import Positions
 class VllmGeneration:
     """A prompt that vLLM processes, and its reply.
 
-    A prompt that `is_open` grows. Each time, a new request adds the new part to vLLM's prefix
-    cache. The last request, `replies_to`, generates the reply. `numbers` are the numbers of all
-    requests that have pending results. `ordered` contains the IDs of the request that is running,
-    which are the prompt followed by the `known` IDs of the reply. `prefilled` positions were
-    computed while the prompt was open. `told` is the number of its IDs that have been sent, and
-    `found` is the number of IDs that were in the cache at first.
+    While a prompt `is_open`, it grows, and each new request adds the new part to vLLM's prefix
+    cache. The last request, `replies_to`, generates the reply. `numbers` contains the numbers of
+    all requests with pending results. `ordered` contains the IDs of the running request, which are
+    the prompt followed by the `known` reply IDs. `prefilled` is the number of positions that were
+    computed while the prompt was open. `told` is the number of prompt IDs that have been sent, and
+    `found` is the number of positions that were already in the cache at the beginning.
 
     If `wants_rows` is true, the hidden rows at `row_positions` are needed. The first `rows_asked`
     of them have been requested, and the first `rows_taken` have been received. `reply_rows` is set
-    if the reply rows are needed. `finish` is set together with the last ID of the reply. From then
-    on, `overdue_at` is the deadline for the remaining rows on the monotonic clock.
+    if the reply's rows are needed. `finish` is set together with the last ID of the reply.
+    `overdue_at` is then the deadline for the remaining rows, as a time of the monotonic clock.
     """
 
     prompt: PreparedPrompt
@@ -63,7 +63,7 @@ class VllmGeneration:
 
     @property
     def windows(self) -> list[list[AudioWindow]]:
-        """The windows of all recordings. The last window may still be growing."""
+        """The windows of all recordings. The last window may still grow."""
         growing = [window for _, window in self._growing]
         return [*map(list, self.recordings), *([growing] if growing else [])]
 
@@ -72,7 +72,7 @@ class VllmGeneration:
     ) -> bool:
         """Extend the prompt with `heard` and its `windows`.
 
-        Returns whether the running request is no longer valid, so that its results must be dropped.
+        Returns whether the running request has become invalid. If so, its results must be dropped.
         """
         kept = [each for each in self._growing if each[0] < heard.kept]
         begins = [at for at, _ in heard.windows]
@@ -91,8 +91,8 @@ class VllmGeneration:
         return True
 
     def take_rows(self, start: int, rows: Tensor) -> npt.NDArray[np.intp]:
-        """Return the positions of the rows that were received, beginning at `start`. Raises
-        `DataLoss` if there is a gap.
+        """Return the positions of the received rows, which begin at `start`. Raises `DataLoss` if
+        there is a gap.
         """
         positions = self.row_positions[self.rows_taken : self.rows_taken + len(rows)]
         if positions.tolist() != list(range(start, start + len(rows))):
@@ -102,7 +102,7 @@ class VllmGeneration:
 
     @property
     def all_rows_taken(self) -> bool:
-        """Whether the rows of all `row_positions` have been received and there will be no more."""
+        """Whether the rows at all `row_positions` have been received and no more will follow."""
         return self.rows_taken == len(self.row_positions) and not self.is_open
 
     @property

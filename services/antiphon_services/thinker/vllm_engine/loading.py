@@ -1,5 +1,5 @@
-"""Starts vLLM for the thinker of a checkpoint. Import this module after the environment has been
-prepared.
+"""Starts vLLM for a checkpoint's thinker. The environment must be prepared before this module is
+imported.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from antiphon_services.vllm.row_receiver import RowAddress
 
 @dataclass(frozen=True, slots=True)
 class VllmCheckpoint:
-    """What vLLM must know about a checkpoint: the `tapped` architecture, sizes, and `overrides` for
-    the configuration.
+    """What vLLM needs to know about a checkpoint: the `tapped` architecture, the sizes, and
+    `overrides` for the configuration.
     """
 
     tapped: str
@@ -48,12 +48,12 @@ def load_vllm(
     checkpoint: VllmCheckpoint,
     settings: object,
 ) -> LoadedStage:
-    """Return the stage after warm-up. `intake` must not have a vision front end.
+    """Start and warm up the stage. `intake` must not have a vision front end yet.
 
-    `settings` are the settings of the family's processor in transformers. Raises the same errors as
-    `load_engine`, and `FailedPrecondition` if no prompt succeeds.
+    `settings` are those of the family's processor in transformers. Raises the same errors as
+    `load_engine`, and `FailedPrecondition` if the warm-up prompt fails.
     """
-    # The tap needs all layers to be in one process.
+    # All layers must be in one process, because of the tap.
     whole = config.engine_args.get("pipeline_parallel_size", 1) == 1
     sees = whole and Weights(model_dir).has(VISION_TOWER)
     media = media_limits(config.engine_args, hears=whole, sees=sees)
@@ -82,8 +82,8 @@ def load_engine(
     """Return a running engine with the limits in `media`. If `tapped` is true, it provides hidden
     rows.
 
-    Raises `InvalidArgument` if vLLM does not accept an argument. Errors of vLLM during startup are
-    raised as well.
+    Raises `InvalidArgument` if vLLM doesn't accept an argument. Any error that vLLM raises during
+    startup is passed on.
     """
 
     audio, limit = intake.prompts.audio, intake.prompts.context_limit

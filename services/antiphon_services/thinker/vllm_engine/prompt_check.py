@@ -1,8 +1,8 @@
-"""Rejects prompts that would crash vLLM's engine for all sessions.
+"""Rejects prompts that would crash vLLM's engine and thereby end all sessions.
 
-vLLM only validates IDs if it has a tokenizer. Its code for positions assumes that each recording,
-image and video is followed by an ID. A prompt that violates one of these rules would end all
-sessions.
+vLLM only validates IDs if it has a tokenizer, and its code for positions assumes that each
+recording, image and video is followed by an ID. A prompt that violates either of these rules would
+crash it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PromptCheck:
-    """The rules for one engine. IDs must be below `vocabulary`, and recordings are only allowed if
+    """The rules for one engine. IDs must be below `vocabulary`, and recordings are only accepted if
     `hears` is true.
     """
 
@@ -40,11 +40,11 @@ class PromptCheck:
         *,
         is_open: bool = False,
     ) -> Ids:
-        """Return the IDs of a prompt for vLLM, with one placeholder for each image, video and
+        """Return a prompt's IDs in vLLM's form, with a single placeholder for each image, video and
         window of a recording.
 
-        `heard` contains the positions of the windows. If the prompt `is_open`, it may end within a
-        recording. Raises `InvalidArgument` if vLLM must not receive the prompt.
+        `heard` contains the positions of the windows. If the prompt `is_open`, it may end in the
+        middle of a recording. Raises `InvalidArgument` if the prompt must not be passed to vLLM.
         """
         self._check_ids(ids)
         if heard and not self.hears:
@@ -65,7 +65,8 @@ class PromptCheck:
         }
         for name, (id_, positions) in shown.items():
             if (places := runs[kinds == id_].tolist()) != positions:
-                # Two adjacent placeholders look like one placeholder that is too long.
+                # vLLM can't distinguish two adjacent placeholders from a single one that is too
+                # long.
                 raise InvalidArgument(
                     f"messages: the prompt has places of {places} positions for {name} that "
                     f"take {positions}; each must have one of its own, parted from the next",
@@ -89,8 +90,8 @@ class PromptCheck:
             )
 
     def _check_parted(self, lasts: npt.NDArray[np.intp], ids: Ids) -> None:
-        """Raise an error unless each placeholder, whose last position is given, is followed by a
-        text ID.
+        """Raise an error unless a text ID follows each placeholder. `lasts` contains the
+        placeholders' last positions.
         """
         if len(lasts) and lasts[-1] == len(ids) - 1:
             raise InvalidArgument(

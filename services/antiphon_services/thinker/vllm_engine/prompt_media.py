@@ -1,4 +1,4 @@
-"""The media of a prompt in the format of vLLM."""
+"""A prompt's media in vLLM's format."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from antiphon_services.thinker.vision import Visual
 
 NAMED_AT_ONCE = 1 << 20
-"""The size of the features, in bytes, for which names can be computed in one or two
+"""The size of the features, in bytes, whose names can be computed within one or two
 milliseconds.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PromptMedia:
-    """Implements `vllm.order.Media` for mel features of recordings, images and videos.
+    """Implements `vllm.order.Media` for the mel features of recordings, and for images and videos.
 
-    Each window of a recording is an item with its own name. Therefore vLLM's prefix cache finds
-    earlier windows, regardless of the windows that follow.
+    Each window of a recording is an item with its own name, so that vLLM's prefix cache finds
+    earlier windows no matter which windows follow them.
     """
 
     windows: Sequence[AudioWindow]
@@ -34,7 +34,9 @@ class PromptMedia:
 
     @property
     def takes_long(self) -> bool:
-        """Whether there are files to decode, or many features whose names must be computed."""
+        """Whether there are files to decode, or so many features that computing their names takes a
+        while.
+        """
         unnamed = sum(each.features.nbytes for each in self.windows if not each.is_named)
         return bool(self.visuals) or unnamed > NAMED_AT_ONCE
 
@@ -60,10 +62,10 @@ class PromptMedia:
 
 
 def _features(windows: Sequence[AudioWindow]) -> dict[str, torch.Tensor]:
-    """Return all windows joined along the time axis [mel bins, frames], with lengths [n] and masks
-    [n, width].
+    """Return all windows, joined along the time axis [mel bins, frames], with their lengths [n] and
+    masks [n, width].
 
-    The masks have the same width as the tower's padded chunks.
+    The masks are as wide as the padded chunks of the tower.
     """
     lengths = [each.features.shape[1] for each in windows]
     width = max(1, *(each.padded for each in windows))
