@@ -1,10 +1,10 @@
-"""Block-causal attention for a growing sequence, whose keys and values are cached in pages.
+"""Block-causal attention for a growing sequence, with keys and values cached in pages.
 
-A row attends to its own block and to all blocks before it, so a block never changes once it has
-been computed. A sequence that grows by blocks can therefore be computed block by block, provided
-that everything that later blocks read is cached for each evaluation of the flow and for each layer.
-One page contains one block. A stage has a fixed number of pages for all sequences. A sequence
-caches as many of its first blocks as it has pages. It computes all other blocks again, with the
+A row attends to its own block and to all earlier blocks, so a block never changes once it has been
+computed. This makes it possible to compute a growing sequence block by block, provided that
+everything later blocks read is cached for each evaluation of the flow and for each layer. A page
+contains the cache of one block. A stage has a fixed number of pages for all sequences. A sequence
+caches its first blocks, as many as it has pages for, and computes all later blocks again with the
 same result.
 
 Keys and values have the shape [sequences, 2, rows, heads, head_dim]. The sequences are the two
@@ -26,8 +26,8 @@ from antiphon_services.flow.layer import AllRows
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
-    """The sizes of the cache for a block. For each evaluation and layer, it has `frames` rows for
-    each of `sequences` sequences.
+    """The dimensions of a block's cache. It has `frames` rows for each of `sequences` sequences,
+    separately for each evaluation and layer.
     """
 
     evaluations: int
@@ -50,7 +50,7 @@ class BlockShape:
 
 
 class BlockPages:
-    """The pages of a stage. There are as many as fit into `cache_bytes` bytes."""
+    """A stage's pages. Their number is limited by `cache_bytes`."""
 
     def __init__(self, shape: BlockShape, cache_bytes: int, device: torch.device) -> None:
         self.shape = shape
@@ -75,7 +75,7 @@ class BlockPages:
 
 
 class BlockCache:
-    """The cache for the first `blocks` blocks of one sequence."""
+    """The cache for a sequence's first blocks, of which there are `blocks`."""
 
     def __init__(self, pages: BlockPages) -> None:
         self.pages = pages
@@ -87,11 +87,11 @@ class BlockCache:
 
     @property
     def kept(self) -> Sequence[int]:
-        """The pages of the blocks that are cached."""
+        """The pages of the cached blocks."""
         return self._held[: self.blocks]
 
     def extend(self, most: int) -> Sequence[int]:
-        """Return pages for up to `most` blocks that follow the cached blocks."""
+        """Return pages for up to `most` blocks after the cached ones."""
         missing = self.blocks + most - len(self._held)
         if missing > 0:
             self._held += self.pages.take(missing)
@@ -104,10 +104,10 @@ class BlockCache:
 
 
 class BlockCausalRows(AllRows):
-    """The rows that follow the blocks in `cache`, up to row `stop` of the sequence.
+    """The rows after the blocks in `cache`, up to row `stop` of the sequence.
 
-    The first `keep` of these blocks are written to the cache if pages are available. They count as
-    cached after `commit`.
+    If enough pages are available, the first `keep` of these blocks are written to the cache.
+    `commit` then marks them as cached.
     """
 
     def __init__(self, cache: BlockCache, stop: int, keep: int) -> None:
@@ -120,8 +120,8 @@ class BlockCausalRows(AllRows):
         self._mask = self._make_mask(cache.pages.memory.device)
 
     def _make_mask(self, device: torch.device) -> Tensor | None:
-        """Return a bool mask [rows, keys] that is True if a row attends to a key, or None if all
-        rows attend to all keys.
+        """Return a bool mask [rows, keys] that is True where a row attends to a key, or None if
+        every row attends to all keys.
         """
         if self.stop - self.first <= self._frames:
             return None
@@ -129,7 +129,7 @@ class BlockCausalRows(AllRows):
         return blocks[self.first :, None] >= blocks
 
     def seen(self, own: Tensor, evaluation: int, window: int) -> tuple[Tensor, Tensor | None]:
-        """Return the cached keys and values, followed by the keys and values of the rows."""
+        """Return the cached keys and values, followed by those of the rows."""
         frames, memory = self._frames, self._cache.pages.memory
         for number, page in enumerate(self._pages):
             memory[page, evaluation, window] = own[:, :, number * frames : (number + 1) * frames]
@@ -143,7 +143,7 @@ class BlockCausalRows(AllRows):
         return joined, self._mask
 
     def preceded(self, x: Tensor, evaluation: int, convolution: int, reach: int) -> Tensor:
-        """Return the last inputs of the cached blocks, followed by `x`."""
+        """Return `x`, preceded by the last inputs of the cached blocks."""
         tail = self._cache.tails.get((evaluation, convolution))
         joined = pad(x, (reach, 0)) if tail is None else torch.cat((tail, x), dim=2)
         if self._pages:

@@ -1,4 +1,4 @@
-"""The Euler method with smaller steps at the start."""
+"""The Euler method, with smaller steps at the beginning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRUNED_POINTS = {
     12: (0, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32),
     16: (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32),
 }
-"""The points of empirically pruned step sampling, in units of 1/32, by the number of steps."""
+"""The points of empirically pruned step sampling for each number of steps, in units of 1/32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class EulerSteps:
     def cosine(cls, steps: int) -> EulerSteps:
         """Return steps between the points 1 - cos(pi * k / (2 * steps)).
 
-        The times are sums of widths in float32, as in `solve_euler` of CosyVoice, because the
-        rounding of both is part of the reference.
+        The times are computed as sums of float32 widths, like in CosyVoice's `solve_euler`, because
+        the rounding errors of both are part of the reference.
         """
         points = 1 - torch.cos(torch.linspace(0, 1, steps + 1) * 0.5 * torch.pi)
         time, width = points[0], points[1] - points[0]

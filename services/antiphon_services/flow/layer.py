@@ -1,10 +1,10 @@
 """A transformer layer whose norms are scaled and shifted depending on the time of the flow (DiT,
 AdaLN-zero).
 
-Scales, shifts and gates depend only on the time and are computed once for each evaluation. Only the
-queries and keys of the first head are rotated, in interleaved pairs. When the weights are loaded,
-their rows are reordered into the halves that `antiphon_services.lm.rotary` rotates. This does not
-change any product of a query and a key.
+Scales, shifts and gates only depend on the time, so they are computed once for each evaluation.
+Only the queries and keys of the first head are rotated, in interleaved pairs. When the weights are
+loaded, these rows are reordered into the two halves that `antiphon_services.lm.rotary` rotates,
+which doesn't change any product of a query and a key.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Affine = tuple[Tensor, Tensor]
 class LayerWeights:
     """The weights of a layer.
 
-    `changes` [evaluations, 6 * width] contains shift, scale and gate for attention, followed by
-    shift, scale and gate for the MLP.
+    `changes` [evaluations, 6 * width] contains the shift, scale and gate for attention, followed by
+    those for the MLP.
     """
 
     changes: Tensor
@@ -42,11 +42,11 @@ class LayerWeights:
 
     @classmethod
     def of_block(cls, block: Any, embedding: Tensor, up: Any, down: Any) -> Self:
-        """Return the weights of a block that uses the module names of F5-TTS, `attn_norm` and
-        `attn`.
+        """Return the weights of a block whose modules are named as in F5-TTS (`attn_norm` and
+        `attn`).
 
         `embedding` [evaluations, width] is the embedding of the times, after SiLU. `up` and `down`
-        are the linear modules of the MLP, whose names differ between models.
+        are the MLP's linear modules, which have different names in different models.
         """
         attention = block.attn
         projections = (attention.to_q, attention.to_k, attention.to_v, attention.to_out[0])
@@ -59,14 +59,15 @@ AnyWindow = TypeVar("AnyWindow", contravariant=True)
 
 
 class SeenRows(Protocol[AnyWindow]):
-    """The rows of a call, and the keys and values to which they attend in each layer."""
+    """The rows of a call, and the keys and values that they attend to in each layer."""
 
     def seen(self, own: Tensor, evaluation: Any, window: AnyWindow) -> tuple[Tensor, Tensor | None]:
-        """Return the keys and values to which the rows attend, and a mask. The mask is None if all
-        rows attend to all keys.
+        """Return the keys and values that the rows attend to, and a mask. The mask is None if every
+        row attends to all keys.
 
-        `own` [sequences, 2, rows, heads, head_dim] contains the keys and values of the rows, at the
-        layer that has this `window`. `evaluation` has the same meaning as in `TimedLayer.forward`.
+        `own` [sequences, 2, rows, heads, head_dim] contains the keys and values of the rows
+        themselves, in the layer with this `window`. `evaluation` has the same meaning as in
+        `TimedLayer.forward`.
         """
 
 
@@ -74,7 +75,7 @@ class AllRows:
     """The rows from `first` to `stop` of a sequence, which are computed together. Each row attends
     to all of them.
 
-    Subclasses compute only a part of them or restrict attention. The window of a layer is its
+    Subclasses compute only some of the rows, or restrict attention. The window of a layer is its
     number.
     """
 
@@ -82,22 +83,22 @@ class AllRows:
         self.first, self.stop = first, stop
 
     def seen(self, own: Tensor, evaluation: int, window: int) -> tuple[Tensor, Tensor | None]:
-        """Implement `SeenRows`. The mask is bool [rows, keys] and True if a row attends to
-        a key.
+        """Implement `SeenRows`. The mask is bool [rows, keys], and is True where a row attends to a
+        key.
         """
         return own, None
 
     def preceded(self, x: Tensor, evaluation: int, convolution: int, reach: int) -> Tensor:
-        """Return the inputs of a convolution [sequences, channels, n], preceded by the `reach`
+        """Return the inputs of a convolution [sequences, channels, n], with the previous `reach`
         inputs before them.
 
-        Zeros precede the sequence.
+        The beginning of the sequence is preceded by zeros.
         """
         return pad(x, (reach, 0))
 
 
 class TimedLayer(Generic[Window]):
-    """A layer with `heads` attention heads. `window` selects the rows to which its rows attend."""
+    """A layer with `heads` attention heads. `window` determines which rows each row attends to."""
 
     def __init__(self, weights: LayerWeights, heads: int, window: Window) -> None:
         self._heads, self.window = heads, window
@@ -116,10 +117,10 @@ class TimedLayer(Generic[Window]):
         rotation: Rotation,
         among: SeenRows[Window],
     ) -> Tensor:
-        """Return the rows [sequences, n, width] after the layer.
+        """Return the layer's output [sequences, n, width].
 
-        `evaluation` is a number, or an int64 tensor [1] on the device, which can be read within a
-        CUDA graph.
+        `evaluation` is either a number, or an int64 tensor [1] on the device, which can be read
+        within a CUDA graph.
         """
         normed = modulated(rows, self._first_norm, evaluation)
         attended = self._attend(normed, evaluation, rotation, among)
@@ -147,7 +148,7 @@ class TimedLayer(Generic[Window]):
         return linear(mixed.transpose(1, 2).flatten(2), *self._out)
 
     def _halved(self, projection: Affine) -> Affine:
-        """Return a copy of the projection in which the even rows of the first head precede its odd
+        """Return a copy of the projection in which the first head's even rows come before its odd
         rows.
         """
         weight, bias = projection
@@ -158,7 +159,9 @@ class TimedLayer(Generic[Window]):
 
 
 def modulated(rows: Tensor, change: tuple[Tensor, Tensor], evaluation: int | Tensor) -> Tensor:
-    """Return the layer norm of the rows, scaled and shifted by `change` for an evaluation."""
+    """Return the layer norm of the rows, scaled and shifted by the `change` that belongs to this
+    evaluation.
+    """
     scale, shift = (_at(each, evaluation) for each in change)
     return layer_norm(rows, rows.shape[-1:], scale, shift, NORM_EPSILON)
 
@@ -169,7 +172,7 @@ def _at(table: Tensor, evaluation: int | Tensor) -> Tensor:
 
 
 def rotation_of(first: int, stop: int, head_dim: int, device: torch.device) -> Rotation:
-    """Return the rotation for positions `first` to `stop` - 1, with base 10,000, for use with
+    """Return the rotation for positions `first` to `stop` - 1, with base 10,000, for use in a
     `TimedLayer`.
     """
     powers = torch.arange(0, head_dim, 2, device=device).float() / head_dim

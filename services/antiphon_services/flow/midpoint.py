@@ -1,4 +1,4 @@
-"""The midpoint method for given points in time."""
+"""The midpoint method for a given list of times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MidpointSteps:
 
     @classmethod
     def between(cls, points: Tensor) -> MidpointSteps:
-        """Return steps from each of the points (float32 [steps + 1]) to the next one."""
+        """Return one step between each pair of consecutive points (float32 [steps + 1])."""
         widths = points[1:] - points[:-1]
         times = [
             each
@@ -37,7 +37,7 @@ class MidpointSteps:
     def solve(self, velocity: Velocity, value: Tensor) -> Work[Tensor]:
         """Return the value at the last point, given the value at the first point.
 
-        Products are computed in the same order as in the method `midpoint` of torchdiffeq.
+        Products are computed in the same order as in torchdiffeq's `midpoint` method.
         """
         for step, width in enumerate(self.widths):
             first = STAGES * step

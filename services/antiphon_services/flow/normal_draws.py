@@ -11,11 +11,11 @@ _SHIFT = np.uint64(64 - _FRACTION_BITS)
 
 
 def normal_draws(key: int, step: int, count: int) -> npt.NDArray[np.float32]:
-    """Return the numbers 0 to `count` - 1 of a step as float32 [count]. The key has 128 bits.
+    """Return the first `count` numbers of a step, as float32 [count]. The key has 128 bits.
 
-    A larger count begins with the same numbers. The numbers for different keys or steps are
-    independent. The method is Box-Muller with Philox words in float64, so the numbers do not depend
-    on the version of numpy.
+    A larger `count` adds numbers without changing the first ones. Numbers for different keys or
+    steps are independent. They are computed with the Box-Muller method from Philox words in
+    float64, so they don't depend on the version of numpy.
     """
     words = np.random.Philox(key=key, counter=step * _WORDS_OF_A_STEP).random_raw(count + count % 2)
     parts = (words >> _SHIFT).astype(np.float64) * 2.0**-_FRACTION_BITS

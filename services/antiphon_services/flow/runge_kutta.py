@@ -1,4 +1,4 @@
-"""The Runge-Kutta method with the 3/8 rule for given points in time."""
+"""The Runge-Kutta method with the 3/8 rule, for a given list of times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RungeKuttaSteps:
 
     @classmethod
     def between(cls, points: Tensor) -> RungeKuttaSteps:
-        """Return steps from each of the points (float32 [steps + 1]) to the next one."""
+        """Return one step between each pair of consecutive points (float32 [steps + 1])."""
         times = []
         for start, end in itertools.pairwise(points):
             width = end - start
@@ -37,7 +37,7 @@ class RungeKuttaSteps:
     def solve(self, velocity: Velocity, value: Tensor) -> Work[Tensor]:
         """Return the value at the last point, given the value at the first point.
 
-        Products are computed in the same order as in `RungeKutta4ODESolver` of transformers.
+        Products are computed in the same order as in transformers' `RungeKutta4ODESolver`.
         """
         for step, width in enumerate(self.widths):
             first = step * STAGES

@@ -1,5 +1,5 @@
-"""Long computations that are divided into small steps, so that an engine can interleave them on one
-thread.
+"""Long computations that are divided into small steps, so that an engine can interleave several of
+them on one thread.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from torch import Tensor
 Result = TypeVar("Result")
 
 Work = Generator[int, None, Result]
-"""Computes a result in steps. Each step yields its cost, which is the number of layer rows."""
+"""A computation in steps. Each step yields its cost, expressed as a number of layer rows, and the
+computation finally returns a result.
+"""
 
 Velocity = Callable[[int, Tensor], Work[Tensor]]
-"""Returns the velocity for the number of an evaluation (0, 1 and so on) and a value. It has the
-same shape as the value.
+"""A function that computes the velocity for an evaluation number (starting at 0) and a value. The
+velocity has the same shape as the value.
 """
 
 
 def run_to_end(work: Work[Result]) -> Result:
-    """Run all steps and return the result."""
+    """Run all steps, and return the result."""
     while True:
         try:
             next(work)

@@ -1,1 +1,1 @@
-"""Streaming decoding of codec frames to samples, for families that have a causal vocoder."""
+"""Streaming decoding of codec frames to audio samples, for families with a causal vocoder."""

@@ -1,5 +1,5 @@
-"""A segment of a vocoder, with the frames that were received, the frames to decode, and the samples
-that were sent.
+"""A vocoder segment, which keeps track of the frames received, the frames to decode and the samples
+sent.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from antiphon_services.vocoder.received_codes import check_order
 
 @dataclass(frozen=True, slots=True)
 class VocoderEdges:
-    """The names of the edges in the declaration of the pipeline.
+    """The names of the edges in the pipeline's declaration.
 
-    The tensor of `frames` has the same name as the edge. A chunk on `audio` contains `samples` and
+    The tensor on `frames` has the same name as the edge. A chunk on `audio` contains `samples` and
     the frames from which they were decoded.
     """
 
@@ -29,8 +29,8 @@ class VocoderEdges:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Frames to decode, as a uint16 array of shape [n, groups]. If `prime` is true, they only
-    prepare the state.
+    """Frames to decode, as a uint16 array of shape [n, groups]. If `prime` is true, they are only
+    decoded to prepare the state, and their samples are not sent.
     """
 
     codes: Tensor
@@ -39,10 +39,10 @@ class Pending:
 
 @dataclass(slots=True)
 class VocoderSegment:
-    """A segment that has been admitted. `slot` contains its decoder state, beginning with its first
-    frames.
+    """A segment that has been admitted. Once its first frames are decoded, `slot` contains its
+    decoder state.
 
-    Its `primed` frames precede its `frames`.
+    `primed` frames are decoded before its own `frames`.
     """
 
     key: SegmentKey
@@ -58,16 +58,16 @@ class VocoderSegment:
 
     @property
     def can_step(self) -> bool:
-        """Whether frames or the end of the input are pending."""
+        """Whether there are frames to decode, or an end of input to process."""
         return not self.over and (bool(self.pending) or self.finish_reason is not None)
 
     @property
     def waiting(self) -> int:
-        """The number of frames to decode."""
+        """The number of frames that are waiting to be decoded."""
         return sum(len(each.codes) for each in self.pending)
 
     def accept(self, codes: Tensor, chunk: InputChunk) -> None:
-        """Queue the frames of a chunk that has been validated."""
+        """Queue the frames of a chunk that has already been validated."""
         if chunk.prime:
             self.primed += len(codes)
         else:
@@ -77,8 +77,8 @@ class VocoderSegment:
             self.pending.append(Pending(codes, chunk.prime))
 
     def take(self, limit: int) -> Pending:
-        """Remove up to `limit` pending frames and return them. They may come from several
-        chunks.
+        """Remove up to `limit` pending frames from the queue and return them. They may come from
+        several chunks.
         """
         prime, parts = self.pending[0].prime, []
         while limit and self.pending and self.pending[0].prime == prime:
@@ -94,13 +94,13 @@ class VocoderSegment:
         self.over = True
 
     def decoded(self, frames: Pending, samples: Tensor) -> list[EngineEvent]:
-        """Return the events for frames that have been decoded."""
+        """Return the events for decoded frames."""
         tensors = {"samples": samples, self.edges.frames: frames.codes}
         return self.emit({} if frames.prime else tensors)
 
     def emit(self, tensors: Tensors) -> list[EngineEvent]:
-        """Return the events for output. If nothing is pending, they include the last events of the
-        segment.
+        """Return the events for output. If nothing is pending, these include the segment's last
+        events.
         """
         events: list[EngineEvent] = []
         finish_reason = None if self.pending else self.finish_reason
@@ -119,6 +119,8 @@ class VocoderSegment:
         return Completed(self.key, reason, self.frames, self.samples)
 
     def check_order(self, chunk: InputChunk) -> None:
-        """Raise an error unless the chunk is on the input edge and contiguous."""
+        """Raise an error unless the chunk is on the input edge and follows the previous one without
+        a gap.
+        """
         due = 0 if chunk.prime else self.frames
         check_order(chunk, self.edges.frames, "frame", due, self.finish_reason)

@@ -1,18 +1,18 @@
-"""The state of many sessions in slots, and the batch of new frames that one call processes.
+"""The state of many sessions in slots, and the batch of new frames that a call processes.
 
-Invariant: a call reads the state of its slots and only writes it at its end (`Batch.commit`).
-Nothing has changed before that, so a call that failed can be repeated. Rows of different sessions
-never mix.
+A call reads the state of its slots at the beginning and only writes the new state at its end
+(`Batch.commit`). If it fails before that, nothing has changed, so it can be repeated. Rows of
+different sessions never mix.
 
 Two measures ensure that all rows of a batch have the same shape:
 
-- Shorter rows are padded on the right. All layers are causal, so the padding does not affect real
-  rows. The state is taken from the end of each session's own rows, and outputs after this end are
+- Shorter rows are padded on the right. All layers are causal, so padding doesn't affect real rows.
+  The new state is taken from the end of each session's own rows, and any output after this end is
   dropped.
-- A transposed convolution with overlapping inputs normally produces no output for the first input.
-  Here it produces rows anyway, so that each frame results in the same number of rows. At a `Level`,
-  the first `start` rows of the stream are therefore placeholders. They are set to zero wherever a
-  later row could read them, like padding on the left.
+- A transposed convolution with overlapping inputs normally doesn't produce any output for the first
+  input. Here it produces rows anyway, so that every frame results in the same number of rows. At a
+  `Level`, the first `start` rows of the stream are therefore placeholders. They are set to zero
+  wherever a later row could read them, like padding on the left.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Shape = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The position of a layer in the upsampling: the number of rows per frame, and the number of
-    placeholder rows at the start.
+    """A layer's position in the upsampling. It consists of the number of rows per frame, and the
+    number of placeholder rows at the start of the stream.
     """
 
     rate: int = 1
@@ -44,15 +44,16 @@ class Level:
         return Level(self.rate * stride, (self.start + overlaps) * stride)
 
     def rows(self, frames: int) -> int:
-        """Return the number of real rows for the first `frames` frames of a stream."""
+        """Return the number of real rows for a stream's first `frames` frames."""
         return max(0, frames * self.rate - self.start)
 
 
 class StreamStates:
-    """The state of sessions between calls. It is one tensor with one slot per session.
+    """The state that sessions have between calls. It is one tensor with one slot per session.
 
-    For each layer, `shapes` contains the shape [rows, channels] of each state tensor of a session.
-    A slot must be reset before it is used for the first time. A CPU commits its memory only then.
+    `shapes` contains, for each layer, the shape [rows, channels] of each of a session's state
+    tensors. A slot must be reset before its first use, because this is when a CPU commits its
+    memory.
     """
 
     def __init__(
@@ -76,18 +77,20 @@ class StreamStates:
             self.layers.append(views)
 
     def reset(self, slot: int) -> None:
-        """Reset the slot to the start of a stream."""
+        """Reset a slot to the start of a stream."""
         self.memory[slot].zero_()
         self.frames[slot] = 0
 
 
 def numbers_of(shapes: Sequence[Sequence[Shape]]) -> int:
-    """Return the number of values in the state of a session."""
+    """Return the number of values in a session's state."""
     return sum(math.prod(shape) for layer in shapes for shape in layer)
 
 
 class Members:
-    """The sessions of a call, as int64 arrays on the host that have one entry per session."""
+    """The sessions that take part in a call, as int64 arrays on the host with one entry per
+    session.
+    """
 
     def __init__(self, states: StreamStates, slots: Sequence[int], lengths: Sequence[int]) -> None:
         self.slots = np.asarray(slots, dtype=np.int64)
@@ -96,16 +99,18 @@ class Members:
 
     @property
     def numbers(self) -> Array:
-        """The slot, the number of new frames and the number of earlier frames, as int64 [n, 3]."""
+        """The slot, the number of new frames and the number of earlier frames of each session, as
+        int64 [n, 3].
+        """
         return np.stack((self.slots, self.lengths, self.seen), axis=1)
 
 
 class Batch:
     """New frames for several slots, which are processed in a single call.
 
-    Each slot occurs at most once. `numbers` contains `Members.numbers` on the device. If `known` is
-    given, operations that these members do not need are skipped. Otherwise the same operations run
-    for all values of `numbers`, as a CUDA graph requires.
+    A slot must not occur more than once. `numbers` contains `Members.numbers` on the device. If
+    `known` is given, operations that these members don't need are skipped. Otherwise the operations
+    are the same for all values of `numbers`, which is required for a CUDA graph.
     """
 
     def __init__(self, numbers: Tensor, known: Members | None = None) -> None:
@@ -119,7 +124,7 @@ class Batch:
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def extended(self, past: Tensor, rows: int) -> Tensor:
-        """Return a buffer [size, past rows + rows, channels] whose first rows contain the state."""
+        """Return a buffer [size, past rows + rows, channels] that begins with the state."""
         _, before, channels = past.shape
         joined = past.new_empty((self.size, before + rows, channels))
         if self._alone >= 0:
@@ -129,7 +134,7 @@ class Batch:
         return joined
 
     def zero_start(self, rows: Tensor, level: Level) -> None:
-        """Set the placeholder rows to zero among the new rows [size, frames * rate, channels]."""
+        """Set the placeholder rows among the new rows [size, frames * rate, channels] to zero."""
         most = min(level.start - self._youngest * level.rate, rows.shape[1])
         if most <= 0:
             return
@@ -138,13 +143,14 @@ class Batch:
         rows[:, :most].masked_fill_((places < unreal[:, None])[..., None], 0)
 
     def keep_last(self, past: Tensor, joined: Tensor, level: Level) -> None:
-        """Record the last rows of each session in `joined`, which is an extended buffer, as its new
+        """Record each session's last rows in `joined`, which is an extended buffer, as its new
         state.
         """
         length, before = joined.shape[1], past.shape[1]
         if self._even:
             kept = joined[:, length - before :]
-            # A view would keep the whole buffer alive until the end of the call.
+            # Copy the rows, because a view would keep the whole buffer alive until the end of the
+            # call.
             kept = kept if 2 * before > length else kept.clone()
         else:
             firsts = self._lengths * level.rate
@@ -158,7 +164,7 @@ class Batch:
         self._kept.append((past, kept))
 
     def commit(self) -> None:
-        """Write the states that have been recorded."""
+        """Write the recorded states to their slots."""
         for past, kept in self._kept:
             if self._alone >= 0:
                 past[self._alone] = kept[0]

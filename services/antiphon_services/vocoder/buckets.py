@@ -1,8 +1,9 @@
-"""Decoder calls with a few fixed shapes, which can be replayed as CUDA graphs.
+"""Decoder calls with a small set of fixed shapes, so that they can be replayed as CUDA graphs.
 
-A call is padded to the next larger number of frames and members. The padding follows the frames of
-a member and does not affect them. Members that are only padding write to the last slot, which does
-not belong to any session. Calls that are too large run without padding.
+The number of frames and the number of members in a call are padded to the next larger bucket.
+Padding comes after a member's own frames and doesn't affect them. Members that consist only of
+padding write to the last slot, which doesn't belong to any session. Calls that exceed all buckets
+run without padding.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ from antiphon_services.vocoder.batch import Batch, Members, StreamStates
 from antiphon_services.vocoder.pace import DecodePace
 from antiphon_services.vocoder.stream import StreamDecoder
 
-# The number of values that precede the codes in a row: slot, new frames and earlier frames.
+# The number of values at the beginning of a row, before the codes: slot, new frames and earlier
+# frames.
 _HEAD = 3
 
 
 class Buckets:
     """A `Run` for these states. Their last slot must not belong to any session.
 
-    There are buckets for up to `steady` frames, which is the size of a steady chunk, and for up to
-    as many frames in total as a step of this pace has. All of them are captured during
-    construction.
+    There are buckets for calls of up to `steady` frames per member, which is the size of a steady
+    chunk. The total number of frames in a bucket doesn't exceed that of a step at this pace. All
+    buckets are captured during construction.
     """
 
     def __init__(
@@ -46,8 +48,8 @@ class Buckets:
         self._frames = bucket_sizes(1, steady)
         self._members: dict[int, tuple[int, ...]] = {}
         self._runs: dict[int, RowFunction] = {}
-        # The largest bucket comes first, because the intermediate values of all others fit into its
-        # memory.
+        # Capture the largest bucket first, so that the smaller ones fit into its memory for
+        # intermediate values.
         for frames in reversed(self._frames):
             most = max(1, min(self._unowned, pace.step // frames))
             self._members[frames] = bucket_sizes(1, most)
@@ -55,8 +57,8 @@ class Buckets:
             self._runs[frames] = bucketing(partial(self._forward, frames), (rows,), 1)
 
     def __call__(self, codes: Array, members: Members) -> Tensor:
-        """Return the samples of these frames as a float tensor [n, samples or more] in separate
-        memory.
+        """Return the samples for these frames, as a float tensor [n, samples or more] that doesn't
+        share memory with the graphs.
         """
         count, given, _ = codes.shape
         frames = next((each for each in self._frames if each >= given), 0)
@@ -71,7 +73,7 @@ class Buckets:
         return samples[:count].clone()
 
     def _padding(self, members: int, frames: int) -> Array:
-        """Return padding rows as int64 [members, 3 + frames * groups]."""
+        """Return rows for padding, as int64 [members, 3 + frames * groups]."""
         rows = np.zeros((members, _HEAD + frames * self._decoder.groups), dtype=np.int64)
         rows[:, 0], rows[:, 1] = self._unowned, frames
         return rows

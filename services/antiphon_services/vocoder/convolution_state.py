@@ -1,8 +1,8 @@
-"""The convolutions of one stream, which are computed piece by piece.
+"""The convolutions of a single stream, computed piece by piece.
 
-If the outputs of all pieces are concatenated, they are equal to the output of one call for the
-concatenated inputs. For each convolution, a stream keeps the inputs that later outputs need.
-Tensors have the shape [1, channels, n].
+Concatenating the outputs of all pieces gives the same result as one call with all inputs. For each
+convolution, a stream keeps the inputs that later outputs depend on. Tensors have the shape [1,
+channels, n].
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from torch.nn.functional import pad
 
 
 class ConvolutionState:
-    """The inputs that are kept for one stream, by convolution. Each module occurs only once in the
-    stream.
+    """The inputs that a stream keeps for each convolution. A stream must not use the same module
+    twice.
     """
 
     def __init__(self) -> None:
         self._kept: dict[nn.Conv1d, Tensor] = {}
 
     def causal(self, conv: nn.Conv1d, x: Tensor) -> Tensor:
-        """Return one output for each input. An output depends on that input and on earlier inputs.
-        Zeros precede the first input.
+        """Return one output for each input. It depends on this input and on earlier ones. The first
+        input is preceded by zeros.
         """
         reach = (conv.kernel_size[0] - 1) * conv.dilation[0]
         joined = self._joined(conv, x, zeros=reach)
@@ -30,8 +30,8 @@ class ConvolutionState:
         return self._run(conv, joined)
 
     def strided(self, conv: nn.Conv1d, x: Tensor) -> Tensor:
-        """Return the outputs whose inputs are complete. `stride` - 1 zeros precede the
-        first input.
+        """Return the outputs whose inputs are complete. The first input is preceded by `stride` - 1
+        zeros.
         """
         kernel, stride = conv.kernel_size[0], conv.stride[0]
         joined = self._joined(conv, x, zeros=stride - 1)
@@ -42,8 +42,8 @@ class ConvolutionState:
     def ahead(self, conv: nn.Conv1d, x: Tensor, *, finished: bool) -> Tensor:
         """Return the outputs whose inputs are complete.
 
-        An output depends on the `kernel_size` - 1 inputs that follow its own. If the stream is
-        `finished`, zeros follow its last input.
+        An output depends on its own input and on the following `kernel_size` - 1 inputs. If the
+        stream is `finished`, zeros are added after its last input.
         """
         reach = conv.kernel_size[0] - 1
         joined = self._joined(conv, x, zeros=0)
@@ -58,7 +58,7 @@ class ConvolutionState:
         return pad(x, (zeros, 0)) if kept is None else torch.cat((kept, x), dim=2)
 
     def _keep(self, conv: nn.Conv1d, joined: Tensor, start: int) -> None:
-        # A view would keep the whole piece alive.
+        # Copy the inputs, because a view would keep the whole piece alive.
         self._kept[conv] = joined[:, :, start:].clone()
 
     @staticmethod

@@ -1,10 +1,10 @@
 """The engine of a vocoder, which runs many segments on one `StreamDecoder`.
 
-The frames of a segment are decoded once, in order, as soon as they arrive. A step decodes the
-frames that are pending and never waits for more. The number of frames in a step is limited, but the
-number of segments is not. Therefore audio is sent as it is produced, and a long backlog of one
-segment neither delays other segments nor needs memory for all of its frames. Segments of similar
-length share a call. The decoding itself is described in `antiphon_services.vocoder.stream`.
+A segment's frames are decoded exactly once, in order, as soon as they arrive. A step decodes the
+frames that are pending, and never waits for more. The number of frames per step is limited, but the
+number of segments isn't. As a result, audio is sent as soon as it is produced, and a segment with a
+long backlog neither delays the others nor needs memory for all of its frames at once. Segments of
+similar length share a call. `antiphon_services.vocoder.stream` describes the decoding itself.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Turn = tuple[VocoderSegment, Pending]
 
 
 class VocoderEngine:
-    """An `Engine` that decodes codec frames to audio. `edges` are the edges that the pipeline
-    declares.
+    """An `Engine` that decodes codec frames to audio. `edges` are the edges declared by the
+    pipeline.
 
     `context_limit` is the maximum number of frames in a segment, and `slots` is the maximum number
-    of segments. A segment has a slot of `decoder.state_bytes` bytes from its first decoded frame
-    until its release. With `bucketing`, calls with common shapes of up to `steady` frames are
-    captured here.
+    of segments. Each segment occupies a slot of `decoder.state_bytes` bytes from its first decoded
+    frame until it is released. If `bucketing` is given, calls of common shapes with up to `steady`
+    frames are captured during construction.
     """
 
     def __init__(
@@ -59,24 +59,24 @@ class VocoderEngine:
         self._context_limit = context_limit
         self._slots = slots
         self._pace = pace
-        # There is one additional slot for members that are only padding.
+        # One additional slot is for members that consist only of padding.
         self._states = decoder.new_states(slots + (bucketing is not None))
         self._run: Run = partial(decoder.run, self._states)
         if bucketing is not None:
             self._run = Buckets(decoder, self._states, bucketing, pace, steady)
         self._free_slots = list(range(slots))
         self._segments: dict[SegmentKey, VocoderSegment] = {}
-        # The segments that can step. The one that has waited longest is first.
+        # The segments that can step, starting with the one that has waited longest.
         self._ready: dict[SegmentKey, None] = {}
 
     @property
     def state_bytes(self) -> int:
-        """The total size of the decoder states of all segments in bytes."""
+        """The size, in bytes, of the decoder states of all segments."""
         return (self._slots - len(self._free_slots)) * self._decoder.state_bytes
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Register a segment, which does not have a slot yet. Raises `ResourceExhausted` if there
-        are too many segments.
+        """Register a segment. It doesn't have a slot yet. Raises `ResourceExhausted` if there are
+        too many segments.
         """
         if key in self._segments:
             raise FailedPrecondition(f"segment {key} is there already")
@@ -86,10 +86,10 @@ class VocoderEngine:
         self._segments[key] = VocoderSegment(key, self._edges, wanted)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Validate and queue frames.
+        """Validate frames and queue them.
 
-        Raises `DataLoss` if chunks are not contiguous, and `InvalidArgument` if the decoder does
-        not support one of the codes.
+        Raises `DataLoss` if there is a gap between chunks, and `InvalidArgument` if a code is
+        outside the decoder's range.
         """
         segment = self._segments[key]
         segment.check_order(chunk)
@@ -101,12 +101,14 @@ class VocoderEngine:
             self._ready[key] = None
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """Return the edge of the frames, or None if frames or the end of the input are pending."""
+        """Return the edge that delivers frames, or None if there is something to do without more
+        input.
+        """
         return None if self._segments[key].can_step else self._edges.frames
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Decode up to `DecodePace.step` frames. The segments that have waited longest come
-        first.
+        """Decode up to `DecodePace.step` frames, starting with the segments that have waited
+        longest.
         """
         ready = [self._segments[key] for key in self._ready if key not in held]
         finishing = [segment for segment in ready if not segment.pending]
@@ -146,16 +148,16 @@ class VocoderEngine:
         return events
 
     def _decode(self, turns: Sequence[Turn]) -> list[Tensor]:
-        """Return the samples of these frames, each as float32 [m]."""
+        """Return the samples for these frames, each as float32 [m]."""
         pieces = [StreamPiece(self._slot(segment), frames.codes) for segment, frames in turns]
         rows, spans = self._decoder.advance(self._states, pieces, self._run)
-        # All samples are copied at once, and each segment sends its slice.
+        # Copy all samples at once. Each segment then sends its own slice.
         return [
             row[span] for row, span in zip(self._to_host.copy(rows.float()), spans, strict=True)
         ]
 
     def _slot(self, segment: VocoderSegment) -> int:
-        """Return the segment's slot. If the segment has no slot yet, it takes one."""
+        """Return the segment's slot. A segment without a slot is assigned one."""
         if segment.slot is None:
             segment.slot = self._free_slots.pop()
             self._states.reset(segment.slot)

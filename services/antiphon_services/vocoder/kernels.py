@@ -1,10 +1,10 @@
-"""Operations of a causal vocoder on rows, which have the shape [batch, rows, channels].
+"""The operations of a causal vocoder on rows, which have the shape [batch, rows, channels].
 
-Rows are time steps. Because the channels are the last axis, the kept inputs of a layer, the samples
-of a frame and a panel of a weight are contiguous. On a CPU in float32, weights are packed once into
-the blocks of oneDNN. With plain weights, each call would pack them again, which costs more than the
-arithmetic for a few frames. Matrix products would also use a library that leaves half of the vector
-width of some processors unused.
+A row is a time step. Since channels are the last axis, the inputs that a layer keeps, the samples
+of a frame and each panel of a weight are contiguous. On a CPU in float32, weights are packed into
+oneDNN's blocks in advance. With plain weights, each call would pack them again, which costs more
+than the arithmetic for a few frames. Matrix products would also use a library that leaves half of
+the vector width unused on some processors.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch.nn import functional
 from antiphon_services.lm.in_place import into
 from antiphon_services.lm.products import onednn_for
 
-# The packed layout of a convolution is chosen for this number of rows. Any number works.
+# The packed layout of a convolution is optimized for this number of rows, but works for any number.
 PACKED_FOR_ROWS = 256
 
 
 class Linear:
     """Applies `weight` [outputs, inputs] and `bias` [outputs] to the last axis.
 
-    It keeps the packed weight and no other copy.
+    Only the packed form of the weight is kept.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -36,7 +36,7 @@ class Linear:
             self._weight = self._onednn._reorder_linear_weight(self._weight)
 
     def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        """Return the product. If `plus` [..., outputs] is given, it is added."""
+        """Return the product, plus `plus` [..., outputs] if it is given."""
         if self._onednn is None:
             y = functional.linear(x, self._weight, self._bias)
         else:
@@ -47,7 +47,7 @@ class Linear:
 class Convolution:
     """Applies `weight` [outputs, inputs / groups, kernel] along the rows, without padding.
 
-    `reach` is the number of earlier rows on which each output depends.
+    `reach` is the number of earlier rows that each output depends on.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Convolution:
         self.reach = (weight.shape[-1] - 1) * dilation
         self.inputs = weight.shape[1] * groups
         image = weight.detach()[:, :, None].contiguous(memory_format=torch.channels_last)
-        # Depthwise convolutions do not need enough arithmetic for the layout to matter.
+        # A depthwise convolution does so little arithmetic that the layout makes no difference.
         self._onednn = onednn_for(weight) if groups == 1 else None
         if self._onednn is not None:
             shape = [1, self.inputs, 1, PACKED_FOR_ROWS + self.reach]
@@ -68,11 +68,11 @@ class Convolution:
 
     @property
     def _geometry(self) -> tuple[list[int], list[int], list[int], int]:
-        """Return padding, stride, dilation and groups for a 2D convolution."""
+        """Return the padding, stride, dilation and groups of an equivalent 2D convolution."""
         return [0, 0], [1, 1], [1, self._dilation], self._groups
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map [batch, rows, inputs] to a contiguous tensor [batch, rows - reach, outputs]."""
+        """Map rows [batch, rows, inputs] to a contiguous tensor [batch, rows - reach, outputs]."""
         padding, stride, dilation, groups = self._geometry
         image = x.transpose(1, 2).unsqueeze(2)
         if self._onednn is None:
@@ -86,12 +86,11 @@ class Convolution:
 
 
 class UnfoldedConvolution:
-    """A `Convolution` without groups that is computed as one matrix product over the rows of all
-    sessions.
+    """A `Convolution` without groups, computed as one matrix product over the rows of all sessions.
 
-    This is faster if each session has only a few rows, which would not fill the registers of a
-    convolution's kernel. The unfolded rows are `kernel` times as wide, so with many rows they would
-    not fit into the caches.
+    This is faster if each session has only a few rows, because they wouldn't fill the registers of
+    a convolution kernel. Unfolding makes the rows `kernel` times as wide, so with many rows they
+    would no longer fit into the caches.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, dilation: int = 1) -> None:
@@ -109,7 +108,7 @@ class UnfoldedConvolution:
 
 
 class Snake:
-    """A SnakeBeta activation whose exponentials are computed in advance from `alpha`, `beta` and
+    """A SnakeBeta activation. Its exponentials are computed in advance from `alpha`, `beta` and
     `no_div_by_zero`.
     """
 
@@ -119,7 +118,7 @@ class Snake:
             self._magnitude: Tensor = 1.0 / (module.beta.exp() + module.no_div_by_zero)
 
     def __call__(self, x: Tensor, out: Tensor) -> Tensor:
-        """Write x + magnitude * sin(frequency * x) ** 2 to `out`, which may be the same tensor as
+        """Write x + magnitude * sin(frequency * x) ** 2 to `out`, which can be the same tensor as
         `x`.
         """
         wave = torch.mul(x, self._frequency).sin_()
@@ -127,7 +126,7 @@ class Snake:
 
 
 def concatenated(*layers: nn.Linear) -> Linear:
-    """Return one `Linear` that computes the concatenated outputs of the layers."""
+    """Return a single `Linear` that computes the concatenated outputs of these layers."""
     biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
     if len(biases) not in (0, len(layers)):
         raise ValueError("either all layers have a bias or none")

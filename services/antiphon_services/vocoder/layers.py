@@ -1,11 +1,10 @@
-"""The causal layers of a vocoder, which are applied to new inputs only.
+"""The causal layers of a vocoder, which only process new inputs.
 
-They are built from transformers' modules, which are recognized by their parts (`stream.py`).
+They are built from transformers' modules, which are recognized by their attributes (`stream.py`).
 
-Invariant: for the new rows of a session, a layer returns exactly what the Hugging Face module
-returns for these rows if it processes all rows of the session at once. The state of a layer is
-stored in slots of a fixed shape (`batch.StreamStates`). Tensors have the shape [batch, rows,
-channels].
+For a session's new rows, a layer returns exactly what the Hugging Face module would return for
+these rows when processing all of the session's rows at once. A layer's state is stored in slots of
+a fixed shape (`batch.StreamStates`). Tensors have the shape [batch, rows, channels].
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ from antiphon_services.vocoder.kernels import (
     scaled,
 )
 
-# An unfolded convolution is faster up to this number of rows per frame.
+# Up to this number of rows per frame, an unfolded convolution is faster.
 UNFOLDED_ROWS = 32
 
 
 class StreamLayer(Protocol):
-    """A causal layer. It is immutable, and all sessions share it."""
+    """A causal layer. It is immutable and shared by all sessions."""
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """The shapes of the state of a session. The state is zero before the first input."""
+        """The shapes of a session's state, which is zero before the first input."""
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Return the outputs for the new rows `x`. The contents of `x` may be overwritten."""
+        """Return the outputs for the new rows `x`, which may be overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class CausalConvolution:
-    """A causal convolution, which may be preceded by a SnakeBeta."""
+    """A causal convolution, optionally preceded by a SnakeBeta."""
 
     convolution: Convolution | UnfoldedConvolution
     level: Level
@@ -52,13 +51,13 @@ class CausalConvolution:
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """The shape of the last inputs. Before the first input they are zero, like padding on the
-        left.
+        """The shape of the most recent inputs. Before the first input, they are zero, like padding
+        on the left.
         """
         return ((self.convolution.reach, self.convolution.inputs),)
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Append the activated rows to the state and convolve without padding. `x` is not
+        """Append the activated rows to the state, and convolve without padding. `x` is not
         modified.
         """
         (tail,) = past
@@ -76,7 +75,7 @@ class CausalConvolution:
 @dataclass(frozen=True, slots=True)
 class Upsampling:
     """A transposed convolution, implemented as a convolution that computes the `stride` outputs of
-    a row next to each other.
+    each row side by side.
     """
 
     taps: CausalConvolution | Linear
@@ -84,11 +83,11 @@ class Upsampling:
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """The shape of the last input, if inputs overlap."""
+        """The shape of the last input. Empty if inputs don't overlap."""
         return () if isinstance(self.taps, Linear) else self.taps.state_shapes
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Return `stride` rows for each row. See `Level.upsampled`."""
+        """Return `stride` rows for each input row. See `Level.upsampled`."""
         taps = self.taps
         y = taps(x) if isinstance(taps, Linear) else taps.advance(batch, past, x)
         return y.view(len(y), y.shape[1] * self.stride, -1)
@@ -111,7 +110,7 @@ class Pointwise:
 
 
 class ConvNeXt:
-    """A ConvNeXt block. Only its depthwise convolution has a state."""
+    """A ConvNeXt block. Only its depthwise convolution has any state."""
 
     def __init__(self, module: Any, level: Level) -> None:
         self._depthwise = causal_convolution(module.dwconv, level)
@@ -123,17 +122,17 @@ class ConvNeXt:
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """The shapes for the depthwise convolution."""
+        """The state shapes of the depthwise convolution."""
         return self._depthwise.state_shapes
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Compute the `forward` of the module for the new rows."""
+        """Compute the module's `forward` for the new rows."""
         y = self._norm(self._depthwise.advance(batch, past, x))
         return self._shrink(self._act(self._expand(y)), plus=x)
 
 
 class ResidualUnit:
-    """Two convolutions, each preceded by a SnakeBeta. The kernel of the second one has size 1."""
+    """Two convolutions, each preceded by a SnakeBeta. The second one has a kernel size of 1."""
 
     def __init__(self, module: Any, level: Level) -> None:
         second = module.conv2.conv
@@ -145,18 +144,18 @@ class ResidualUnit:
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """The shapes for the first convolution."""
+        """The state shapes of the first convolution."""
         return self._first.state_shapes
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Compute the `forward` of the module for the new rows."""
+        """Compute the module's `forward` for the new rows."""
         y = self._first.advance(batch, past, x)
         return self._second(self._snake(y, out=y), plus=x)
 
 
 def causal_convolution(module: Any, level: Level, act: Any = None) -> CausalConvolution:
     """Return the streaming form of a convolution with stride 1, including the SnakeBeta that
-    precedes it.
+    precedes it, if any.
     """
     conv = module.conv
     kernel = _kernel(level, conv.weight, conv.bias, conv.dilation[0], conv.groups)
@@ -168,10 +167,10 @@ def causal_convolution(module: Any, level: Level, act: Any = None) -> CausalConv
 def upsampling(module: Any, level: Level, act: Any = None) -> tuple[Upsampling, Level]:
     """Return the streaming form of a transposed convolution, and the level after it.
 
-    Its kernel must be either one or two strides wide. If it is two strides wide, neighbouring
-    inputs overlap by one stride, and the outputs of a row depend on this row and on the previous
-    one. If the module trims one stride at both ends, it produces no output for the first row. If it
-    only trims the end, it produces all outputs of the first row, as if zeros preceded it.
+    The kernel must be one or two strides wide. With two strides, neighbouring inputs overlap by one
+    stride, so the outputs for a row also depend on the previous row. If the module trims one stride
+    at both ends, it doesn't produce any output for the first row. If it only trims the end, it
+    produces all of the first row's outputs, as if zeros preceded that row.
     """
     conv, (stride,) = module.conv, module.conv.stride
     plain = (conv.padding, conv.output_padding, conv.dilation) == ((0,), (0,), (1,))
@@ -185,7 +184,7 @@ def upsampling(module: Any, level: Level, act: Any = None) -> tuple[Upsampling, 
     bias = None if conv.bias is None else conv.bias.repeat(stride)
     if not trim and act is None:
         return Upsampling(Linear(by_row[0].flatten(0, 1), bias), stride), behind
-    # The previous row comes first. It contributes the last stride of the kernel.
+    # The previous row comes first, and contributes the last stride of the kernel.
     weight = by_row.flip(0).flatten(1, 2).permute(1, 2, 0)
     snake = None if act is None else Snake(act)
     taps = CausalConvolution(_kernel(level, weight, bias), level, snake)

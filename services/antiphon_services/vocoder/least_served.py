@@ -1,13 +1,13 @@
 """An engine for decoders that compute each segment separately and in parts.
 
-The engine always continues the ready segment that has received the least work so far. Schedulers
-call this policy least attained service. Therefore, a long answer delays a short one by one part at
-a time. Segments share no calls, so that the samples of a segment do not depend on the other
-segments. A step starts parts until their work reaches `step_work`, which the last part may exceed.
-An error fails only the segment in which it occurred.
+The engine always continues the ready segment that has received the least work so far, a policy
+known as least attained service. A long answer therefore delays a short one by only one part at a
+time. Segments don't share calls, so the samples of one segment never depend on other segments. A
+step keeps starting parts until their total work reaches `step_work`, which the last part may
+exceed. An error only affects the segment in which it occurred.
 
-A segment ends in the step that emits its last samples. Each decoder defines its unit of work, for
-example a row of a layer, a frame or a latent.
+A segment ends in the step that emits its last samples. Each decoder defines its own unit of work,
+for example a layer row, a frame or a latent.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from antiphon_services.vocoder.received_codes import CheckedCodes
 
 @dataclass(slots=True, kw_only=True)
 class ServedSegment(ABC):
-    """An admitted segment, which has received `served` units of work.
+    """An admitted segment that has received `served` units of work so far.
 
-    Its samples are emitted on the edge `audio` if they are `wanted`. `samples` is the number of
-    samples that have been emitted.
+    If its samples are `wanted`, they are emitted on the edge `audio`. `samples` is the number of
+    samples emitted so far.
     """
 
     key: SegmentKey
@@ -49,32 +49,34 @@ class ServedSegment(ABC):
     ended: bool = False
 
     def accept(self, chunk: InputChunk) -> None:
-        """Check and queue input. Raises `DataLoss` or `InvalidArgument`."""
+        """Validate input and queue it. Raises `DataLoss` or `InvalidArgument`."""
         self.received.accept(chunk)
 
     @property
     @abstractmethod
     def all_sent(self) -> bool:
-        """Whether the samples of all codes that have arrived have been emitted."""
+        """Whether the samples for all received codes have been emitted."""
 
     @property
     def has_part(self) -> bool:
-        """Whether a part can be computed. By default, this is the case after the last code."""
+        """Whether a part can be computed. By default, this is the case once the last code has
+        arrived.
+        """
         return self.received.finished and not self.all_sent
 
     @property
     def ready(self) -> bool:
-        """Whether `advance` has a part to compute."""
+        """Whether there is a part for `advance` to compute."""
         return self.wanted and not self.ended and self.has_part
 
     @property
     def complete(self) -> bool:
-        """Whether only the end of the segment remains to be emitted."""
+        """Whether nothing remains to be done except emitting the end of the segment."""
         return self.received.finished and not self.ended and (self.all_sent or not self.wanted)
 
     @property
     def missing_edge(self) -> str | None:
-        """The edge that the segment waits for, or None if a step can advance or end it."""
+        """The edge that the segment is waiting for, or None if a step can advance or end it."""
         return None if self.ended or self.ready or self.complete else self.due_edge
 
     @property
@@ -84,18 +86,17 @@ class ServedSegment(ABC):
 
     @abstractmethod
     def advance(self) -> list[EngineEvent]:
-        """Compute a part, and add its work to `served`. The segment must be `ready`."""
+        """Compute one part, and add its work to `served`. The segment must be `ready`."""
 
     def emit(self, samples: Tensor, **tensors: Tensor) -> list[EngineEvent]:
-        """Return the event that emits samples and the `tensors` of their codes.
-
-        `samples` has the shape [n] and the type float32.
+        """Return the event that emits `samples` (float32 [n]) together with the `tensors` of their
+        codes.
         """
         position, self.samples = self.samples, self.samples + len(samples)
         return [Emitted(self.key, self.audio, position, {"samples": samples, **tensors})]
 
     def end(self) -> list[EngineEvent]:
-        """Return the last events. The segment must be `complete`."""
+        """Return the segment's last events. The segment must be `complete`."""
         reason = self.received.finish_reason
         assert reason is not None
         self.ended = True
@@ -112,11 +113,11 @@ class ServedSegment(ABC):
         self.close()
 
     def close(self) -> None:  # noqa: B027 - most segments have no resources
-        """Free the segment's resources. This may be called more than once."""
+        """Free the segment's resources. It is safe to call this more than once."""
 
 
 class LeastServedEngine(ABC):
-    """Implements `antiphon.runtime.engine.Engine`. `role` names the stage in errors.
+    """Implements `antiphon.runtime.engine.Engine`. `role` is the stage's name in error messages.
 
     `slots` is the maximum number of segments.
     """
@@ -127,22 +128,22 @@ class LeastServedEngine(ABC):
 
     @abstractmethod
     def open(self, key: SegmentKey, settings: SegmentSettings) -> ServedSegment:
-        """Return a new segment. Raises `InvalidArgument` for settings that are not supported."""
+        """Create a segment. Raises `InvalidArgument` if its settings are not supported."""
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Add a segment. Raises `ResourceExhausted` if all slots are in use. Errors of `open` are
-        raised as well.
+        """Add a segment. Raises `ResourceExhausted` if all slots are in use, and any error that
+        `open` raises.
         """
         if len(self._segments) == self._slots:
             raise ResourceExhausted(f"{self._role} has {self._slots} slots, and all are taken")
         self._segments[key] = self.open(key, settings)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Check and queue input. Raises `DataLoss` or `InvalidArgument`."""
+        """Validate input and queue it. Raises `DataLoss` or `InvalidArgument`."""
         self._segments[key].accept(chunk)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """Return the edge that the segment waits for, or None if it can step."""
+        """Return the edge that the segment is waiting for, or None if it can step."""
         return self._segments[key].missing_edge
 
     def so_far(self, key: SegmentKey) -> Completed:
@@ -150,7 +151,7 @@ class LeastServedEngine(ABC):
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
-        """Remove the segment, and free its resources."""
+        """Remove the segment and free its resources."""
         self._segments.pop(key).close()
 
     @torch.inference_mode()

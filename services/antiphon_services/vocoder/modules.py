@@ -1,8 +1,8 @@
-"""The modules that contain the weights of a causal vocoder, with the names that checkpoints use.
+"""Modules that contain the weights of a causal vocoder, under the same names as in checkpoints.
 
-`antiphon_services.vocoder.stream` reads weights and geometry from them. Their names and shapes are
-the same as in transformers' vocoders. No stage imports the modelling files of transformers, as
-explained in `antiphon_services.lm.modules`.
+`antiphon_services.vocoder.stream` reads their weights and geometry. Names and shapes match
+transformers' vocoders, whose modelling files are not imported by any stage, for the reason given in
+`antiphon_services.lm.modules`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import nn
 from antiphon_services.lm.modules import Attention, GatedMLP, RMSNorm, RotaryEmbedding
 
 CONVOLUTION = 7
-"""The kernel size of convolutions that do not change the rate."""
+"""The kernel size of convolutions that don't change the rate."""
 DILATIONS = 1, 3, 9
 
 
 class CausalConvolutionModule(nn.Module):
-    """A convolution whose output for a row depends on `padding` earlier rows."""
+    """A convolution in which the output for a row depends on `padding` earlier rows."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, *, dilation: int = 1, groups: int = 1
@@ -31,8 +31,8 @@ class CausalConvolutionModule(nn.Module):
 
 
 class CausalUpsampling(nn.Module):
-    """A transposed convolution whose output is trimmed at both ends. If `left` is false, only the
-    end is trimmed.
+    """A transposed convolution whose output is trimmed at both ends, or only at the end if `left`
+    is false.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class CausalUpsampling(nn.Module):
 
 
 class ConvNeXtBlock(nn.Module):
-    """A depthwise convolution, a norm and an MLP with four times the width."""
+    """A depthwise convolution, followed by a norm and an MLP that is four times as wide."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -80,8 +80,8 @@ class ResidualUnitModule(nn.Module):
 
 
 class UpsamplingBlock(nn.Module):
-    """Increases the rate by a factor of `rate`, halves the number of channels, and applies residual
-    units.
+    """Increases the rate by a factor of `rate`, halves the number of channels, and then applies
+    residual units.
     """
 
     def __init__(self, width: int, rate: int, *, left: bool = True) -> None:
@@ -97,7 +97,7 @@ class UpsamplingBlock(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """A factor for each channel of a residual."""
+    """A factor for each channel of a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class SlidingLayer(nn.Module):
 
 
 class SlidingTransformerModule(nn.Module):
-    """Layers whose attention is limited to a window, followed by a final norm."""
+    """Layers with sliding-window attention, followed by a final norm."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 class DecodePace:
     """The step sizes for a device, in frames.
 
-    `step` is the maximum number of frames of all segments in a step. It ensures that a step stays
-    well below the timeout of the watchdog and that audio is sent as it is produced. Each segment
-    gets an equal share of these frames, but at least `least`. In a call, rows that are shorter than
-    the longest one may add a total of up to `padding` frames of padding, which cost about as much
-    as a separate call.
+    `step` is the maximum number of frames in a step, across all segments. The limit keeps a step
+    well below the watchdog's timeout, and makes sure that audio is sent as it is produced. Each
+    segment gets an equal share of these frames, but at least `least`. Rows that share a call are
+    padded to the longest one. The total padding can be up to `padding` frames, which cost about as
+    much as a separate call would.
     """
 
     step: int
@@ -22,7 +22,7 @@ class DecodePace:
     padding: int
 
     def shares(self, waiting: Sequence[int]) -> list[int]:
-        """Return, in order, how many of its `waiting` frames each segment decodes now."""
+        """Return how many of its `waiting` frames each segment decodes now, in the same order."""
         share = max(self.least, self.step // max(1, len(waiting)))
         left, shares = self.step, []
         for frames in waiting:
@@ -31,7 +31,9 @@ class DecodePace:
         return shares
 
     def grouped(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Return the indices of the pieces in each call. The longest pieces come first."""
+        """Group pieces of these lengths into calls. Returns the indices of the pieces in each call,
+        with the longest pieces first.
+        """
         groups: list[list[int]] = []
         spare = 0
         for index in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
@@ -44,9 +46,9 @@ class DecodePace:
         return groups
 
 
-# On a CPU, the fixed cost of a call is about that of one frame, and larger steps cost more per
-# frame (benchmarks/RESULTS.md). On an accelerator, the number of calls determines the cost. Its
-# step size was not measured. It limits the working memory, which is about 3 MB per frame in
-# float32.
+# On a CPU, the fixed cost of a call is about the same as the cost of one frame, and larger steps
+# cost more per frame (benchmarks/RESULTS.md). On an accelerator, the number of calls determines the
+# cost. Its step size was not measured, and was chosen to limit the working memory, which is about 3
+# MB per frame in float32.
 CPU = DecodePace(step=32, least=4, padding=1)
 ACCELERATOR = DecodePace(step=256, least=4, padding=256)

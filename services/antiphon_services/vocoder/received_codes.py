@@ -1,5 +1,5 @@
-"""The codes that a decoder receives. The chunks in which they arrive can have any size. Each chunk
-is validated.
+"""The codes that a decoder receives. They arrive in chunks of any size, and each chunk is
+validated.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from antiphon.values.segment import FinishReason
 
 @dataclass(slots=True)
 class CheckedCodes:
-    """The codes of a segment on `edge`, in a uint16 tensor with the edge's name.
+    """A segment's codes on `edge`, which arrive in a uint16 tensor with the same name as the edge.
 
-    The tensor of a chunk has the shape [n, groups], or [n] if `groups` is None. `entries` is the
-    bound of all codes, or has a bound for each group. `count` codes have arrived. `limit` is their
-    maximum number, or None if there is no maximum. Error messages call a code an `element`.
+    A chunk's tensor has the shape [n, groups], or [n] if `groups` is None. All codes must be below
+    `entries`, which is either a single bound or has one bound per group. `count` is the number of
+    codes received so far. `limit` is the maximum number of codes, or None if there is no limit.
+    Error messages refer to a code as an `element`.
     """
 
     edge: str
@@ -38,7 +39,7 @@ class CheckedCodes:
         return self.finish_reason is not None
 
     def accept(self, chunk: InputChunk) -> Tensor:
-        """Count the chunk's codes, and return them. Raises `DataLoss` or `InvalidArgument`."""
+        """Count a chunk's codes and return them. Raises `DataLoss` or `InvalidArgument`."""
         check_order(chunk, self.edge, self.element, self.count, self.finish_reason)
         codes = read_codes(chunk, self.groups, self.entries)
         if self.limit is not None and self.count + len(codes) > self.limit:
@@ -50,12 +51,12 @@ class CheckedCodes:
 
 @dataclass(slots=True)
 class ReceivedCodes(CheckedCodes):
-    """Codes of a segment that are kept until it is released."""
+    """A segment's codes, which are kept until it is released."""
 
     _parts: list[Tensor] = field(default_factory=list)
 
     def accept(self, chunk: InputChunk) -> Tensor:
-        """Add the chunk's codes, and return them. Raises `DataLoss` or `InvalidArgument`."""
+        """Add a chunk's codes and return them. Raises `DataLoss` or `InvalidArgument`."""
         codes = CheckedCodes.accept(self, chunk)
         if len(codes):
             self._parts.append(codes)
@@ -63,7 +64,7 @@ class ReceivedCodes(CheckedCodes):
 
     @property
     def codes(self) -> Tensor:
-        """All codes that have arrived, as one tensor. `count` must be above 0."""
+        """All codes received so far, as one tensor. `count` must be at least 1."""
         if len(self._parts) > 1:
             self._parts = [np.concatenate(self._parts)]
         return self._parts[0]
@@ -72,9 +73,9 @@ class ReceivedCodes(CheckedCodes):
 def check_order(
     chunk: InputChunk, edge: str, element: str, due: int, finish_reason: FinishReason | None
 ) -> None:
-    """Check that the chunk is on the edge and starts with the element number `due`.
+    """Check that the chunk is on the edge and starts with element number `due`.
 
-    `finish_reason` is that of the previous chunk. If it is set, no chunk may follow. Raises
+    `finish_reason` is that of the previous chunk. If it is set, no other chunk may follow. Raises
     `DataLoss` or `InvalidArgument` if the chunk is invalid.
     """
     if chunk.edge != edge:
@@ -93,10 +94,12 @@ def check_order(
 
 
 def read_codes(chunk: InputChunk, groups: int | None, entries: int | Sequence[int]) -> Tensor:
-    """Return the chunk's codes as a uint16 tensor of shape [n, groups], or [n] without groups.
+    """Return a chunk's codes as a uint16 tensor of shape [n, groups], or [n] if there are no
+    groups.
 
-    They are in the tensor with the edge's name. `n` is 0 if the chunk only signals the end. Raises
-    `InvalidArgument` if a code is not below `entries`, or below the entry of its group.
+    The codes are in the tensor that has the same name as the edge. `n` is 0 if the chunk only
+    signals the end. Raises `InvalidArgument` if a code is not below `entries`, or not below the
+    bound of its group.
     """
     edge = chunk.edge
     row = () if groups is None else (groups,)

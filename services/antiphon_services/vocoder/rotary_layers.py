@@ -1,6 +1,6 @@
 """The transformer layers of an audio tokenizer, with pre-LayerNorm, rotary positions and GELU.
 
-A row attends to the rows of the same sequence, either within a window or to all of them.
+A row attends to other rows of the same sequence, either within a window or without a limit.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The number of rows before and after its own position to which a row attends. None stands for
-    all rows.
+    """The number of rows before and after its own position that a row attends to. None means that
+    there is no limit.
     """
 
     before: int | None = None
     after: int | None = None
 
     def mask(self, count: int, device: torch.device) -> Tensor | None:
-        """Return a bool mask [count, count] that is true if a row attends to a column, or None if
-        all rows attend to all.
+        """Return a bool mask [count, count] that is true where a row attends to a column, or None
+        if every row attends to all rows.
         """
         if self.before is None and self.after is None:
             return None
@@ -38,7 +38,7 @@ class Window:
 
 
 class RotaryLayer(nn.Module):
-    """Attention and an MLP. The projection of keys has no bias."""
+    """Attention and an MLP. The key projection doesn't have a bias."""
 
     def __init__(self, width: int, heads: int, intermediate: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class RotaryLayer(nn.Module):
         self._heads = heads
 
     def forward(self, rows: Tensor, turns: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        """Return the rows [n, width] after the layer. `turns` are cosines and sines [n,
+        """Return the layer's output [n, width]. `turns` contains cosines and sines [n,
         head_dim].
         """
         rows = rows + self._attended(self.self_attn_layer_norm(rows), turns, mask)
@@ -89,8 +89,8 @@ class _Projections(nn.Module):
 
 
 def rotary_turns(count: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines [count, head_dim] of positions 0, 1 and so on, in the dtype of
-    `like`.
+    """Return the cosines and sines [count, head_dim] for the positions from 0 onwards, in the dtype
+    of `like`.
     """
     index = torch.arange(0, head_dim, 2, device=like.device).float() / head_dim
     angles = torch.arange(count, device=like.device).float()[:, None] / theta**index

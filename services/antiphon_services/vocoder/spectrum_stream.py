@@ -1,8 +1,8 @@
-"""The short-time Fourier transform and its inverse for one stream, computed piece by piece.
+"""The short-time Fourier transform and its inverse for a single stream, computed piece by piece.
 
-If the results of all pieces are concatenated, they are equal to a single call of `torch.stft`
-(centered, with reflection) or `torch.istft` (centered) for the whole stream. The window has the
-same length as the transform.
+Concatenating the results of all pieces gives the same result as calling `torch.stft` (centered,
+with reflection) or `torch.istft` (centered) for the whole stream. The window has the same length as
+the transform.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 Window = Tensor
-"""A window as a float tensor [n_fft]."""
+"""A window, as a float tensor [n_fft]."""
 
 
 class StreamingStft:
-    """The spectra of a stream of samples. Half a window must be a multiple of `hop`."""
+    """Converts a stream of samples to spectra. Half a window must be a multiple of `hop`."""
 
     def __init__(self, window: Window, hop: int) -> None:
         self._window, self._hop = window, hop
@@ -23,11 +23,11 @@ class StreamingStft:
         self._kept: Tensor | None = None
 
     def advance(self, samples: Tensor, *, finished: bool) -> Tensor:
-        """Return complex [bins, columns]. These are the columns that are complete after the samples
-        [n].
+        """Return the columns that can be computed after adding `samples` [n], as complex [bins,
+        columns].
 
-        The first piece must be longer than half a window. The same applies to the last piece
-        together with the samples that were kept.
+        The first piece must be longer than half a window. So must the last piece together with the
+        samples that have been kept.
         """
         if self._kept is None:
             first = samples[1 : self._half + 1].flip(0)
@@ -46,8 +46,8 @@ class StreamingStft:
 
 
 class StreamingIstft:
-    """The samples of a stream of spectra. Windows are overlapped and added, and the sum is divided
-    by their weights.
+    """Converts a stream of spectra to samples. Windows are overlapped and added, and the sum is
+    divided by the sum of their weights.
     """
 
     def __init__(self, window: Window, hop: int) -> None:
@@ -57,8 +57,8 @@ class StreamingIstft:
         self._sums = window.new_zeros(2, overlap)
 
     def advance(self, spectra: Tensor, *, finished: bool) -> Tensor:
-        """Return float [n], given spectra complex [bins, columns]. No later spectrum can change
-        these samples.
+        """Return the samples (float [n]) that no later spectrum can change, after adding `spectra`
+        (complex [bins, columns]).
 
         A stream with c columns has hop * (c - 1) samples.
         """
@@ -72,7 +72,7 @@ class StreamingIstft:
         sums[:, : self._sums.shape[1]] += self._sums
         whole = self._hop * count
         self._sums = sums[:, whole:].clone()
-        # Half a window precedes the first sample, and half a window follows the last one.
+        # The stream is padded by half a window before its first sample and after its last one.
         stop = whole + self._sums.shape[1] - len(self._window) // 2 if finished else whole
         skipped = min(self._skipped, stop)
         self._skipped -= skipped

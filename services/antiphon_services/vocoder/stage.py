@@ -1,4 +1,4 @@
-"""Builds the stage of a vocoder from the `Vocoder` of a family."""
+"""Builds a vocoder stage from a family's `Vocoder`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from antiphon_services.vocoder.pace import ACCELERATOR, CPU
 from antiphon_services.vocoder.stream import StreamDecoder, Vocoder
 
 CODE_DTYPE_ENTRIES = 1 << 16
-# The stage does not sample, so these settings have no effect.
+# The stage doesn't sample, so these settings have no effect.
 NO_SAMPLING = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 
 log = logging.getLogger(__name__)
@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VocoderTerms:
-    """The properties of a family's vocoder, apart from its weights.
+    """The properties of a family's vocoder other than its weights.
 
     `config_path` is the file that describes the vocoder. `most_frames` is the length of the longest
-    stream that its positions permit. `steady` is the number of frames in a steady chunk.
+    stream that its positions allow. `steady` is the number of frames in a steady chunk.
     """
 
     edges: VocoderEdges
@@ -50,19 +50,19 @@ class VocoderTerms:
 
 
 def frame_limit(config: StageConfig, most: int) -> int:
-    """Return the maximum number of frames in a segment. It is the setting, or `most`, which is the
-    checkpoint's limit.
+    """Return the maximum number of frames in a segment. This is the configured limit or, by
+    default, the checkpoint's limit `most`.
 
-    The state does not grow with the stream, so any setting fits into the memory.
+    The state doesn't grow with the stream, so any value fits into memory.
     """
     limit = config.context_limit
     return (limit if isinstance(limit, int) else 0) or most
 
 
 def state_bytes(vocoder: Vocoder) -> int:
-    """Return the size of a session's state in bytes. The vocoder may be on the meta device.
+    """Return the size of a session's state in bytes. The vocoder can be on the meta device.
 
-    Raises `FailedPrecondition` if the vocoder cannot be streamed.
+    Raises `FailedPrecondition` if the vocoder can't be streamed.
     """
     return StreamDecoder(vocoder).state_bytes
 
@@ -74,9 +74,9 @@ def vocoder_stage(
     config: StageConfig,
     bucketing: Bucketing | None = None,
 ) -> LoadedStage:
-    """Return the stage, which is ready to run. By default, `torch.graphs` determines `bucketing`.
+    """Return the stage, ready to run. By default, `torch.graphs` determines `bucketing`.
 
-    Raises `FailedPrecondition` if the vocoder cannot be streamed.
+    Raises `FailedPrecondition` if the vocoder can't be streamed.
     """
     with reading(terms.config_path):
         decoder = StreamDecoder(vocoder)
@@ -124,11 +124,11 @@ def warm_up_decoder(
     *earlier: InputChunk,
     streams: bool = False,
 ) -> None:
-    """Decode a segment, so that no request pays for one-time initialization.
+    """Decode a segment, so that no request has to wait for one-time initialization.
 
-    The segment receives the `earlier` chunks and then all `codes`. If the decoder `streams`, it
-    decodes two segments: one with whole and one with streamed delivery. Raises `Internal` if the
-    decoder fails.
+    The segment receives the `earlier` chunks, followed by all `codes`. If the decoder `streams`,
+    two segments are decoded, one for each delivery mode (whole and streamed). Raises `Internal` if
+    the decoder fails.
     """
     frames, outputs = edges.frames, frozenset({edges.audio})
     chunk = InputChunk(frames, 0, {frames: codes}, True, FinishReason.STOP)
@@ -146,10 +146,10 @@ def _warm_up(
     step: int,
     context_limit: int,
 ) -> None:
-    """Decode chunks of every length up to that of a steady chunk, and the largest steps.
+    """Decode chunks of every length up to that of a steady chunk, and then the largest steps.
 
     This compiles the kernels for these shapes and commits the memory of the largest step, so that
-    no request has to wait for it. Raises `Internal` if the decoder fails.
+    no request has to wait for either. Raises `Internal` if the decoder fails.
     """
     most_frames = max(1, min(step, context_limit // 2))
     totals = accumulate(range(1, steady + 1))

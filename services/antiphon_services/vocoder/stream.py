@@ -68,30 +68,28 @@ from antiphon_services.vocoder.transformer import SlidingTransformer
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """Frames that follow the slot's earlier frames, as uint16 [n, groups]. There must be at least
-    one.
-    """
+    """One or more frames that follow the slot's earlier frames, as uint16 [n, groups]."""
 
     slot: int
     codes: Array
 
 
-# Decodes the frames of n members (int64 [n, frames, groups]) to a float tensor [n, samples]. Rows
-# may contain additional samples at their end.
+# A function that decodes the frames of n members (int64 [n, frames, groups]) to a float tensor [n,
+# samples]. Rows may end with additional samples that have to be ignored.
 Run = Callable[[Array, Members], Tensor]
 
 
-# Embeds codes (int64 [batch, frames, groups]) as [batch, frames, width].
+# A function that embeds codes (int64 [batch, frames, groups]) as [batch, frames, width].
 EmbedFrames = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Vocoder:
-    """A causal vocoder, which consists of the embedding of its frames and its modules in order.
+    """A causal vocoder. It consists of an embedding for its frames and a sequence of modules.
 
-    A frame has `groups` codes, and each code is below `entries`. A module may be a block of other
-    modules. The modules that can be streamed are transformers' causal modules. Their names differ
-    between models, so they are recognized by their parts.
+    Each frame has `groups` codes, all of which are below `entries`. A module may be a block of
+    other modules. Only transformers' causal modules can be streamed. Their class names differ
+    between models, so they are recognized by their attributes.
     """
 
     groups: int
@@ -103,9 +101,9 @@ class Vocoder:
 class StreamDecoder:
     """Decodes any number of sessions frame by frame.
 
-    It is immutable after construction, because all state is in a `StreamStates`. It keeps packed
-    weights, and only the small layers of the modules. The constructor raises `FailedPrecondition`
-    if a layer cannot be streamed.
+    The decoder is immutable after construction, because all state is in a `StreamStates`. It keeps
+    packed copies of the weights, and references only the small layers of the modules. The
+    constructor raises `FailedPrecondition` if a layer can't be streamed.
     """
 
     def __init__(self, vocoder: Vocoder) -> None:
@@ -124,19 +122,19 @@ class StreamDecoder:
         return numbers_of(shapes) * self._dtype.itemsize
 
     def samples(self, frames: int) -> int:
-        """Return the number of samples for the first `frames` frames of a stream."""
+        """Return the number of samples for a stream's first `frames` frames."""
         return self._level.rows(frames)
 
     def new_states(self, slots: int) -> StreamStates:
-        """Return memory for the states of `slots` sessions. Reset a slot before it is used for the
-        first time.
+        """Return memory for the states of `slots` sessions. A slot must be reset before its first
+        use.
         """
         shapes = [layer.state_shapes for layer in self._layers]
         return StreamStates(shapes, slots, self._dtype, self.device)
 
     @torch.inference_mode()
     def decode(self, states: StreamStates, pieces: Sequence[StreamPiece]) -> list[Tensor]:
-        """Return the samples of each piece on the host, as float [m] in [-1, 1]. m may be 0."""
+        """Return the samples of each piece on the host, as float [m] in [-1, 1]. m can be 0."""
         rows, spans = self.advance(states, pieces)
         return [row[span] for row, span in zip(rows.cpu(), spans, strict=True)]
 
@@ -144,14 +142,14 @@ class StreamDecoder:
     def advance(
         self, states: StreamStates, pieces: Sequence[StreamPiece], run: Run | None = None
     ) -> tuple[Tensor, list[slice]]:
-        """Return a row of samples for each piece, and the slice of the row that belongs to the
-        piece.
+        """Return one row of samples for each piece, together with the slice of this row that
+        contains the piece's own samples.
 
-        The rows are float [batch, n] in [-1, 1] on the decoder's device. A piece may have no
+        The rows are float [batch, n] in [-1, 1], on the decoder's device. A piece may have no
         samples. The caller must ensure that the slots of the pieces are distinct and that all codes
-        are below `entries`. The working memory is proportional to the length of the longest piece
-        times the number of pieces. If an exception is raised, no state has changed. `run` can be
-        used to call `forward` in a different way, such as in a graph.
+        are below `entries`. The working memory is proportional to the number of pieces multiplied
+        by the length of the longest one. If an exception is raised, no state has changed. Use `run`
+        to call `forward` in a different way, for example in a graph.
         """
         lengths = [len(piece.codes) for piece in pieces]
         members = Members(states, [piece.slot for piece in pieces], lengths)
@@ -168,8 +166,8 @@ class StreamDecoder:
         return rows, spans
 
     def forward(self, states: StreamStates, batch: Batch, codes: Tensor) -> Tensor:
-        """Return the samples float [batch, n] of frames int64 [batch, frames, groups]. This updates
-        the states.
+        """Return the samples (float [batch, n]) of frames (int64 [batch, frames, groups]), and
+        update the states.
         """
         x = self._embed(codes)
         for layer, past in zip(self._layers, states.layers, strict=True):
@@ -179,7 +177,7 @@ class StreamDecoder:
         return rows
 
     def run(self, states: StreamStates, codes: Array, members: Members) -> Tensor:
-        """Implement `Run` for these states. The values of `members` on the host are used."""
+        """Implement `Run` for these states. The values of `members` are read on the host."""
         batch = Batch(on_device(members.numbers, self.device), members)
         return self.forward(states, batch, on_device(codes, self.device))
 
@@ -194,7 +192,7 @@ def _layers_of(modules: Sequence[nn.Module]) -> tuple[list[StreamLayer], Level]:
     level, act = Level(), None
     for part in parts:
         match part:
-            # Each SnakeBeta precedes a convolution that needs its input in new memory.
+            # Each SnakeBeta precedes a convolution, which needs its input in new memory.
             case nn.Module(alpha=Tensor(), beta=Tensor()) if act is None:
                 act = part
                 continue

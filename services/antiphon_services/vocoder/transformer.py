@@ -1,8 +1,8 @@
-"""The transformer of a vocoder, which is applied to new frames only.
+"""A vocoder's transformer, which only processes new frames.
 
-With a window of w frames, frame i attends to frame j if i - w < j <= i. Therefore each layer keeps
+With a window of w frames, frame i attends to frame j if i - w < j <= i. Each layer therefore keeps
 the rotated keys and the values of the last w - 1 frames. Rows before the start of the stream are
-zero, and the mask hides them.
+zero and hidden by the mask.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ FRAMES = Level()
 
 @dataclass(frozen=True, slots=True)
 class _Frames:
-    """Data about the new frames that all layers share: the rotation, and the mask for the keys."""
+    """Data about the new frames that is the same for all layers: the rotation, and a mask for the
+    keys.
+    """
 
     batch: Batch
     rotation: Rotation
@@ -34,7 +36,7 @@ class _Frames:
 
 
 class SlidingTransformer:
-    """A `StreamLayer` that maps [batch, frames, hidden] to the same shape."""
+    """A `StreamLayer` for rows [batch, frames, hidden]. Its outputs have the same shape."""
 
     def __init__(self, module: Any) -> None:
         config, rope_type = module.config, module.rotary_emb.rope_type
@@ -43,7 +45,7 @@ class SlidingTransformer:
                 f"vocoder: cannot stream the attention layers {config.layer_types} "
                 f"with a window of {config.sliding_window} frames"
             )
-        # These types change the frequencies of earlier positions as the stream grows.
+        # These types would change the frequencies of earlier positions as the stream grows.
         if "dynamic" in rope_type or rope_type == "longrope":
             raise FailedPrecondition(f"vocoder: cannot stream rotary embeddings {rope_type!r}")
         with torch.no_grad():
@@ -54,13 +56,13 @@ class SlidingTransformer:
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """The shapes for each layer: the keys of all heads next to each other, followed by the
-        values.
+        """The state shapes for each layer. The keys of all heads come first, side by side, followed
+        by the values.
         """
         return tuple((self._window - 1, 2 * layer.key_size) for layer in self._layers)
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Compute the `forward` of the module for the new frames."""
+        """Compute the module's `forward` for the new frames."""
         positions = batch.seen[:, None] + torch.arange(x.shape[1], device=x.device)
         cosine, sine = self._rotary(x, positions)
         hidden = ~window_mask(positions, self._window)[:, None]
@@ -73,7 +75,7 @@ class SlidingTransformer:
 
 
 class _TransformerLayer:
-    """Attention and an MLP. The layer scales are folded into the weights."""
+    """Attention and an MLP. Layer scales are folded into the weights."""
 
     def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
@@ -92,14 +94,14 @@ class _TransformerLayer:
         self.key_size = int(attention.k_proj.out_features)
 
     def advance(self, frames: _Frames, tail: Tensor, x: Tensor) -> Tensor:
-        """Compute the `forward` of the module for the new frames."""
+        """Compute the module's `forward` for the new frames."""
         attended = self._attend(frames, tail, self._attention_norm(x))
         x = self._attended(attended, plus=x)
         gate, up = self._gate_up(self._mlp_norm(x)).chunk(2, dim=-1)
         return self._down(self._act(gate) * up, plus=x)
 
     def _attend(self, frames: _Frames, tail: Tensor, x: Tensor) -> Tensor:
-        """Compute the `forward` of attention up to its last projection."""
+        """Compute the `forward` of the attention module up to its last projection."""
         new, window = x.shape[1], tail.shape[1]
         rows = self._queries_keys_values(x)
         turned, value = torch.split(rows, [self._query_size + self.key_size, self.key_size], dim=-1)
@@ -125,10 +127,11 @@ class _TransformerLayer:
 
 
 def window_mask(frames: Tensor, window: int) -> Tensor:
-    """Return a bool mask [..., n, window - 1 + n] of the keys to which each of the consecutive
-    `frames` [..., n] attends.
+    """Return a bool mask [..., n, window - 1 + n] of the keys that each of the consecutive `frames`
+    [..., n] attends to.
 
-    The keys are the `window - 1` frames before the first one, followed by `frames`.
+    The keys are those of the `window - 1` frames before the first one, followed by those of
+    `frames`.
     """
     before = torch.arange(1 - window, 0, device=frames.device) + frames[..., :1]
     keys = torch.cat((before, frames), dim=-1)[..., None, :]
