@@ -1,24 +1,24 @@
-"""Exact streaming decoding. Each frame is decoded once, and the size of the state of a session is
-fixed.
+"""Exact streaming decoding. Each frame is decoded once, and a session's state has a fixed size.
 
-Codec frames arrive a few at a time, and audio must be sent immediately. If all frames were decoded
-again for each chunk, the cost would be quadratic. If windows with some context were decoded, the
-context would have to be decoded each time, and the result would still not be exact: joints are
-audible, and results depend on how the frames were divided into chunks.
+Codec frames arrive a few at a time, and audio must be sent immediately. Decoding all frames again
+for each chunk would have a quadratic cost. Decoding windows with some context would mean decoding
+the context every time, and the result still wouldn't be exact: the joints are audible, and the
+samples depend on how the frames were divided into chunks.
 
-The vocoders here are causal, which means that the output of every layer at a row depends only on
-this row and on earlier ones. Therefore each layer keeps exactly the inputs that later rows need:
+The vocoders supported here are causal, which means that the output of every layer at a row depends
+only on this row and on earlier ones. Each layer can therefore keep exactly the inputs that later
+rows need:
 
 - A convolution keeps the last (kernel - 1) * dilation rows of its input (`CausalConvolution`).
 - A transposed convolution keeps the last input if its inputs overlap (`Upsampling`).
 - A transformer with a window of w frames keeps the rotated keys and the values of w - 1 frames
   (`SlidingTransformer`).
 
-If the samples of all chunks are concatenated, they are equal to the output of the model's `forward`
-for all frames, regardless of the chunks and of the sessions that share the calls. The state has the
-same size for a stream of any length (`state_bytes`).
+Concatenating the samples of all chunks gives the same result as calling the model's `forward` with
+all frames, no matter how the frames are divided into chunks and which sessions share the calls. The
+state has the same size for a stream of any length (`state_bytes`).
 
-A call processes frames to samples as follows:
+The following functions take part in a call:
 
     VocoderEngine.step         choose frames of many segments, bounded by `DecodePace`
     StreamDecoder.advance      pad the pieces to one shape; `Members` has slots and lengths
@@ -31,12 +31,12 @@ Nothing is written before `commit`. If a call fails because of one session, no s
 and the engine repeats the call for each session separately
 (`antiphon_services.stage.isolation.together`).
 
-Two implementation details need an explanation. First, a transposed convolution produces no rows for
-the first input of a stream, so a session at its start would have fewer rows than the other sessions
-of a call. Such sessions get placeholder rows instead. `Batch.zero_start` sets them to zero at every
-layer that could read them, and `Level.start` counts them. Second, the modules come from
-transformers, which has a copy of the class for each model. Therefore `_layers_of` recognizes
-modules by their attributes instead of their class.
+Two implementation details need an explanation. First, a transposed convolution doesn't produce any
+rows for the first input of a stream, so a session at its start would have fewer rows than the other
+sessions in the call. Such a session gets placeholder rows instead. `Batch.zero_start` sets them to
+zero at every layer that could read them, and `Level.start` counts them. Second, transformers has a
+copy of each module class for every model, so `_layers_of` recognizes modules by their attributes
+instead of by their class.
 """
 
 from __future__ import annotations
