@@ -1,1 +1,1 @@
-"""Qwen3-Omni. There is a package for each stage."""
+"""Qwen3-Omni. Each stage has its own package."""

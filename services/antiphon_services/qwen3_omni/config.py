@@ -1,8 +1,8 @@
-"""The configuration classes of Qwen3-Omni, with the same fields and defaults as the classes in
-transformers. A test compares every object with the corresponding object of transformers.
+"""The configuration classes of Qwen3-Omni. Fields and defaults are the same as in transformers'
+classes, and a test compares every object with its counterpart there.
 """
 
-# The annotations are evaluated: `ConfigObject` validates by them.
+# Don't postpone the evaluation of annotations, because `ConfigObject` uses them for validation.
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -261,7 +261,7 @@ class Code2WavConfig(ConfigObject):
 
 
 class OmniConfig(ConfigObject):
-    """The whole content of `config.json`."""
+    """The entire content of `config.json`."""
 
     thinker_config: dict[str, Any] | ConfigObject | None = None
     talker_config: dict[str, Any] | ConfigObject | None = None
@@ -288,8 +288,8 @@ class OmniConfig(ConfigObject):
 
 
 def _made(part: type[ConfigObject], given: Any) -> ConfigObject:
-    """Return the configuration object of a part. If the file does not contain this part, the
-    defaults apply.
+    """Return the configuration object for a section, which has default values if the section is
+    missing from the file.
     """
     if given is None:
         given = {}

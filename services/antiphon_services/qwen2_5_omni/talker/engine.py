@@ -1,15 +1,15 @@
 """The talker's engine. It decodes the speech codes of many segments, one code per segment and step.
 
-A step is one forward pass over the rows that are ready. These are parts of prompts, up to
+A step is one forward pass over all rows that are ready: parts of prompts, with a total of up to
 `prefill_rows` rows, and one row for every segment whose next row has arrived. These segments sample
-a code in the same step, and the engine emits it. A segment that has no next row waits. Nothing is
-used in place of a row that is late.
+a code in the same step, and the engine emits it. If a segment's next row hasn't arrived, the
+segment waits. Nothing is used as a substitute for a late row.
 
-Draws are counted in the same way as Hugging Face counts tokens. The pad ID ends speech, as does the
-end ID. If token2wav has no row for an ID, the talker continues after this ID but does not emit it.
-The last allowed draw is an ordinary code. Therefore the codes that a client has do not determine
-all draws. The rows of known codes are computed together, and each of these codes is sampled again,
-up to the first draw that is not a code.
+Draws are counted in the same way as Hugging Face counts tokens. Speech ends with either the pad ID
+or the end ID. If token2wav has no row for an ID, the talker continues after it without emitting it.
+The last allowed draw is an ordinary code. This means that the client's codes don't determine all
+draws. The rows of known codes are therefore computed together, and each of these codes is sampled
+again, up to the first draw that isn't a code.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
         return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> SpokenSegment:
-        """Create a segment. If no voice is set, the first one is used. Raises `InvalidArgument` if
-        the voice is unknown.
+        """Create a segment. If no voice is specified, the first voice is used. Raises
+        `InvalidArgument` if the voice is unknown.
         """
         voice = choose_voice(settings.voice, self._model.voices)
         return SpokenSegment(key, voice, settings.sampling, self._model.new_rows())
@@ -63,7 +63,7 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
     def launch(
         self, segments: Sequence[SpokenSegment], events: list[EngineEvent]
     ) -> PendingStep | None:
-        """Launch a step. This waits for the draws of known codes. Implements
+        """Launch a step. If there are known codes, this waits for their draws. Implements
         `FrameEngine.launch`.
         """
         parts = self.take_parts(segments)
@@ -99,7 +99,7 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
 def _next_known(
     segments: Sequence[SpokenSegment], budget: int
 ) -> list[tuple[SpokenSegment, KnownPart[ThinkerRows]]]:
-    """Return the rows of known codes to compute in this step, within the budget."""
+    """Return the rows of known codes to compute in this step, within the row budget."""
     taken = []
     for segment in segments:
         if (part := segment.next_known(budget)) is not None:

@@ -17,7 +17,7 @@ PARTS = (
             "tts_codec_pad_token_id tts_codec_mask_token_id"
         ),
         only={"tie_word_embeddings": OFF},
-        # The thinker uses the placeholders and positions.
+        # Placeholders and positions are used by the thinker.
         idle=names(
             "audio_token_index image_token_index video_token_index vision_start_token_id "
             "vision_end_token_id audio_start_token_id audio_end_token_id vision_token_id "

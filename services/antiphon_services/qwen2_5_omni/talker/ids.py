@@ -12,10 +12,9 @@ from antiphon.pipelines.qwen2_5_omni import code_entries
 
 @dataclass(frozen=True, slots=True)
 class TalkerIds:
-    """The special IDs of speech. The first two are IDs of the thinker, and the others are IDs of
-    the talker.
+    """The special IDs for speech. The first two are thinker IDs, and all others are talker IDs.
 
-    `code_entries` is the number of codes for which token2wav has rows.
+    `code_entries` is the number of codes for which token2wav has a row.
     """
 
     text_end: int
@@ -28,8 +27,8 @@ class TalkerIds:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TalkerIds:
-        """Read the IDs from a checkpoint's `config.json`. Raises `FailedPrecondition` if one is
-        missing.
+        """Read the IDs from a checkpoint's `config.json`. Raises `FailedPrecondition` if any of
+        them is missing.
         """
         try:
             talker = config["talker_config"]

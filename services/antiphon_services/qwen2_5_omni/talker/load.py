@@ -56,17 +56,18 @@ from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 PREFIX = "talker."
 WORD_TABLE = "thinker.model.embed_tokens.weight"
 
-# The defaults of the keywords `talker_*` of `Qwen2_5OmniForConditionalGeneration.generate`.
+# The defaults of the `talker_*` keyword arguments of
+# `Qwen2_5OmniForConditionalGeneration.generate`.
 DEFAULT_SAMPLING = Sampling(
     temperature=0.9, top_k=40, top_p=0.8, repetition_penalty=1.05, seed=0, max_tokens=4096
 )
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the memory that the talker needs. It includes only a few rows of the thinker's word
+    """Return the memory that the talker needs. It only includes a few rows of the thinker's word
     table.
 
-    Raises `FailedPrecondition`.
+    Raises `FailedPrecondition` if the checkpoint can't be read.
     """
     text = load_config(Qwen2_5OmniConfig, model_dir, "talker_config").talker_config
     return decoder_memory(TALKER, config, text, StoredPart(Weights(model_dir), PREFIX))
@@ -76,10 +77,10 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
     """Load the talker, and the rows of the thinker's word table that it needs.
 
-    If `bucketing` is None, `torch.graphs` determines whether CUDA graphs are used. On a CPU there
-    are none. Raises `InvalidArgument` if a setting is not supported or the slots do not fit into
-    memory, and `FailedPrecondition` if the parts of the checkpoint do not match or its voices
-    cannot be read.
+    If `bucketing` is None, `torch.graphs` determines whether CUDA graphs are used. On a CPU, they
+    never are. Raises `InvalidArgument` if a setting is not supported or the slots don't fit into
+    memory, and `FailedPrecondition` if the parts of the checkpoint don't match or its voices can't
+    be read.
     """
     require_torch(TALKER, config)
     check_launch_ahead(config)
@@ -132,8 +133,8 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     )
 
     def make_input(rows: int) -> Iterator[InputChunk]:
-        """Yield a prompt of `rows` IDs, none of which belongs to an image or a video, and a reply
-        of one row.
+        """Yield a prompt of `rows` IDs without images or videos, and a reply that consists of a
+        single row.
         """
         prompt = np.zeros((rows, model.row_width), np.float32)
         yield InputChunk(PROMPT, 0, {"ids": np.zeros(rows, np.int32)})
@@ -146,7 +147,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 
 def _read_voices(model_dir: Path) -> dict[str, int]:
-    """Return the first ID of each voice, by name. Raises `FailedPrecondition` if the voices cannot
+    """Return the first ID of each voice, by name. Raises `FailedPrecondition` if the voices can't
     be read.
     """
     path = model_dir / VOICES_FILE

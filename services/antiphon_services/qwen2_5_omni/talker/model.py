@@ -1,4 +1,4 @@
-"""The talker model of a checkpoint: forward passes and sampling."""
+"""A checkpoint's talker model: forward passes and sampling."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
 from antiphon_services.qwen2_5_omni.talker.rows import TextRow, ThinkerRows
 
 RowText = Array | TextRow
-"""The text side of the row of a draw. It is a row of the thinker, or a marker if there is no such
+"""The text side of a draw's row. It is either a thinker row, or a marker if there is no thinker
 row.
 """
 
 
 class CodecTalker(FrameDecoder):
-    """The forward passes and the sampling of the talker.
+    """The talker's forward passes and sampling.
 
     `module` has the same interface as Hugging Face's talker for conditional generation. `words` [V,
-    width] is the thinker's word table, and only the rows that are needed are kept. `voices` maps
-    names to IDs in this table. `to_device` copies the rows of the thinker to the device, and
-    `readback` copies codes back to the host. Without `readback`, each step waits for its codes.
-    `bucketing` runs parts of a step as CUDA graphs, with `kernels` if they are given.
+    width] is the thinker's word table. Only the rows that the talker needs are kept. `voices` maps
+    names to IDs in this table. `to_device` copies thinker rows to the device, and `readback` copies
+    codes back to the host. Without `readback`, each step waits for its codes. If `bucketing` is
+    given, parts of a step run as CUDA graphs, which use `kernels` if they are given.
 
     Raises `FailedPrecondition` if there is no voice or an ID is out of range, and `InvalidArgument`
-    if the memory is not sufficient for `slots` segments of `context_limit` positions.
+    if there isn't enough memory for `slots` segments of `context_limit` positions.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class CodecTalker(FrameDecoder):
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """The names of the voices in lower case. The default voice is first."""
+        """The names of the voices in lower case, starting with the default voice."""
         return tuple(self._voice_rows)
 
     def new_rows(self) -> ThinkerRows:
-        """Return an empty set of rows with the placeholders and the width of this checkpoint."""
+        """Return an empty set of rows, with this checkpoint's placeholders and width."""
         return ThinkerRows(self._placeholders, self.row_width)
 
     def take_slot(self, session: str, *, returns: bool) -> int:
@@ -128,9 +128,10 @@ class CodecTalker(FrameDecoder):
     ) -> tuple[list[PendingDraw], list[list[Drawn]]]:
         """Append all rows in one forward pass.
 
-        Returns a pending ID for each of `draws`, in order, and the draws of each `known` part up to
-        the first one that is not a code. With asynchronous copies, the step only waits for the
-        device if there are `known` parts, because their draws determine which rows remain valid.
+        Returns a pending ID for each element of `draws`, in order, and the draws of each `known`
+        part up to the first one that isn't a code. With asynchronous copies, the step only waits
+        for the device if there are `known` parts, because their draws determine which rows remain
+        valid.
         """
         arranged = self.arrange([*parts, *known], draws)
         ordered, filled = arranged.draws, arranged.filled
@@ -139,7 +140,7 @@ class CodecTalker(FrameDecoder):
         if filled:
             rows.append(self._next_rows(filled))
         joined = torch.cat(rows)
-        # The result of a matrix product with fewer rows is rounded differently.
+        # A matrix product with fewer rows would round differently.
         missing = max(LEAST_ROWS - len(joined), 0)
         projected = linear(torch.cat((joined, joined[-1:].expand(missing, -1))), *self._project)
         turned = self._turned(parts, known, ordered)
@@ -155,8 +156,8 @@ class CodecTalker(FrameDecoder):
         return self._readback.begin(drawn, arranged.rows_of(draws)), checked
 
     def _prompt(self, part: PromptPart[ThinkerRows]) -> Tensor:
-        """Return the thinker's rows [n, width] of a part. If the part includes the voice, its row
-        follows.
+        """Return the thinker rows [n, width] of a prompt part, followed by the voice's row if the
+        part includes it.
         """
         taken, voiced = part.prompt.take_prompt(part.stop)
         rows = [] if taken is None else [self._to_device.copy(taken).to(self._head.dtype)]
@@ -180,8 +181,8 @@ class CodecTalker(FrameDecoder):
         return before + self._text(part.texts)
 
     def _text(self, texts: Sequence[RowText]) -> Tensor:
-        """Return the thinker's rows, or the rows for the end of the text and for padding. Their
-        shape is [n, width].
+        """Return the text sides [n, width], which are either thinker rows or the rows for the end
+        of the text and for padding.
         """
         kinds, table = list(TextRow), [self._text_rows]
         index: list[int] = []
@@ -197,9 +198,9 @@ class CodecTalker(FrameDecoder):
         return torch.cat(table)[on_device(index, self._device)]
 
     def _check_known(self, states: Tensor, part: KnownPart[ThinkerRows]) -> list[Drawn]:
-        """Return the draws of the part up to the first one that is not a code, and record them.
+        """Return a part's draws up to the first one that isn't a code, and record them.
 
-        All other draws are the known codes, even if a row is rounded differently.
+        All other draws are assumed to be the known codes, even if a row was rounded differently.
         """
         count, slot = len(part.frames), part.slot
         codes = on_device(part.frames[:, 0].astype(np.int64), self._device)
@@ -234,8 +235,8 @@ class CodecTalker(FrameDecoder):
         known: Sequence[KnownPart[ThinkerRows]],
         draws: Sequence[FrameDraw[RowText]],
     ) -> Tensor | None:
-        """Return the rotary positions of all rows, or None if they are equal to their places in the
-        sequence.
+        """Return the rotary positions of all rows, or None if they are the same as the rows' places
+        in the sequence.
         """
         for part in parts:
             self._shifts[part.slot] = part.prompt.shift
@@ -254,8 +255,8 @@ class CodecTalker(FrameDecoder):
         return on_device(np.concatenate(places), self._device)
 
     def _draw(self, states: Tensor, draws: Sequence[FrameDraw[RowText]], count: int) -> Tensor:
-        """Return int64 [count, 2], with the IDs of the first `count` draws and whether each draw
-        had a finite candidate.
+        """Return int64 [count, 2] for the first `count` draws. Each row contains the ID, and
+        whether the draw had a finite candidate.
         """
         samplings = [each.sampling for each in draws]
         numbers = draw_numbers(samplings, [each.step for each in draws], 1)
@@ -273,7 +274,7 @@ class CodecTalker(FrameDecoder):
 
 
 def _rows(chosen: Tensor, highest: Tensor) -> Tensor:
-    """Return int64 [n, 2], with the IDs and whether each draw had a finite candidate."""
+    """Return int64 [n, 2]. Each row contains an ID, and whether the draw had a finite candidate."""
     return torch.stack((chosen, highest.isfinite().to(chosen.dtype)), 1)
 
 

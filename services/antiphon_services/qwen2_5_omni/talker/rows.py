@@ -1,11 +1,10 @@
-"""The rows of the thinker that have arrived for a segment, and the rows that can already be
-computed.
+"""The thinker rows that have arrived for a segment, and the rows that can already be computed.
 
 The talker's prompt consists of a row for each position of the thinker's prompt, a row that starts
-the voice, and the row of the first token in the reply. Each later step adds the row of the next
-token, then the row for the end of the text once, and then padding. A row is only used after it has
-arrived. The end and the padding are only used after the end of `tokens`, so that the talker does
-not speak silence while a row is late. This module does not import torch.
+the voice, and the row of the reply's first token. Each later step adds the next token's row, then
+the row for the end of the text once, and after that padding. A row is only used after it has
+arrived. The end and the padding are only used after the end of `tokens`, so that the talker doesn't
+speak silence while a row is late. This module doesn't import torch.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from antiphon_services.lm.kept_parts import NO_CUTS, part_name
 
 FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32"})
 VOICE_ROWS = 1
-"""The number of rows between the rows of the thinker's prompt and the first row of the reply."""
+"""The number of rows between the rows of the thinker's prompt and the reply's first row."""
 
 
 class TextRow(enum.Enum):
-    """The text side of a step after the last row of the reply."""
+    """The text side of a step after the reply's last row."""
 
     END = enum.auto()
     PAD = enum.auto()
 
 
 class ThinkerRows:
-    """The rows of one segment that have arrived, each with shape [width]."""
+    """The rows [width] that have arrived for a segment."""
 
     def __init__(self, placeholders: PlaceholderIds, width: int) -> None:
         self._placeholders = placeholders
@@ -50,13 +49,14 @@ class ThinkerRows:
         self._prompt_finished = False
         self._reply_finished = False
         self.shift = 0
-        """For rows after the thinker's prompt, the difference between the position and the number
-        of a row.
+        """The difference between a row's position and its number, for rows after the thinker's
+        prompt.
         """
 
     @property
     def prompt_rows(self) -> int | None:
-        """The number of rows in the prompt, including the rows of the voice and of the first draw.
+        """The number of rows in the prompt, including the voice's row and the row of the first
+        draw.
 
         It is None until the prompt IDs have arrived.
         """
@@ -64,20 +64,21 @@ class ThinkerRows:
 
     @property
     def ready_rows(self) -> int:
-        """The number of rows, counted from the start of the prompt, that are ready. The row of the
-        first draw is not included.
+        """The number of rows, counted from the start of the prompt, that are ready. It doesn't
+        include the row of the first draw.
         """
         return self._rows_come + (VOICE_ROWS if self._rows_come == self._length else 0)
 
     @property
     def silent(self) -> bool:
-        """Whether the reply is known to be empty."""
+        """Whether it is already known that the reply is empty."""
         return self._length is not None and self._reply_finished and not self._reply_come
 
     def text(self, step: int) -> Tensor | TextRow | None:
-        """Return the text side of step `step`, counted from 0, or None if it has not arrived yet.
+        """Return the text side of a step, or None if it hasn't arrived yet. Steps are numbered from
+        0.
 
-        Steps before a `used` step must not be requested again.
+        A step must not be requested again after `used` has been called for a later one.
         """
         if step < self._reply_come:
             return self._reply[step]
@@ -86,13 +87,13 @@ class ThinkerRows:
         return TextRow.END if step == self._reply_come else TextRow.PAD
 
     def used(self, step: int) -> None:
-        """Drop the row of step `step`, because it has been computed."""
+        """Drop a step's row because it has been computed."""
         self._reply.pop(step, None)
 
     def take_prompt(self, stop: int) -> tuple[Tensor | None, bool]:
-        """Return the thinker's rows before `stop` [n, width] that have not been taken yet.
+        """Return the thinker rows before `stop` [n, width] that haven't been taken yet.
 
-        The second value is true if the voice's row is before `stop`.
+        The second value is true if the voice's row is also before `stop`.
         """
         taken = []
         while self._rows and self._rows_taken < stop:
@@ -113,10 +114,10 @@ class ThinkerRows:
         return NO_CUTS
 
     def part_name(self, start: int, stop: int) -> bytes | None:
-        """Return the name of rows that are ready, beginning with the first row that has not been
+        """Return a name for rows that are ready. They begin with the first row that hasn't been
         taken.
 
-        The result is None if they include the voice's row.
+        Returns None if they include the voice's row.
         """
         if self._length is None or stop > self._length or start != self._rows_taken:
             return None
@@ -129,14 +130,14 @@ class ThinkerRows:
         return part_name(start, self.positions(start, stop), np.concatenate(rows))
 
     def pass_part(self, start: int, stop: int) -> None:
-        """Drop rows that are ready because the slot already contains their keys and values."""
+        """Drop rows that are ready, because the slot already contains their keys and values."""
         self.take_prompt(stop)
 
     def positions(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
         """Return the rotary positions [n, 3] (time, height, width) of rows in the prompt and after
         it.
 
-        The result is None if they are equal to the indices of the rows.
+        Returns None if the positions are the same as the row numbers.
         """
         given = self._positions
         if given is None:
@@ -145,8 +146,8 @@ class ThinkerRows:
         return np.concatenate((given[start:stop], np.repeat(later[:, None], 3, axis=1)))
 
     def accept(self, chunk: InputChunk) -> None:
-        """Add a chunk. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss` if it is not
-        valid.
+        """Add a chunk. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss` if the chunk is
+        invalid.
         """
         if chunk.edge == PROMPT:
             self._accept_prompt(chunk)
@@ -174,7 +175,7 @@ class ThinkerRows:
             )
 
     def _take_ids(self, chunk: InputChunk) -> None:
-        """Record the length of the prompt and the positions of its images and videos."""
+        """Record the length of the prompt, and the positions of its images and videos."""
         ids, shown = chunk.tensors["ids"], self._placeholders.seen
         grids = chunk.tensors.get("grids", np.empty((0, 3), np.int32))
         steps = chunk.tensors.get("steps", np.empty(0, np.int32))
@@ -210,10 +211,10 @@ class ThinkerRows:
         self._reply_finished = chunk.segment_finished
 
     def _checked(self, chunk: InputChunk, expected: int) -> Tensor:
-        """Return a copy of the rows in a chunk. Raises `DataLoss` if they are invalid.
+        """Return a copy of a chunk's rows. Raises `DataLoss` if they are invalid.
 
-        A copy is needed because the chunk's memory may belong to a transport, while the rows are
-        kept until they are computed.
+        The rows have to be copied because the chunk's memory may belong to a transport, while the
+        rows are kept until they have been computed.
         """
         rows = chunk.tensors.get("rows")
         if rows is None:

@@ -13,26 +13,26 @@ from antiphon_services.qwen2_5_omni.talker.rows import ThinkerRows
 
 @dataclass(slots=True)
 class SpokenSegment(FrameSegment[ThinkerRows]):
-    """A talker segment. `frames` is the number of codes that were emitted. The slot contains the
-    rows of `tried` draws.
+    """A talker segment. `frames` is the number of codes that have been emitted. The slot contains
+    the rows of `tried` draws.
     """
 
     tried: int = 0
 
     def has_row(self, step: int) -> bool:
-        """Return whether the row of the thinker for draw number `step` has arrived."""
+        """Return whether the thinker row for draw number `step` has arrived."""
         return self.prompt.text(step) is not None
 
     def take_text(self, step: int) -> RowText:
-        """Return the text side of the row of draw number `step`."""
+        """Return the text side of the row for draw number `step`."""
         text = self.prompt.text(step)
         assert text is not None
         return text
 
     @property
     def handed_on(self) -> int:
-        """The number of draws that have been processed. It may be greater than the number of
-        emitted codes.
+        """The number of draws that have been processed. It can exceed the number of emitted
+        codes.
         """
         return self.shown
 
@@ -43,19 +43,20 @@ class SpokenSegment(FrameSegment[ThinkerRows]):
 
     @property
     def doubtful(self) -> range:
-        """Like `FrameSegment.doubtful`. It also includes the rows after a draw that differed from
+        """Like `FrameSegment.doubtful`, but also includes the rows after a draw that differed from
         its known code.
         """
-        # `slots=True` creates a new class, so `super()` without arguments would fail.
+        # Because of `slots=True`, `super()` without arguments would fail: the decorator creates a
+        # new class.
         doubtful = super(SpokenSegment, self).doubtful
         return range(doubtful.start, max(doubtful.stop, self.prefilled + self.tried))
 
     def next_known(self, most: int) -> KnownPart[ThinkerRows] | None:
-        """Return the rows of known codes, which are sampled again.
+        """Return the rows of known codes, which are sampled again because some draws among them may
+        not have been codes. A client doesn't know about such draws.
 
-        A client does not know about the draws among them that are not codes. The result is None if
-        one of the rows has not arrived, if there are no known codes, or if there are more than
-        `most`.
+        Returns None if one of the rows hasn't arrived, if there are no known codes, or if there are
+        more than `most`.
         """
         stop = self.next_known_end
         if stop is None or stop - self.frames > most:
@@ -67,7 +68,7 @@ class SpokenSegment(FrameSegment[ThinkerRows]):
 
     @property
     def missing_edge(self) -> str:
-        """The edge on which the segment is waiting, which is `prompt` or `tokens`."""
+        """The edge that the segment is waiting for, which is `prompt` or `tokens`."""
         return TOKENS if self.prompt_complete else PROMPT
 
     def next_draw(self) -> FrameDraw[RowText]:

@@ -1,3 +1,3 @@
-"""The thinker stage, which converts recordings, images, videos and text to a reply. At every
-position, it also provides a row for the talker.
+"""The thinker stage, which turns recordings, images, videos and text into a reply, and also
+provides a row for the talker at every position.
 """

@@ -1,4 +1,4 @@
-"""The number of rows and the batching rules of Qwen2.5-Omni's audio tower."""
+"""The number of rows that Qwen2.5-Omni's audio tower computes, and its batching rules."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from antiphon_services.thinker.audio import AudioTower
 
 
 def encoder_positions(frames: int) -> int:
-    """Return the number of rows that the audio encoder computes for a number of mel frames, which
-    it halves twice.
+    """Return the number of rows that the audio encoder computes for a given number of mel frames.
+    The encoder halves this number twice.
 
     This mirrors `_get_feat_extract_output_lengths`.
     """
@@ -16,11 +16,11 @@ def encoder_positions(frames: int) -> int:
 
 
 def audio_tower(n_window: int) -> AudioTower:
-    """Describe an encoder with attention within windows of `2 * n_window` mel frames of one
+    """Describe an encoder that limits attention to windows of `2 * n_window` mel frames of the same
     recording.
 
-    If the length of a window is not a multiple of 4, the halved frames extend into the next window.
-    In this case, windows cannot be encoded separately.
+    If the window length isn't a multiple of 4, the halved frames extend into the next window, so
+    windows can't be encoded separately.
     """
     window = 2 * n_window
     return AudioTower(encoder_positions, window_frames=0 if window % 4 else window)

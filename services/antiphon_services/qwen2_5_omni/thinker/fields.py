@@ -24,7 +24,7 @@ from antiphon_services.stage.config_fields import (
 WHOLE = ConfigPart(
     "",
     computed=names("thinker_config talker_config token2wav_config"),
-    # The weights show whether there is a talker.
+    # Whether there is a talker is determined by the weights.
     idle=names("enable_audio_output enable_talker tie_word_embeddings"),
 )
 THINKER = ConfigPart(
@@ -34,7 +34,7 @@ THINKER = ConfigPart(
         "video_token_index audio_token_id image_token_id video_token_id position_id_per_seconds"
     ),
     only={"tie_word_embeddings": OFF},
-    # The other fields concern the audio tracks of videos, which are not supported.
+    # All other fields are for the audio tracks of videos, which are not supported.
     idle=names(
         "audio_start_token_id audio_end_token_id vision_start_token_id vision_end_token_id "
         "vision_token_id user_token_id seconds_per_chunk"
@@ -43,7 +43,7 @@ THINKER = ConfigPart(
 TEXT = ConfigPart(
     "thinker_config.text_config",
     computed=LAYER_SIZES,
-    # The thinker's own field determines whether the head is tied.
+    # Whether the head is tied is determined by the thinker's own field.
     idle=names("tie_word_embeddings"),
     ropes=STATIC_ROPES,
     window=True,
@@ -60,7 +60,8 @@ VISION = ConfigPart(
 )
 PARTS = (WHOLE, THINKER, TEXT, AUDIO, VISION)
 
-# Fields that vLLM's model supports differently than Hugging Face's, or that were not compared.
+# Fields that vLLM's model treats differently from Hugging Face's, or for which the two haven't been
+# compared.
 _VLLM_TEXT = replace(
     TEXT,
     computed=TEXT.computed - {"hidden_act"},

@@ -49,7 +49,8 @@ def memory(model_dir: Path, config: StageConfig, engine: str = "") -> StageMemor
     """Return the memory that the thinker needs on an engine. If `engine` is empty, it is the engine
     that `load` would choose.
 
-    Raises `InvalidArgument` and `FailedPrecondition`.
+    Raises `InvalidArgument` if the engine is not supported, and `FailedPrecondition` if the
+    checkpoint can't be used.
     """
     chosen = engine or choose_engine(THINKER, config, vllm_runs=environment.is_installed)
     skip = () if chosen == VLLM or _media(model_dir).sees else (VISION_TOWER,)
@@ -65,14 +66,15 @@ def load(
     *,
     prefill_rows: int | None = None,
 ) -> LoadedStage:
-    """Load the thinker of a checkpoint directory, and warm it up.
+    """Load a checkpoint's thinker and warm it up.
 
-    In the torch engine, `prefill_rows` is the maximum number of prompt rows in a step that also
-    decodes segments. If it is None, `text_rows` determines it. If `bucketing` is None,
-    `torch.graphs` determines it. The torch engine supports images if Pillow is installed, and
-    videos if OpenCV is also installed. Raises `InvalidArgument` if the engine or the context limit
-    is not supported, and `FailedPrecondition` if the checkpoint is incomplete or has unsupported
-    fields.
+    `prefill_rows` only applies to the torch engine. It is the maximum number of prompt rows in a
+    step that also decodes segments, and `text_rows` determines it if it is None. If `bucketing` is
+    None, `torch.graphs` determines it. The torch engine supports images if Pillow is installed, and
+    also videos if OpenCV is installed.
+
+    Raises `InvalidArgument` if the engine or the context limit is not supported, and
+    `FailedPrecondition` if the checkpoint is incomplete or has unsupported fields.
     """
     name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
     _log.info("the engine is %s (configured: %s)", name, config.engine)
@@ -110,9 +112,7 @@ def load(
 
 
 def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> PromptIntake:
-    """Load the chat template, the tokenizer and the audio front end of the directory for an
-    engine.
-    """
+    """Load a checkpoint's chat template, tokenizer and audio front end for use with an engine."""
     whole = _load_config(model_dir).thinker_config
     text = whole.text_config
     limit = planned_limit(memory(model_dir, config, engine))
@@ -152,7 +152,7 @@ def _all_positions(ids: Ids) -> Positions:
 
 
 def _media(model_dir: Path) -> MediaLimits:
-    """Return the media that the torch engine supports with the installed packages."""
+    """Return the media that the torch engine supports, depending on the installed packages."""
     limits = MediaLimits()
     sees = Weights(model_dir).has(VISION_TOWER) and importlib.util.find_spec("PIL") is not None
     watches = sees and importlib.util.find_spec("cv2") is not None

@@ -1,4 +1,4 @@
-"""Prepares the calls of Qwen2.5-Omni's towers."""
+"""Prepares calls to Qwen2.5-Omni's towers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Omni25Towers:
     """Implements `antiphon_services.thinker.towers.TowerPlan`."""
 
     def audio(self, tower: Any, features: Tensor, frames: Tensor) -> Iterator[TowerInputs]:
-        """Yield one call for all recordings, each of which is at most 300 s long."""
+        """Yield a single call for all recordings. Each recording is at most 300 s long."""
         padded, lengths = chunk_and_pad_features(features, frames, tower.n_window)
         yield {
             "padded_feature": padded,
@@ -36,7 +36,7 @@ class Omni25Towers:
         }
 
     def vision(self, tower: Any, grid: Tensor) -> TowerInputs:
-        """Return the positions of the patches, and the attention windows for both types of
+        """Return the positions of the patches, and the attention windows for both kinds of
         layers.
         """
         index, windows = get_vision_window_index(

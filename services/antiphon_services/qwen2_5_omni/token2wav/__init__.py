@@ -1,3 +1,3 @@
-"""The token2wav stage. A diffusion transformer computes mel frames from codes, and a vocoder
-computes samples from these frames.
+"""The token2wav stage. A diffusion transformer turns codes into mel frames, and a vocoder turns
+these frames into samples.
 """

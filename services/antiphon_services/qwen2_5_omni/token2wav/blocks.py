@@ -1,16 +1,16 @@
-"""The blocks in a call of the flow, and the blocks to which each row attends.
+"""The blocks in a call of the flow, and the blocks that each row attends to.
 
-Frames are processed in blocks. A row attends to its own block. In a few layers, it also attends to
-the previous or the next block. The blocks of all utterances in a call form one batch [blocks,
-frames, width], in which the last block of each utterance is padded. A row attends to the keys of at
-most two blocks, regardless of the length of the speech.
+Frames are processed in blocks. A row attends to its own block and, in a few layers, to the previous
+or the next block as well. The blocks of all utterances in a call form one batch [blocks, frames,
+width], in which each utterance's last block is padded. A row never attends to the keys of more than
+two blocks, no matter how long the speech is.
 
-If an utterance is computed in pieces, it continues after a block that is final. In layers that look
-behind, later blocks need the keys and values of this block at each evaluation of the flow. They are
-stored in its `FlowMemory`. A piece then has the same result as a computation of the whole utterance
-so far.
+If an utterance is computed in pieces, each piece continues after a block that is already final. In
+layers that attend to the previous block, later blocks need the final block's keys and values at
+each evaluation of the flow. These are stored in its `FlowMemory`, so that a piece gives the same
+result as computing the whole utterance so far.
 
-The two halves of a guided batch, one with and one without the conditions, are concatenated.
+The two halves of a guided batch, with and without the conditions, are concatenated.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ HALVES = 2
 
 @dataclass(frozen=True, slots=True)
 class FlowMemory:
-    """The keys and values of the last final block of an utterance.
+    """The keys and values of an utterance's last final block.
 
-    They are float32 with the shape [evaluations, layers that look behind, 2, HALVES, frames, heads,
-    head_dim], which is 28 MB at the released sizes.
+    They are float32 with the shape [evaluations, layers that attend to the previous block, 2,
+    HALVES, frames, heads, head_dim], which takes 28 MB with the released model's sizes.
     """
 
     seen: Tensor
@@ -41,10 +41,10 @@ class FlowMemory:
 
 @dataclass(frozen=True, slots=True)
 class BlockSpan:
-    """The blocks from `first` to `stop` of one utterance. The last block has `last_frames` frames.
+    """The blocks from `first` to `stop` of an utterance. The last block has `last_frames` frames.
 
-    `memory` contains the keys and values of the block before `first`. They are replaced by the keys
-    and values of the block before `kept`. If no more blocks follow, `kept` is None.
+    `memory` contains the keys and values of the block before `first`. During the call, they are
+    replaced by those of the block before `kept`. `kept` is None if no more blocks follow.
     """
 
     first: int
@@ -61,10 +61,10 @@ class BlockSpan:
 
 @dataclass(frozen=True, slots=True)
 class BlockWindow:
-    """The blocks to which rows attend in a layer in addition to their own block.
+    """The blocks that rows attend to in a layer, in addition to their own block.
 
-    This is the previous block if the layer is number `looking` of the layers that look behind, and
-    the next block if `ahead` is true.
+    Rows attend to the previous block if the layer is number `looking` of the layers that do so, and
+    to the next block if `ahead` is true.
     """
 
     looking: int | None
@@ -72,7 +72,7 @@ class BlockWindow:
 
 
 class BlockPlan:
-    """The attention of one call. It is the same for all evaluations and layers."""
+    """The attention of one call, which is the same for all evaluations and layers."""
 
     def __init__(self, spans: Sequence[BlockSpan], frames: int, device: torch.device) -> None:
         self._frames, self._device = frames, device
@@ -80,14 +80,14 @@ class BlockPlan:
         numbers = [number for each in spans for number in range(each.first, each.stop)]
         starts = np.array(numbers, np.int64)[:, None] * frames
         self.positions = on_device(starts + np.arange(frames), device)
-        """The position of each row in its utterance, int64 [blocks, frames]."""
-        # Masks are created on the host. The check whether a mask is full then does not wait for the
+        """Each row's position in its utterance, int64 [blocks, frames]."""
+        # Create masks on the host, so that checking whether a mask is full doesn't wait for the
         # device.
         self.own = np.ones((self.count, frames), np.bool_)
         behind, ahead = list(range(-1, self.count - 1)), list(range(1, self.count + 1))
         self.has_behind = np.ones(self.count, np.bool_)
         self.has_ahead = np.ones(self.count, np.bool_)
-        # The memories, each with the block that follows it or the block that it receives.
+        # The memories, each with the block that follows it and the block that is written to it.
         self.recalled: list[tuple[FlowMemory, int]] = []
         self.kept: list[tuple[FlowMemory, int]] = []
         end = 0
@@ -125,10 +125,11 @@ class BlockPlan:
     def seen(
         self, own: Tensor, evaluation: int, window: BlockWindow
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the keys and values to which rows attend, and a mask if some of them are invalid.
+        """Return the keys and values that the rows attend to, and a mask if some of these are
+        invalid.
 
-        `own` [HALVES * blocks, 2, frames, heads, head_dim] contains the keys and values of the
-        layer. The mask is additive, with the shape [HALVES * blocks, 1, 1, keys].
+        `own` [HALVES * blocks, 2, frames, heads, head_dim] contains the layer's keys and values.
+        The mask is additive and has the shape [HALVES * blocks, 1, 1, keys].
         """
         looking, ahead = window.looking, window.ahead
         looks = looking is not None, ahead
@@ -142,7 +143,7 @@ class BlockPlan:
         return (torch.cat(parts, dim=2) if len(parts) > 1 else own), self._masks[looks]
 
     def _behind_of(self, own: Tensor, evaluation: int, looking: int) -> Tensor:
-        """Return the keys and values before each block, and update the memories."""
+        """Return the keys and values of the block before each block, and update the memories."""
         known = own
         if self.recalled:
             recalled = torch.stack(
@@ -159,7 +160,7 @@ class BlockPlan:
     def _make_mask(self, behind: bool, ahead: bool, dtype: torch.dtype) -> Tensor | None:
         parts = [self.own]
         if behind:
-            # A block that is followed by another block is full.
+            # If another block follows a block, it is full.
             parts.insert(0, self.has_behind[:, None].repeat(self._frames, 1))
         if ahead:
             following = np.roll(self.own, -1, 0)

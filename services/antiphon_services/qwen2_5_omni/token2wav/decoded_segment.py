@@ -1,6 +1,4 @@
-"""The state of a segment in token2wav, with the codes that it received and the samples that it
-emitted.
-"""
+"""The state of a token2wav segment, with the codes received and the samples emitted."""
 
 from __future__ import annotations
 
@@ -21,9 +19,9 @@ from antiphon_services.vocoder.received_codes import CheckedCodes
 class DecodedSegment:
     """A segment that has been admitted.
 
-    The codes in `waiting` are not part of the utterance yet. For the codes in `codes` (uint16
-    [n, 1]), no samples have been emitted yet. `done` is the number of codes whose samples have been
-    emitted. `made` contains samples that can be emitted.
+    `waiting` contains codes that are not part of the utterance yet. `codes` (uint16 [n, 1])
+    contains codes whose samples haven't been emitted yet. `done` is the number of codes whose
+    samples have been emitted. `made` contains samples that can be emitted.
     """
 
     key: SegmentKey
@@ -56,7 +54,7 @@ class DecodedSegment:
 
     @property
     def behind(self) -> int:
-        """The number of codes whose samples have not been emitted."""
+        """The number of codes whose samples haven't been emitted."""
         return self.received.count - self.done
 
     @property
@@ -67,7 +65,7 @@ class DecodedSegment:
         return self.made is not None or (self.received.finished and not self.ready)
 
     def launch(self) -> Utterance:
-        """Return the utterance with all codes that were received, for use in a call. The segment
+        """Return the utterance, including all codes received so far, for use in a call. The segment
         must be `ready`.
         """
         joined = np.concatenate([*self.waiting, np.empty((0, 1), np.uint16)])[:, 0]
@@ -78,7 +76,7 @@ class DecodedSegment:
         return self.utterance
 
     def collect(self, samples: Tensor) -> None:
-        """Store the call's samples, float32 [n]."""
+        """Store the samples (float32 [n]) that a call has computed."""
         self.made, self.in_flight = samples, False
 
     def hand_on(self) -> list[EngineEvent]:
@@ -98,7 +96,7 @@ class DecodedSegment:
         return events
 
     def cost(self, reason: FinishReason) -> Completed:
-        """Return the current numbers of codes and samples."""
+        """Return the number of codes and samples so far."""
         return Completed(self.key, reason, self.received.count, self.samples)
 
     def _with_codes(self, samples: Tensor) -> Tensors:

@@ -1,4 +1,4 @@
-"""Decodes the codes of many utterances to samples in shared calls."""
+"""Decodes the codes of many utterances to samples, using shared calls."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from antiphon_services.qwen2_5_omni.token2wav.vocoder import MelVocoder
 from antiphon_services.qwen2_5_omni.token2wav.voices import VoiceTensors
 
 ROWS_AT_A_TIME = 16_384
-"""The number of rows of one layer that are computed in a step.
+"""The number of layer rows that are computed in a step.
 
-With the default number of held blocks, an utterance has about 4,200 rows in each of the 36
-evaluations at the released depth. Such a call takes nine steps.
+With the default number of held blocks and the released model's depth, an utterance has about 4,200
+rows in each of the 36 evaluations, so a call takes nine steps.
 """
 
 
 class Token2Wav:
-    """The flow and the vocoder. `module` is Hugging Face's module in float32. Call the methods in
-    inference mode.
+    """The flow and the vocoder. `module` is Hugging Face's module in float32. All methods must be
+    called in inference mode.
 
-    `bucketing` runs parts of a call as CUDA graphs.
+    If `bucketing` is given, parts of a call run as CUDA graphs.
     """
 
     def __init__(
@@ -53,22 +53,22 @@ class Token2Wav:
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """The names of the voices in lower case. The default voice is first."""
+        """The names of the voices in lower case, starting with the default voice."""
         return tuple(self._voices)
 
     def open(self, voice: str, *, seed: int, held_blocks: int) -> Utterance:
-        """Return a new utterance."""
+        """Create an utterance."""
         return Utterance(self._flow, self._voices[voice], seed=seed, held_blocks=held_blocks)
 
     def begin(self, utterances: Sequence[Utterance]) -> Decoding:
-        """Start a call for these utterances. There must be at least one."""
+        """Start a call for one or more utterances."""
         return Decoding(self._flow, self._vocoder, utterances)
 
 
 class Decoding:
-    """A call of the flow and the vocoder for some utterances, which is computed in parts.
+    """A call of the flow and the vocoder for a number of utterances, which is computed in parts.
 
-    The utterances must not receive codes during the call.
+    No codes may be added to the utterances during the call.
     """
 
     def __init__(self, flow: Flow, vocoder: MelVocoder, utterances: Sequence[Utterance]) -> None:
@@ -77,10 +77,10 @@ class Decoding:
         self._work = self._run()
 
     def advance(self) -> list[Tensor] | None:
-        """Compute about `ROWS_AT_A_TIME` rows. At the end of the call, this returns the samples
-        (float32 [n]) of each utterance.
+        """Compute about `ROWS_AT_A_TIME` rows. Returns None until the call is complete, and then
+        the samples (float32 [n]) of each utterance.
 
-        A part may exceed the limit by one layer of all rows, or by one call of the vocoder.
+        A part can exceed the limit by all rows of one layer, or by one call of the vocoder.
         """
         done = 0
         for rows in self._work:

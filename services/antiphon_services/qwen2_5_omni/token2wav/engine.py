@@ -1,13 +1,13 @@
-"""The engine of token2wav. It computes the audio of many segments in shared calls.
+"""The token2wav engine, which computes the audio of many segments in shared calls.
 
-A call decodes the segments whose blocks can become final, from noise to samples. Each step of the
-engine computes a part of it. See `Decoding`. Codes that arrive during a call wait for the next
-call. If a segment receives many codes at once, as with `whole` delivery, it has a separate call
-that alternates with the shared call. Therefore the shared call waits for at most half of each step.
+A call decodes all segments that have blocks which can become final, from noise to samples. Each
+engine step computes a part of the call (see `Decoding`). Codes that arrive during a call wait for
+the next one. If a segment receives many codes at once, as with `whole` delivery, it gets a call of
+its own that alternates with the shared call. The shared call then never waits for more than half of
+a step.
 
-If a segment becomes held during a call, it remains part of the call, and its samples wait. If a
-segment is released, its samples are dropped. An error in a call only fails the segments in this
-call.
+If a segment is put on hold during a call, it stays in the call, and its samples wait. If a segment
+is released, its samples are dropped. An error in a call only affects the segments in this call.
 """
 
 from __future__ import annotations
@@ -34,14 +34,12 @@ from antiphon_services.stage.voices import choose_voice
 from antiphon_services.vocoder.received_codes import CheckedCodes
 
 LONG_BLOCKS = 16
-"""A segment has a separate call if it has more than this number of blocks, in addition to the held
-blocks.
-"""
+"""If a segment has more blocks than this, not counting held blocks, it gets a call of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodingCall:
-    """A call that is running, and its segments."""
+    """A running call and its segments."""
 
     decoding: Decoding
     segments: Sequence[DecodedSegment]
@@ -53,8 +51,8 @@ class Token2WavEngine:
     is `audio`.
 
     `context_limit` is the maximum number of codes in a segment, and `slots` is the maximum number
-    of segments. The sampling seed of a segment determines its noise. `to_host` copies samples to
-    the host asynchronously.
+    of segments. A segment's sampling seed determines its noise. `to_host` copies samples to the
+    host asynchronously.
     """
 
     def __init__(
@@ -76,7 +74,7 @@ class Token2WavEngine:
         self._calls: list[DecodingCall] = []
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Add a segment. If no voice is set, the first one is used.
+        """Add a segment. If no voice is specified, the first voice is used.
 
         Raises `InvalidArgument` if the voice is unknown, and `ResourceExhausted` if all slots are
         in use.
@@ -107,7 +105,7 @@ class Token2WavEngine:
         return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
-        """Remove the segment. If a call has no other segments, it ends."""
+        """Remove the segment. If it was the only one in a call, the call ends."""
         del self._segments[key]
         self._calls = [
             each
@@ -117,7 +115,7 @@ class Token2WavEngine:
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Emit samples and continue the calls."""
+        """Emit samples, and continue the calls."""
         free = [each for key, each in self._segments.items() if key not in held]
         events = _hand_on(free)
         self._begin([each for each in free if each.ready])
@@ -132,8 +130,8 @@ class Token2WavEngine:
         return events + _hand_on(free)
 
     def _copied(self, samples: Sequence[Tensor]) -> Sequence[Array]:
-        """Return slices of a single copy on the host, which may still be in progress. See
-        `ToHost`.
+        """Copy samples to the host, and return a slice of the copy for each segment. The copy may
+        still be in progress. See `ToHost`.
         """
         ends = list(itertools.accumulate(map(len, samples)))
         return np.split(self._to_host.copy(torch.cat(list(samples))), ends[:-1])
@@ -142,15 +140,15 @@ class Token2WavEngine:
         self._calls = [each for each in self._calls if each is not call]
 
     def _fail(self, call: DecodingCall) -> None:
-        """End a call that cannot continue, and its segments, because the call has consumed their
-        codes.
+        """End a call that can't continue. Its segments end as well, because the call has consumed
+        their codes.
         """
         self._end(call)
         for segment in call.segments:
             segment.ended = True
 
     def _begin(self, ready: Sequence[DecodedSegment]) -> None:
-        """Start a call for the short segments and another one for the first long segment, unless
+        """Start a call for the short segments, and another one for the first long segment, unless
         they are already running.
         """
         for long in (False, True):

@@ -15,7 +15,7 @@ FLOW = ConfigPart(
         "num_embeds mel_dim enc_emb_dim enc_dim enc_channels enc_kernel_sizes enc_dilations "
         "enc_attention_channels enc_res2net_scale enc_se_channels"
     ),
-    # Other names for sizes in the released file, and settings for training.
+    # Alternative names for sizes in the released file, and training settings.
     idle=names(
         "depth dim heads dropout enc_global_context enc_lin_neurons long_skip_connection "
         "tie_word_embeddings"

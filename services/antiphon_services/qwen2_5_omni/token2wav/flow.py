@@ -1,12 +1,12 @@
-"""The diffusion transformer with Hugging Face's weights, which computes mel frames from noise and
-codes.
+"""The diffusion transformer with Hugging Face's weights, which turns noise and codes into mel
+frames.
 
-The results are the same as with the reference, but repeated computations are only done once. Terms
+Results are the same as in the reference, but nothing is computed more often than necessary. Terms
 that depend only on the time are computed when the stage is loaded. These are the scales, shifts and
 gates of each layer at each of the 36 evaluations. Terms that depend only on the codes and the
-voice, which form the larger part of the input projection, are computed once per call. The speaker
-encoder is computed once per voice. Classifier-free guidance evaluates both halves in one batch.
-Attention only reads the keys of the blocks to which a row attends. See `blocks`.
+voice, which make up most of the input projection, are computed once per call, and the speaker
+encoder runs once per voice. For classifier-free guidance, both halves are evaluated in one batch.
+Attention only reads the keys of the blocks that a row attends to (see `blocks`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ NO_CODE = 0
 
 @dataclass(frozen=True, slots=True)
 class FlowVoice:
-    """The term that a voice adds to the input of every row [HALVES, width], with and without the
-    voice.
+    """The term [HALVES, width] that a voice adds to the input of every row, with and without
+    guidance by the voice.
     """
 
     offset: Tensor
@@ -49,8 +49,8 @@ class FlowVoice:
 
 @dataclass(frozen=True, slots=True)
 class FlowPart:
-    """Blocks of one utterance. `span` determines the rows. `noise` has the shape [rows, mel], and
-    `codes` is an int64 tensor of shape [rows].
+    """Blocks of one utterance. `span` specifies the rows. `noise` has the shape [rows, mel], and
+    `codes` is int64 [rows].
     """
 
     span: BlockSpan
@@ -62,7 +62,7 @@ class FlowPart:
 class Flow:
     """The flow. `module` is Hugging Face's diffusion transformer in float32.
 
-    `bucketing` runs evaluations as CUDA graphs.
+    If `bucketing` is given, evaluations run as CUDA graphs.
     """
 
     def __init__(self, module: Any, bucketing: Bucketing | None = None) -> None:
@@ -80,7 +80,7 @@ class Flow:
         looking = sum(each.window.looking is not None for each in self._layers)
         kept = (self.block_frames, config.num_attention_heads, config.head_dim)
         self._memory_size = (EVALUATIONS, looking, 2, HALVES, *kept)
-        # This is the order in which the reference concatenates: frame, voice, code, condition.
+        # The reference concatenates the inputs in this order: frame, voice, code, condition.
         widths = (config.mel_dim, config.enc_dim, config.emb_dim, config.enc_emb_dim)
         parts = module.input_embed.proj.weight.split(widths, dim=1)
         self._frame_in, self._voice_in, code_in, self._condition_in = parts
@@ -103,15 +103,14 @@ class Flow:
         return FlowVoice(offset)
 
     def memory(self) -> FlowMemory:
-        """Return the memory for an utterance that is computed in pieces."""
+        """Return a memory for an utterance that is computed in pieces."""
         return FlowMemory(torch.zeros(self._memory_size, device=self.device))
 
     def run(self, parts: Sequence[FlowPart]) -> Generator[int, None, list[Tensor]]:
-        """Compute the mel frames of these parts together, layer by layer. Each result has the shape
-        [rows, mel].
+        """Compute the mel frames [rows, mel] of all parts together, layer by layer.
 
-        The call changes the memories of the parts. It must run until its end. Otherwise the
-        utterances must be ended.
+        The call changes the memories of the parts. If it isn't run to completion, their utterances
+        must be ended.
         """
         plan = BlockPlan([each.span for each in parts], self.block_frames, self.device)
         velocity = self._velocity(plan, self._given(parts))
@@ -130,8 +129,8 @@ class Flow:
     ) -> Work[Tensor]:
         """Return the velocity at `value` [blocks, frames, mel].
 
-        `given` [HALVES * blocks, frames, width] is the term of codes and voices in the input, and
-        `rotation` is the rotary embedding of all rows.
+        `given` [HALVES * blocks, frames, width] is the part of the input that depends on codes and
+        voices, and `rotation` is the rotary embedding of all rows.
         """
         rows = linear(value, self._frame_in).repeat(HALVES, 1, 1) + given
         for layer in self._layers:
@@ -142,7 +141,9 @@ class Flow:
         return guided + (guided - free) * GUIDANCE
 
     def _velocity(self, plan: BlockPlan, given: Tensor) -> Velocity:
-        """Return the velocity function of a call. If there is a graph, the function replays it."""
+        """Return a call's velocity function. If there is a graph for the call, the function replays
+        it.
+        """
         cosines, sines = self._rotary(self._bias, plan.positions)
         if self._graphs is not None and self._graphs.takes(plan):
             return self._graphs.velocity(plan, given, (cosines, sines), len(self._layers))
@@ -164,7 +165,9 @@ class Flow:
         )
 
     def _given(self, parts: Sequence[FlowPart]) -> Tensor:
-        """Return the term of codes and voices in the input [HALVES * blocks, frames, width]."""
+        """Return the part of the input that depends on codes and voices [HALVES * blocks, frames,
+        width].
+        """
         codes = to_blocks([self._code_rows[each.codes] for each in parts], self.block_frames)
         nothing = self._code_rows[NO_CODE].expand_as(codes)
         offsets = [each.voice.offset[:, None].expand(-1, each.span.count, -1) for each in parts]
@@ -172,8 +175,8 @@ class Flow:
 
 
 def to_blocks(parts: Sequence[Tensor], frames: int) -> Tensor:
-    """Concatenate parts [rows, width] to [blocks, frames, width]. The last block of each part is
-    padded.
+    """Concatenate parts [rows, width] to [blocks, frames, width], and pad each part's last
+    block.
     """
     filled = [
         torch.cat((each, each.new_zeros(-len(each) % frames, each.shape[1]))) for each in parts

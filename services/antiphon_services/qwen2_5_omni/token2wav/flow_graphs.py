@@ -1,8 +1,8 @@
-"""The velocity of the flow as a function of blocks, which a GPU can replay as a CUDA graph.
+"""The velocity of the flow as a function of blocks, so that a GPU can replay it as a CUDA graph.
 
-Each block is one row of every input, together with its neighbours and its recalled block. If a call
-has few blocks, it is padded to the size of a bucket. The padding blocks do not affect the others.
-Memories are read before a replay and written after it, because a graph cannot include them.
+Each input has one row per block, including its neighbours and its recalled block. Calls with few
+blocks are padded to the size of a bucket, and the padding doesn't affect the other blocks. A graph
+can't include memories, so they are read before a replay and written after it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from antiphon_services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan, B
 from antiphon_services.qwen2_5_omni.token2wav.solver import EVALUATIONS
 
 GRAPH_BLOCKS = 16
-"""The maximum number of blocks in a call that is replayed. At the released sizes, one evaluation
-with this many blocks takes about as long as an engine step.
+"""The maximum number of blocks in a call that can be replayed. With the released model's sizes, an
+evaluation of this many blocks takes about as long as an engine step.
 """
 
 Evaluate = Callable[[Tensor, Tensor, Tensor, Any, Rotation], Work[Tensor]]
@@ -32,12 +32,12 @@ Evaluate = Callable[[Tensor, Tensor, Tensor, Any, Rotation], Work[Tensor]]
 
 
 class ReplayedPlan:
-    """The attention of a call, like `BlockPlan`, but derived from tensors that have one row per
-    block.
+    """The attention of a call, like `BlockPlan`, but based on tensors that have one row per block.
 
     `own` (bool [blocks, frames]) marks valid frames. `behind` and `ahead` (bool [blocks]) mark
-    blocks that have a previous and a next block. `recalls` marks blocks whose previous block is in
-    `recalled` [blocks, layers that look behind, 2, HALVES, frames, heads, head_dim].
+    blocks that have a previous or a next block. `recalls` marks blocks whose previous block is in
+    `recalled` [blocks, layers that attend to the previous block, 2, HALVES, frames, heads,
+    head_dim].
     """
 
     def __init__(
@@ -46,18 +46,18 @@ class ReplayedPlan:
         self._own, self._behind, self._ahead = own, behind, ahead
         self._recalls, self._recalled = recalls, recalled
         self.kept: list[Tensor] = []
-        """The keys and values of each layer that has looked behind so far, in the same form as in
-        `recalled`.
+        """The keys and values of each layer that has attended to the previous block so far, in the
+        same form as `recalled`.
         """
         self._masks: dict[tuple[bool, bool], Tensor] = {}
 
     def seen(
         self, own: Tensor, evaluation: int | Tensor, window: BlockWindow
     ) -> tuple[Tensor, Tensor]:
-        """Implements `BlockPlan.seen`. The result always contains a mask.
+        """Implements `BlockPlan.seen`. The result always includes a mask.
 
-        Masked keys and values are replaced by the block's own keys and values. Otherwise, values
-        that are not finite could spread from another utterance.
+        Masked keys and values are replaced by the block's own. Otherwise, values that are not
+        finite could spread from another utterance.
         """
         looking, ahead = window.looking, window.ahead
         halves = own.view(HALVES, -1, *own.shape[1:])
@@ -75,7 +75,7 @@ class ReplayedPlan:
         return torch.cat(parts, 3).flatten(0, 1), self._masks[looks]
 
     def _make_mask(self, behind: bool, ahead: bool, dtype: torch.dtype) -> Tensor:
-        """Return an additive mask [HALVES * blocks, 1, 1, keys] for all layers that have the same
+        """Return an additive mask [HALVES * blocks, 1, 1, keys] for all layers with the same
         window.
         """
         parts = [self._own]
@@ -91,7 +91,7 @@ class ReplayedPlan:
 class FlowSizes:
     """The widths of the flow's rows, and the shape of a memory at one evaluation.
 
-    The first dimension of the memory is the number of layers that look behind.
+    The first dimension of the memory is the number of layers that attend to the previous block.
     """
 
     frames: int
@@ -103,7 +103,9 @@ class FlowSizes:
 
 
 class FlowGraphs:
-    """The velocity of calls with up to `GRAPH_BLOCKS` blocks, which `bucketing` replays."""
+    """The velocity function for calls of up to `GRAPH_BLOCKS` blocks, replayed by means of
+    `bucketing`.
+    """
 
     def __init__(self, evaluate: Evaluate, sizes: FlowSizes, bucketing: Bucketing) -> None:
         self._evaluate, self._sizes = evaluate, sizes
@@ -113,7 +115,7 @@ class FlowGraphs:
             return torch.zeros(most, *shape, device=sizes.device)
 
         flags = torch.zeros(3, most, dtype=torch.bool, device=sizes.device)
-        # Every block attends to something, because a softmax over no elements is not finite.
+        # Every block must attend to something, because a softmax over zero elements is not finite.
         own = torch.ones(most, frames, dtype=torch.bool, device=sizes.device)
         turns = rows(frames, sizes.head_dim), rows(frames, sizes.head_dim)
         value, given = rows(frames, sizes.mel), rows(HALVES, frames, sizes.width)
@@ -129,7 +131,7 @@ class FlowGraphs:
     def velocity(
         self, plan: BlockPlan, given: Tensor, turns: tuple[Tensor, Tensor], layers: int
     ) -> Callable[[int, Tensor], Work[Tensor]]:
-        """Return the `Velocity` of a call that fits into a bucket.
+        """Return the velocity function of a call that fits into a bucket.
 
         `given` [HALVES * blocks, frames, width] is the argument of `Flow.evaluate`. `turns`
         contains the cosines and sines of the rows, each with shape [blocks, frames, head_dim].
@@ -150,7 +152,7 @@ class FlowGraphs:
                 memory.seen[evaluation] = kept[block]
             # All layers are computed at once.
             yield given.shape[0] * given.shape[1] * layers
-            # The next replay overwrites the output of this one.
+            # The next replay overwrites this output.
             return made.clone()
 
         return velocity
@@ -176,7 +178,7 @@ class FlowGraphs:
 
 
 def _wide(flags: Tensor) -> Tensor:
-    """Return the flags of blocks, broadcast to the shape of keys and values [HALVES, blocks, 2,
-    frames, heads, head_dim].
+    """Broadcast one flag per block to the shape of keys and values [HALVES, blocks, 2, frames,
+    heads, head_dim].
     """
     return flags[:, None, None, None, None]

@@ -33,24 +33,24 @@ from antiphon_services.stage.hugging_face import load_config
 from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_room
 from antiphon_services.stage.precision import compute_dtype, dtype_name
 
-# The checkpoint does not contain the sample rate. The model card and its examples write files with
-# 24 kHz.
+# The checkpoint doesn't specify the sample rate. The model card and its examples write 24 kHz
+# files.
 SAMPLE_RATE_HZ = 24_000
 
 PREFIX = "token2wav."
 
 # transformers 4.x, which saved the released checkpoints, stored this buffer. The declared reference
-# (5.19) does not read it but computes it. antiphon does the same.
+# (5.19) computes it instead of reading it, and so does antiphon.
 STORED_BUFFERS = ("code2wav_dit_model.rotary_embed.inv_freq",)
 
-# The stage samples noise but no IDs, so only the seed has an effect.
+# The stage samples noise but no IDs, so the seed is the only setting that has an effect.
 ONLY_SEED = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 
 log = logging.getLogger(__name__)
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the memory that token2wav needs. Raises `FailedPrecondition` if the checkpoint cannot
+    """Return the memory that token2wav needs. Raises `FailedPrecondition` if the checkpoint can't
     be read.
     """
     skip = tuple(f"{PREFIX}{name}" for name in STORED_BUFFERS)
@@ -60,11 +60,11 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
-    """Load token2wav and the voices of the checkpoint.
+    """Load token2wav and the checkpoint's voices.
 
-    If `bucketing` is None, `torch.graphs` determines whether CUDA graphs are used. On a CPU there
-    are none. Raises `InvalidArgument` if a setting is not supported, and `FailedPrecondition` if
-    the parts of the checkpoint do not match or its voices cannot be read.
+    If `bucketing` is None, `torch.graphs` determines whether CUDA graphs are used. On a CPU, they
+    never are. Raises `InvalidArgument` if a setting is not supported, and `FailedPrecondition` if
+    the parts of the checkpoint don't match or its voices can't be read.
     """
     require_plain_torch(TOKEN2WAV, config)
     told = read_config(model_dir)
@@ -112,7 +112,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 
 def _warm_up(engine: Token2WavEngine, count: int) -> None:
-    """Decode `count` codes, so that no request has to wait for work that is only done once."""
+    """Decode `count` codes, so that no request has to wait for one-time work."""
     codes = {CODES: np.zeros((count, 1), np.uint16)}
     run_segment(
         engine,

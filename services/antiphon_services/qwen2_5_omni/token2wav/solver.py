@@ -1,5 +1,5 @@
-"""The times at which the velocity of the flow is evaluated. There are nine steps, which are smaller
-at the start.
+"""The times at which the flow's velocity is evaluated. There are nine steps, which are smaller at
+the beginning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ EVALUATIONS = (POINTS - 1) * STAGES
 
 
 def time_points() -> Tensor:
-    """Return the points from 0 to 1 as float32 [POINTS]. They are 1 - cos(pi * k / 18)."""
+    """Return the points from 0 to 1, as float32 [POINTS]. They are given by 1 - cos(pi * k /
+    18).
+    """
     even = torch.linspace(0, 1, POINTS)
     even += -1.0 * (torch.cos(torch.pi / 2 * even) - 1 + even)
     return even

@@ -1,14 +1,15 @@
-"""Decodes one utterance from codes to samples, either as a whole or in pieces.
+"""Decodes an utterance from codes to samples, either as a whole or in pieces.
 
-A block of mel frames is final if `held_blocks` blocks after it were computed together with it, or
-if the utterance has ended. Later blocks affect a block, but the effect decreases quickly with their
-distance. Blocks that were held are computed again together with the blocks that follow. Samples are
-emitted once the context that the vocoder needs after them is also final. With random weights, 2
-held blocks reduce the difference from a whole computation to rounding errors. Trained weights may
-need more, because layers with wide gates reach further.
+A block of mel frames becomes final once `held_blocks` later blocks have been computed together with
+it, or at the end of the utterance. All later blocks affect a block, but the effect decreases
+quickly with distance. Blocks that have been held are computed again, together with the blocks that
+follow. Samples are emitted once the frames that the vocoder needs after them are final as well.
+With random weights, 2 held blocks are enough to reduce the difference from decoding the whole
+utterance to rounding errors. Trained weights may need more, because layers with wide gates reach
+further.
 
-The noise is sampled on the CPU by a separate generator for each utterance, so that it depends only
-on the seed. The noise of a shorter utterance is a prefix of the noise of a longer one.
+Each utterance has its own generator, which draws its noise on the CPU, so the noise depends only on
+the seed. A shorter utterance's noise is a prefix of a longer one's.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from antiphon_services.qwen2_5_omni.token2wav.vocoder import CONTEXT
 class Utterance:
     """An utterance. Its codes are passed to `add`.
 
-    As long as `next_part` returns a part, its mel frames must be passed to `take`, and then the
-    samples of `window` must be passed to `cut`. `seed` determines the noise. A block is final after
-    `held_blocks` further blocks. This number has no effect if all codes arrive at once.
+    As long as `next_part` returns a part, its mel frames must be passed to `take`, and the samples
+    for `window` must then be passed to `cut`. `seed` determines the noise. A block becomes final
+    after `held_blocks` more blocks, which makes no difference if all codes arrive at once.
     """
 
     def __init__(self, flow: Flow, voice: FlowVoice, *, seed: int, held_blocks: int) -> None:
@@ -37,32 +38,35 @@ class Utterance:
         self._source = noise_source(seed)
         self._memory: FlowMemory | None = None
         self._finished = False
-        # The codes and the noise of the blocks that are not final, beginning with block `_first`.
+        # The codes and the noise of the blocks that aren't final yet, beginning with block
+        # `_first`.
         self._first = 0
         self._codes = torch.empty(0, dtype=torch.int64, device=flow.device)
         self._noise = torch.empty(0, flow.mel_width, device=flow.device)
-        # Final frames that have no samples yet, and the context before them.
+        # Final frames whose samples haven't been computed yet, and the context before them.
         self._mel = torch.empty(0, flow.mel_width, device=flow.device)
         self._context = 0
 
     def add(self, codes: Tensor, *, finished: bool) -> None:
-        """Add codes (int64 [n] on the host). If `finished` is true, no more codes follow."""
+        """Add codes (int64 [n] on the host). Set `finished` if no more codes follow."""
         self._codes = torch.cat((self._codes, on_device(codes.numpy(), self._codes.device)))
         self._finished = finished
 
     @property
     def ready(self) -> bool:
-        """Whether blocks can become final or samples can be emitted."""
+        """Whether any blocks can become final or any samples can be emitted."""
         return self.ready_with(0, finished=self._finished)
 
     def ready_with(self, more: int, *, finished: bool) -> bool:
-        """Return whether the utterance is `ready` after `more` additional codes."""
+        """Return whether the utterance would be `ready` after adding `more` codes."""
         count = len(self._codes) + more
         _, final = self._split(count, finished=finished)
         return final > 0 or self._leaving_when(ended=finished and not count) > 0
 
     def _split(self, codes: int, *, finished: bool) -> tuple[int, int]:
-        """Return the number of blocks for `codes` codes, and how many of them become final."""
+        """Return the number of blocks for this number of codes, and how many of them become
+        final.
+        """
         frames = codes * self._flow.frames_per_code
         if finished:
             blocks = -(-frames // self._flow.block_frames)
@@ -75,7 +79,7 @@ class Utterance:
         return self._split(len(self._codes), finished=self._finished)
 
     def next_part(self) -> FlowPart | None:
-        """Return the blocks that are not final, or None if none of them becomes final."""
+        """Return the blocks that aren't final yet, or None if none of them can become final."""
         blocks, final = self._blocks
         if not final:
             return None
@@ -95,7 +99,7 @@ class Utterance:
         return FlowPart(span, self._voice, self._noise[:rows], codes)
 
     def take(self, mel: Tensor) -> None:
-        """Store the mel frames [rows, width] of the part that `next_part` returned last."""
+        """Store the mel frames [rows, width] of the part most recently returned by `next_part`."""
         final = self._blocks[1]
         frames = final * self._flow.block_frames
         self._mel = torch.cat((self._mel, mel[:frames]))
@@ -104,14 +108,12 @@ class Utterance:
         self._codes = self._codes[frames // self._flow.frames_per_code :]
 
     def window(self) -> Tensor:
-        """Return mel frames [n, width] for the vocoder. They are empty if no samples can be
-        emitted.
-        """
+        """Return the mel frames [n, width] for the vocoder. n is 0 if no samples can be emitted."""
         return self._mel if self._leaving else self._mel[:0]
 
     def cut(self, samples: Tensor) -> Tensor:
-        """Return the samples of `window` that have not been returned before. Every sample is
-        returned once and in order.
+        """Return the samples of `window` that haven't been returned before. Each sample is returned
+        exactly once, in order.
         """
         leaving = self._leaving
         if not leaving:
@@ -132,7 +134,7 @@ class Utterance:
         return max(0, len(self._mel) - self._context - (0 if ended else CONTEXT))
 
     def _draw_noise(self, rows: int) -> None:
-        """Extend the noise to `rows` rows, beginning with block `_first`."""
+        """Extend the noise to a total of `rows` rows, beginning with block `_first`."""
         missing = rows - len(self._noise)
         if missing > 0:
             drawn = self._source.standard_normal((missing, self._flow.mel_width), np.float32)

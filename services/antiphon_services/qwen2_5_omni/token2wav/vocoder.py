@@ -1,9 +1,9 @@
-"""The vocoder, which computes samples from mel frames.
+"""The vocoder, which turns mel frames into samples.
 
-The vocoder is not causal. The samples of a frame depend on some of the frames before and after it.
-Therefore a piece from the middle of an utterance is computed with `CONTEXT` additional frames on
-both sides, and their samples are dropped. Nothing is added at the ends of an utterance, because the
-vocoder's padding is part of the result there.
+The vocoder isn't causal: a frame's samples depend on some of the frames before and after it. When a
+piece from the middle of an utterance is computed, `CONTEXT` frames are therefore added on both
+sides, and their samples are dropped. No frames are added at the beginning and the end of an
+utterance, where the vocoder's own padding is part of the result.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from torch import Tensor
 from antiphon_services.lm.graphs import Bucketing, RowFunction
 
 CONTEXT = 20
-"""The number of additional frames on both sides of a piece. The layers reach 26 frames, but the
-last 6 of them contribute less than 1e-7.
+"""The number of frames added on both sides of a piece. The layers reach 26 frames, but the
+outermost 6 contribute less than 1e-7.
 """
 PIECE_FRAMES = 240
-"""Longer mels are computed in pieces, so that the time and memory for a call do not grow with the
-length of the speech.
+"""Longer mels are computed in pieces of this length, so that the time and memory for a call don't
+grow with the length of the speech.
 """
 CALL_FRAMES = 2 * (PIECE_FRAMES + 2 * CONTEXT)
-"""The maximum number of frames in a call. It applies to all pieces together."""
+"""The maximum total number of frames in a call, across all pieces."""
 LEAST_DB, REFERENCE_DB = -115, 20
-"""Literals in `process_mel_spectrogram` of the reference."""
+"""Literals from the reference's `process_mel_spectrogram`."""
 ROWS_OF_A_FRAME = 64
-"""The approximate cost of a frame, in rows of a layer of the flow."""
+"""The approximate cost of a frame, expressed as a number of rows in a layer of the flow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,16 @@ class MelPiece:
 class MelVocoder:
     """The vocoder. `module` is Hugging Face's BigVGAN in float32.
 
-    `bucketing` runs pieces that have the lengths of streams, with blocks of `block_frames` frames,
-    as CUDA graphs.
+    If `bucketing` is given, CUDA graphs are used for pieces of the lengths that occur in streams
+    with blocks of `block_frames` frames.
     """
 
     def __init__(
         self, module: Any, bucketing: Bucketing | None = None, block_frames: int = 0
     ) -> None:
         self._module = module
-        # This is the value from `amplitude_to_db`. It is computed only once, because each call
-        # there would copy it to the device.
+        # The value from `amplitude_to_db`. It is computed once here, because the function would
+        # copy it to the device in each call.
         self._least = float(
             torch.exp(torch.tensor(LEAST_DB / 20.0 * np.log(10), dtype=torch.float32, device="cpu"))
         )
@@ -69,8 +69,8 @@ class MelVocoder:
         self._runs: dict[int, RowFunction] = {}
         if bucketing is not None:
             like = module.conv_pre.weight
-            # The longest one comes first, because the intermediate tensors of the others fit into
-            # its memory.
+            # Capture the longest piece first, so that the others fit into its memory for
+            # intermediate values.
             for length in reversed(stream_lengths(block_frames)):
                 most = CALL_FRAMES // length
                 buffer = like.new_zeros(most, length, module.config.mel_dim)
@@ -80,7 +80,7 @@ class MelVocoder:
         """Compute the samples (float32 [samples_per_frame * n]) of each mel [n, width], one call at
         a time.
 
-        Yields the amount of work in rows. Pieces that have the same length share calls.
+        Yields the amount of work in rows. Pieces of the same length share calls.
         """
         by_length: dict[int, list[MelPiece]] = {}
         for piece in (piece for index, mel in enumerate(mels) for piece in cut(index, len(mel))):
@@ -92,7 +92,7 @@ class MelVocoder:
             for call in (pieces[at : at + at_once] for at in range(0, len(pieces), at_once)):
                 rows = torch.stack([mels[p.mel][p.first : p.last] for p in call])
                 run = self._runs.get(length)
-                # The output of a graph is copied below, before the next replay.
+                # The graph's output is copied below, before the next replay.
                 (made,) = (self._decode(rows),) if run is None else run(rows)
                 for piece, row in zip(call, made, strict=True):
                     kept = slice(
@@ -108,7 +108,8 @@ class MelVocoder:
     def _decode(self, mels: Tensor) -> Tensor:
         """Compute samples [utterances, samples] from mels [utterances, frames, width].
 
-        The result is equal to that of the reference's `forward`, which supports only one utterance.
+        The result is the same as that of the reference's `forward`, which only supports a single
+        utterance.
         """
         module = self._module
         amplitudes = torch.exp(mels.transpose(1, 2)).clamp(min=self._least)
@@ -125,11 +126,11 @@ class MelVocoder:
 
 
 def stream_lengths(block_frames: int) -> list[int]:
-    """Return, in ascending order, the lengths of the windows in a stream whose blocks become final
-    one by one.
+    """Return the window lengths that occur in a stream whose blocks become final one by one, in
+    ascending order.
 
-    At first, a window begins at the start of the utterance. Once there is enough context, its
-    length is that of a block with context on both sides.
+    The first windows begin at the start of the utterance. As soon as there is enough context, each
+    window consists of a block with context on both sides.
     """
     lengths, mel, context = set(), 0, 0
     steady = block_frames + 2 * CONTEXT
@@ -145,7 +146,7 @@ def stream_lengths(block_frames: int) -> list[int]:
 
 
 def cut(mel: int, frames: int) -> Iterator[MelPiece]:
-    """Yield the pieces of a mel with `frames` frames, each with its context."""
+    """Yield the pieces of a mel that has `frames` frames, each with its context."""
     for start in range(0, frames, PIECE_FRAMES):
         stop = min(start + PIECE_FRAMES, frames)
         yield MelPiece(mel, start, stop, max(0, start - CONTEXT), min(frames, stop + CONTEXT))

@@ -1,4 +1,4 @@
-"""Reads the voices of a checkpoint for the decoder."""
+"""Reads a checkpoint's voices for the decoder."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from antiphon.runtime.checkpoint.torch_files import read_torch_file
 
 @dataclass(frozen=True, slots=True)
 class VoiceTensors:
-    """The `condition` [1, width] and the `mel` frames [1, frames, mel bins] of a recording, in
-    float32.
-    """
+    """A recording's `condition` [1, width] and `mel` frames [1, frames, mel bins], in float32."""
 
     condition: Tensor
     mel: Tensor
@@ -27,10 +25,10 @@ class VoiceTensors:
 def read_voices(
     model_dir: Path, *, condition_width: int, mel_width: int
 ) -> dict[str, VoiceTensors]:
-    """Return the voices by name, in the order of the file. There is at least one.
+    """Return at least one voice, by name, in the order of the file.
 
-    Raises `FailedPrecondition` if the file is missing, contains code, or contains a voice without
-    these tensors.
+    Raises `FailedPrecondition` if the file is missing, if it contains code, or if one of its voices
+    doesn't have these tensors.
     """
     path = model_dir / VOICES_FILE
     told = read_torch_file(path)

@@ -16,7 +16,7 @@ PARTS = (
             "hidden_act rms_norm_eps num_hidden_layers num_quantizers upsample_rates "
             "upsampling_ratios decoder_dim"
         ),
-        # Used by other codecs, or only for the initialization of weights.
+        # Used by other codecs, or only to initialize weights.
         idle=names(
             "layer_scale_initial_scale tie_word_embeddings codebook_dim num_semantic_quantizers "
             "semantic_codebook_size vector_quantization_hidden_dimension"

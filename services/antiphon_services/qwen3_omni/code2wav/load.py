@@ -27,8 +27,8 @@ from antiphon_services.stage.precision import compute_dtype, dtype_name
 from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_services.vocoder.stage import VocoderTerms, state_bytes, vocoder_stage
 
-# The checkpoint does not contain the sample rate. The model card and its examples write files with
-# 24 kHz.
+# The checkpoint doesn't specify the sample rate. The model card and its examples write 24 kHz
+# files.
 SAMPLE_RATE_HZ = 24_000
 
 PREFIX = "code2wav."
@@ -37,8 +37,8 @@ EDGES = VocoderEdges(frames=PIPELINE.edge("codes").name, audio=PIPELINE.edge("au
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the memory that the vocoder needs. Raises `FailedPrecondition` if the checkpoint
-    cannot be read.
+    """Return the memory that the vocoder needs. Raises `FailedPrecondition` if the checkpoint can't
+    be read.
     """
 
     def session_state() -> int:
@@ -53,9 +53,8 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
     """Load the vocoder and return the stage.
 
-    If `bucketing` is None, `torch.graphs` determines it. Raises `InvalidArgument` if an engine
-    other than torch is configured, and `FailedPrecondition` if the checkpoint has unsupported
-    fields.
+    If `bucketing` is None, `torch.graphs` determines it. Raises `InvalidArgument` if the configured
+    engine is not torch, and `FailedPrecondition` if the checkpoint has unsupported fields.
     """
     require_plain_torch(CODE2WAV, config)
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), PARTS)
@@ -79,7 +78,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 
 def _decoder_config(model_dir: Path) -> Code2WavConfig:
-    """Return `code2wav_config`. Raises `FailedPrecondition` if the checkpoint has no audio
+    """Return `code2wav_config`. Raises `FailedPrecondition` if the checkpoint doesn't support audio
     output.
     """
     whole = load_config(OmniConfig, model_dir, "code2wav_config")

@@ -1,4 +1,4 @@
-"""The weights of Qwen3-Omni's vocoder, with the names that the checkpoint uses."""
+"""The weights of Qwen3-Omni's vocoder, under the same names as in the checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describe Qwen3-Omni's vocoder for streaming with `antiphon_services.vocoder`."""
+"""Describes Qwen3-Omni's vocoder, so that `antiphon_services.vocoder` can stream it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from antiphon_services.vocoder.stream import Vocoder
 
 
 def vocoder_of(module: Code2WavModule) -> Vocoder:
-    """Return the embedding and the layers in the order in which `Qwen3OmniMoeCode2Wav.forward` uses
-    them.
+    """Return the embedding and the layers, in the order in which `Qwen3OmniMoeCode2Wav.forward`
+    applies them.
     """
     table, offset = module.code_embedding.weight.detach(), module.code_offset.flatten()
 

@@ -1,3 +1,1 @@
-"""The talker stage, which converts the hidden rows of the prompt and the IDs of the reply to codec
-frames.
-"""
+"""The talker stage, which turns the prompt's hidden rows and the reply's IDs into codec frames."""

@@ -1,17 +1,17 @@
 """The talker's engine. It decodes codec frames for many segments, one frame per segment and step.
 
-A step is one forward pass over the rows that are ready. These are parts of prompts, up to
+A step is one forward pass over all rows that are ready: parts of prompts, with a total of up to
 `prefill_rows` rows, and one row for every segment whose next text ID has arrived. These segments
-sample a frame in the same step, and the engine emits it before the next text ID arrives. A segment
-that has no next text ID waits. Silence is never used in place of an ID that is late. A long prompt
-delays the other segments only by its share of a step.
+sample a frame in the same step, and the engine emits it without waiting for another text ID. If a
+segment's next text ID hasn't arrived, the segment waits. Silence is never used as a substitute for
+a late ID. A long prompt delays other segments only by its share of a step.
 
-Draws are counted in the same way as Hugging Face counts tokens. There are at most `max_tokens`
-draws. A draw is a frame, unless it is the stop code or the last allowed draw. In these cases, the
-segment finishes without another frame.
+Draws are counted in the same way as Hugging Face counts tokens, and there are at most `max_tokens`
+of them. Each draw is a frame, except for the stop code and the last allowed draw. In these two
+cases, the segment finishes without another frame.
 
-The codes do not depend on the other segments in the batch. In float32 on a CPU with one thread, the
-results are also bitwise equal. See `antiphon_services.lm.decoder` and
+A segment's codes don't depend on the other segments in the batch. In float32 on a CPU with one
+thread, the results are even bit-identical. See `antiphon_services.lm.decoder` and
 `antiphon_services.lm.frames`.
 """
 
@@ -56,15 +56,15 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
         return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TalkerSegment:
-        """Create a segment. If no voice is set, the first one is used. Raises `InvalidArgument` if
-        the voice is unknown.
+        """Create a segment. If no voice is specified, the first voice is used. Raises
+        `InvalidArgument` if the voice is unknown.
         """
         voice = choose_voice(settings.voice, self._model.voices)
         return TalkerSegment(key, voice, settings.sampling, self._model.new_prompt())
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Add a chunk of input. If it replaces rows that were already prefilled, they are prefilled
-        again.
+        """Add a chunk of input. If it replaces rows that have already been prefilled, they are
+        prefilled again.
         """
         super().accept(key, chunk)
         segment = self._segments[key]
@@ -90,5 +90,5 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
 
 
 def _next_draw(segment: TalkerSegment) -> FrameDraw[int]:
-    """Return the next row and draw of a segment, and mark them as launched."""
+    """Return a segment's next row and draw, and mark them as launched."""
     return segment.launch(segment.take_text(segment.launched))

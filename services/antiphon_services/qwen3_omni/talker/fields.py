@@ -22,7 +22,7 @@ TALKER = ConfigPart(
         "speaker_id accept_hidden_layer"
     ),
     only={"tie_word_embeddings": OFF},
-    # The thinker uses the placeholders and positions.
+    # Placeholders and positions are used by the thinker.
     idle=names(
         "audio_token_id image_token_id video_token_id vision_start_token_id "
         "position_id_per_seconds audio_start_token_id audio_end_token_id vision_end_token_id "
@@ -48,7 +48,7 @@ PREDICTOR = ConfigPart(
     ),
     # Hugging Face's predictor fails if a layer has a window.
     only={"tie_word_embeddings": OFF, "layer_types": NO_WINDOW},
-    # Each sequence of the predictor is one frame.
+    # Each of the predictor's sequences is one frame.
     idle=names("max_position_embeddings max_window_layers"),
     ropes=STATIC_ROPES,
 )

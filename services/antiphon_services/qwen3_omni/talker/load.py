@@ -42,14 +42,15 @@ from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 PREFIX = "talker."
 WORD_TABLE = "thinker.model.embed_tokens.weight"
 
-# The defaults of the keywords `talker_*` of `Qwen3OmniMoeForConditionalGeneration.generate`.
+# The defaults of the `talker_*` keyword arguments of
+# `Qwen3OmniMoeForConditionalGeneration.generate`.
 DEFAULT_SAMPLING = Sampling(
     temperature=0.9, top_k=50, top_p=1.0, repetition_penalty=1.05, seed=0, max_tokens=4096
 )
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the memory that the talker needs. Raises `FailedPrecondition` if the checkpoint cannot
+    """Return the memory that the talker needs. Raises `FailedPrecondition` if the checkpoint can't
     be read.
     """
     whole = load_config(OmniConfig, model_dir, "thinker_config", "talker_config")
@@ -68,9 +69,9 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
     """Load the talker and the thinker's word table. No other weights are read.
 
-    If `bucketing` is None, `torch.graphs` determines whether CUDA graphs are used. On a CPU there
-    are none. Raises `InvalidArgument` if a setting is not supported or the slots do not fit into
-    memory, and `FailedPrecondition` if the parts of the checkpoint do not match.
+    If `bucketing` is None, `torch.graphs` determines whether CUDA graphs are used. On a CPU, they
+    never are. Raises `InvalidArgument` if a setting is not supported or the slots don't fit into
+    memory, and `FailedPrecondition` if the parts of the checkpoint don't match.
     """
     require_torch(TALKER, config)
     check_launch_ahead(config)

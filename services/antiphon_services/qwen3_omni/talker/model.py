@@ -1,4 +1,4 @@
-"""The talker model of a checkpoint: forward passes and sampling."""
+"""A checkpoint's talker model: forward passes and sampling."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from antiphon_services.lm.readback import PendingDraw, Readback
 from antiphon_services.qwen3_omni.talker.prompt import TalkerPrompt
 from antiphon_services.qwen3_omni.talker.rows import RowTable
 
-# The last IDs of the vocabulary are control IDs. Of these, sampling only allows the stop code. The
+# The last IDs of the vocabulary are control IDs. Of these, only the stop code can be sampled. The
 # number is a literal in `Qwen3OmniMoeForConditionalGeneration.generate`.
 CONTROL_IDS = 1024
 
-# The settings of the code predictor if sampling is not greedy. They are literals in
-# `prepare_inputs_for_generation`. The temperature is the default of `generate`.
+# The code predictor's settings if sampling isn't greedy. They are literals in
+# `prepare_inputs_for_generation`, except for the temperature, which is the default of `generate`.
 PREDICTOR_SAMPLING = Sampling(
     temperature=1.0, top_k=50, top_p=0.8, repetition_penalty=1.0, seed=0, max_tokens=1
 )
 
 
 class Talker(GroupedFrameDecoder):
-    """The forward passes and the sampling of the talker.
+    """The talker's forward passes and sampling.
 
     `module` has the same interface as Hugging Face's talker for conditional generation.
     `embeddings` [V, thinker hidden] is the thinker's word table, and `code_entries` is the size of
-    code2wav's codebooks. `window` is the window of `TalkerPrompt`. `to_device` copies hidden rows
-    to the device, and `readback` copies frames back to the host. Without `readback`, each step
-    waits for its frames. `bucketing` runs parts of a step as CUDA graphs, with `kernels` if they
-    are given.
+    code2wav's codebooks. `window` has the same meaning as in `TalkerPrompt`. `to_device` copies
+    hidden rows to the device, and `readback` copies frames back to the host. Without `readback`,
+    each step waits for its frames. If `bucketing` is given, parts of a step run as CUDA graphs,
+    which use `kernels` if they are given.
 
-    Raises `FailedPrecondition` if the talker could sample codes outside the codebooks or has no
-    voice, and `InvalidArgument` if the memory is not sufficient for `slots` segments of
+    Raises `FailedPrecondition` if the talker has no voice or could sample codes outside the
+    codebooks, and `InvalidArgument` if there isn't enough memory for `slots` segments of
     `context_limit` positions.
     """
 
@@ -88,17 +88,17 @@ class Talker(GroupedFrameDecoder):
         self._readback = readback or Readback(None)
         ids = torch.arange(vocabulary, device=self._device)
         self._suppressed = (ids >= vocabulary - CONTROL_IDS) & (ids != self.stop_code)
-        # For each slot, the difference between the rotary position and the place of the rows after
-        # the prompt.
+        # For each slot, the difference between rotary positions and places in the sequence, for
+        # rows after the prompt.
         self._shifts = [0] * slots
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """The names of the voices in lower case. The default voice is first."""
+        """The names of the voices in lower case, starting with the default voice."""
         return self.rows.voices
 
     def new_prompt(self) -> TalkerPrompt:
-        """Return an empty prompt with the IDs and widths of this checkpoint."""
+        """Return an empty prompt, with this checkpoint's IDs and widths."""
         return TalkerPrompt(
             self._special, self.rows.vocabulary, self.rows.hidden_row_width, window=self._window
         )
@@ -116,12 +116,12 @@ class Talker(GroupedFrameDecoder):
         draws: Sequence[FrameDraw[int]],
         known: Sequence[KnownPart[TalkerPrompt]] = (),
     ) -> list[PendingDraw]:
-        """Append all rows in one forward pass. Returns a pending frame for each of `draws`, in
-        order.
+        """Append all rows in one forward pass. Returns a pending frame for each element of `draws`,
+        in order.
 
-        A segment may have its last chunk, its last `known` frames and its first draw in the same
-        step. With asynchronous copies in both directions, the step does not wait for the device,
-        except for the routing of experts in `antiphon_services.lm.experts`.
+        A segment's last prompt chunk, its last `known` frames and its first draw can all be in the
+        same step. With asynchronous copies in both directions, the step doesn't wait for the
+        device, except for the routing of experts in `antiphon_services.lm.experts`.
         """
         arranged = self.arrange([*chunks, *known], draws)
         ordered, filled = arranged.draws, arranged.filled
@@ -143,11 +143,11 @@ class Talker(GroupedFrameDecoder):
         known: Sequence[KnownPart[TalkerPrompt]],
         draws: Sequence[FrameDraw[int]],
     ) -> Tensor | None:
-        """Return the rotary positions of all rows, or None if they are equal to their places in the
-        sequence.
+        """Return the rotary positions of all rows, or None if they are the same as the rows' places
+        in the sequence.
 
-        Images and videos have fewer positions than rows, and their positions differ along each
-        axis.
+        Images and videos take fewer positions than rows, and their rows have different positions on
+        each axis.
         """
         for each in chunks:
             self._shifts[each.slot] = each.prompt.position_shift
@@ -160,7 +160,8 @@ class Talker(GroupedFrameDecoder):
         shifted = np.array([at + self._shifts[slot] for at, slot in places], np.int64)
         parts.append(np.repeat(shifted[:, None], 3, axis=1))
         positions = np.concatenate(parts)
-        # Only the rows of images and videos differ by axis. Without such rows, graphs can be used.
+        # Only the rows of images and videos have different positions on each axis. Without such
+        # rows, graphs can be used.
         same = (positions == positions[:, :1]).all()
         return on_device(positions[:, 0].copy() if same else positions, self._device)
 

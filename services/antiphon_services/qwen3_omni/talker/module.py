@@ -1,4 +1,4 @@
-"""The weights of Qwen3-Omni's talker, with the names that the checkpoint uses.
+"""The weights of Qwen3-Omni's talker, under the same names as in the checkpoint.
 
 `antiphon_services.lm` computes with these modules.
 """
@@ -55,7 +55,7 @@ class _OmniTalkerStack(nn.Module):
 
 
 class _Projection(nn.Module):
-    """Projects rows from the width of the thinker to the talker's width."""
+    """Projects rows from the thinker's width to the talker's width."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()

@@ -42,10 +42,11 @@ FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 class TalkerPrompt:
-    """The part of the prompt and the reply of one segment that has arrived.
+    """The part of a segment's prompt and reply that has arrived.
 
     All IDs must be below `vocabulary`, and `row_width` is the width of hidden rows. `window` is the
-    number of hidden rows that the thinker computes at once while a recording grows, or 0.
+    number of hidden rows that the thinker computes at once while a recording grows, or 0 if it
+    doesn't do so.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class TalkerPrompt:
         self._positions = np.empty((0, 3), np.int64)  # The positions of the user rows by axis.
         self._next_position = 0
         self._cuts = self._windows = np.empty(0, np.intp)
-        # The indices of the user rows that are hidden rows, in ascending order.
+        # The indices, in ascending order, of the user rows that are hidden rows.
         self._heard = np.empty(0, np.intp)
         self._heard_positions = np.empty(0, np.intp)  # The positions of these rows in the prompt.
         self._rows: list[Tensor] = []  # The hidden rows from this one onwards.
@@ -77,7 +78,9 @@ class TalkerPrompt:
 
     @property
     def prompt_rows(self) -> int | None:
-        """The length of the talker's prompt, or None if not all IDs of the prompt have arrived."""
+        """The length of the talker's prompt, or None if some of the prompt IDs haven't arrived
+        yet.
+        """
         return self.user_rows + ANSWER_ROWS if self._ids_finished else None
 
     @property
@@ -87,8 +90,8 @@ class TalkerPrompt:
 
     @property
     def position_shift(self) -> int:
-        """The difference between the rotary position and the place in the sequence, for rows after
-        the user rows.
+        """The difference between rotary positions and places in the sequence, for rows after the
+        user rows.
         """
         return self._next_position - self.user_rows
 
@@ -100,7 +103,7 @@ class TalkerPrompt:
 
     @property
     def silent(self) -> bool:
-        """Whether the reply is known to be empty."""
+        """Whether it is already known that the reply is empty."""
         return self._tokens_finished and self._ids_finished and self._answer_length <= HEADER_ROWS
 
     @property
@@ -119,20 +122,20 @@ class TalkerPrompt:
 
     @property
     def cuts(self) -> npt.NDArray[np.intp]:
-        """The ends of user turns and of audio windows that are known so far.
+        """The ends of the user turns and audio windows that are known so far.
 
-        Parts of the prompt end here, so that a turn that is still growing is computed up to the
-        last row that the thinker has sent.
+        A part of the prompt can end at any of these positions, so that a growing turn is computed
+        up to the last row received from the thinker.
         """
         return self._cuts
 
     def is_behind_window(self, row: int) -> bool:
-        """Return whether a full audio window ends directly before this row."""
+        """Return whether a full audio window ends just before this row."""
         return bool((self._windows == row).any())
 
     @property
     def next_prompt_edge(self) -> str:
-        """The edge that provides the first row that is not ready."""
+        """The edge that delivers the first row that isn't ready."""
         complete = self._ids_finished and self._rows_come == len(self._heard)
         return TOKENS if complete and not self._may_change else PROMPT
 
@@ -142,13 +145,13 @@ class TalkerPrompt:
         return self._grows and not self._prompt_finished
 
     def take_change(self) -> int | None:
-        """Return the first row that was replaced since the last call, or None."""
+        """Return the first row that has been replaced since the last call, or None."""
         changed, self._changed = self._changed, None
         return changed
 
     def prompt_text(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the text IDs of rows that are ready. Hidden rows have the ID of the
-        placeholder.
+        """Return the text IDs of rows that are ready. For hidden rows, this is the placeholder
+        ID.
         """
         assert self._user_ids is not None
         special = self._special
@@ -160,31 +163,32 @@ class TalkerPrompt:
         return np.concatenate((self._user_ids[start:stop], np.array(later, np.int64)))
 
     def hidden_rows(self, start: int, stop: int) -> tuple[npt.NDArray[np.intp], Tensor | None]:
-        """Return the indices of the hidden rows among these rows, relative to `start`, and the
+        """Return the indices, relative to `start`, of the hidden rows among these rows, and the
         hidden rows themselves.
 
         The prompt drops the rows that it returns. Ranges must be requested once and in order,
-        except for rows that were replaced.
+        except for rows that have been replaced.
         """
         first, last = map(int, np.searchsorted(self._heard, (start, stop)))
         if first == last:
             return self._heard[:0], None
         taken = self._come(first, last)
-        # Rows may be replaced from the middle of a part that is computed as a whole.
+        # Rows may be replaced starting in the middle of a part, which is then computed again as a
+        # whole.
         if not self._may_change:
             left = self._rows[0][last - self._rows_first :]
             self._rows, self._rows_first = [left] if len(left) else [], last
         return self._heard[first:last] - start, taken
 
     def _come(self, first: int, last: int) -> Tensor:
-        """Return hidden rows that have arrived but have not been taken yet."""
+        """Return hidden rows that have arrived but haven't been taken yet."""
         if len(self._rows) > 1:
             self._rows = [np.concatenate(self._rows)]
         return self._rows[0][first - self._rows_first : last - self._rows_first]
 
     def part_name(self, start: int, stop: int) -> bytes | None:
-        """Return the name of rows that are ready but have not been taken, or None for rows of the
-        answer.
+        """Return a name for rows that are ready but haven't been taken, or None if they belong to
+        the answer.
         """
         if self._user_ids is None or stop > self.user_rows:
             return None
@@ -193,14 +197,14 @@ class TalkerPrompt:
         return part_name(start, self._positions[start:stop], self._user_ids[start:stop], *rows)
 
     def pass_part(self, start: int, stop: int) -> None:
-        """Drop the hidden rows of ready rows because the slot already contains their keys and
-        values.
+        """Drop the hidden rows among rows that are ready, because the slot already contains their
+        keys and values.
         """
         self.hidden_rows(start, stop)
 
     def text(self, step: int) -> int | None:
-        """Return the text ID of decode step `step`, counted from 0, or None if it has not arrived
-        yet.
+        """Return the text ID for a decode step, or None if it hasn't arrived yet. Steps are
+        numbered from 0.
         """
         index = HEADER_ROWS + 1 + step
         if index < self._answer_length:
@@ -210,8 +214,8 @@ class TalkerPrompt:
         return self._special.tts_eos if index == self._answer_length else self._special.tts_pad
 
     def accept(self, chunk: InputChunk) -> None:
-        """Add a chunk. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss` if it is not
-        valid.
+        """Add a chunk. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss` if the chunk is
+        invalid.
         """
         if chunk.edge == PROMPT:
             self._accept_prompt(chunk)
@@ -243,8 +247,7 @@ class TalkerPrompt:
                 edge=PROMPT,
             )
         special = self._special
-        # All arrays that are kept are copied, because the memory of the chunk may belong to a
-        # transport.
+        # Copy all arrays that are kept, because the chunk's memory may belong to a transport.
         ids = self._ids = np.concatenate((self._ids, come))
         self._ids_finished = "more_ids" not in chunk.tensors
         self._grows = self._grows or not self._ids_finished
@@ -271,13 +274,13 @@ class TalkerPrompt:
         self._cuts = np.union1d(turns, self._windows)
 
     def _window_ends(self, heard: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-        """Return the end of each full window of each recording. `heard` marks the rows of
+        """Return the end of each full window in each recording. `heard` marks the rows of
         recordings.
         """
         if not self._window:
             return np.empty(0, np.intp)
         behind = np.flatnonzero(heard) + 1
-        # The rows of a recording are contiguous, and two recordings are separated by other IDs.
+        # A recording's rows are contiguous, and there are always other IDs between two recordings.
         begins = np.flatnonzero(heard & ~np.append(False, heard[:-1]))
         first = begins[np.searchsorted(begins, behind) - 1]
         ends: npt.NDArray[np.intp] = behind[(behind - first) % self._window == 0]
@@ -307,7 +310,9 @@ class TalkerPrompt:
         self._rows_come = end
 
     def _forget_rows(self, first: int) -> None:
-        """Drop the hidden rows from this one onwards. If there are any, the change is recorded."""
+        """Drop all hidden rows from `first` onwards. If there are any, this is recorded as a
+        change.
+        """
         if first < self._rows_come:
             kept = np.concatenate(self._rows)[: first - self._rows_first]
             self._rows = [kept] if len(kept) else []

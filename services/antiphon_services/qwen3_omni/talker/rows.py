@@ -1,8 +1,8 @@
-"""Computes the input rows of the talker from IDs, hidden rows and codes.
+"""Computes the talker's input rows from IDs, hidden rows and codes.
 
-A text row is `text_projection(thinker embedding)`, which depends only on the ID. Therefore the
-projected table is computed once, when the stage is loaded. This mirrors `_get_talker_user_parts`
-and `_get_talker_assistant_parts`.
+A text row is `text_projection(thinker embedding)`, which depends only on the ID, so the table is
+projected once when the stage is loaded. This mirrors `_get_talker_user_parts` and
+`_get_talker_assistant_parts`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from antiphon_services.qwen3_omni.talker.prompt import HEADER_ROWS, TalkerPrompt
 
 
 class RowTable:
-    """The rows of one checkpoint. `talker` has the same interface as Hugging Face's talker.
+    """The rows of a checkpoint. `talker` has the same interface as Hugging Face's talker.
 
-    `embeddings` [V, thinker hidden] is the thinker's word table, with any dtype and on any device.
-    `to_device` copies the hidden rows of prompts to the device.
+    `embeddings` [V, thinker hidden] is the thinker's word table, which can have any dtype and be on
+    any device. `to_device` copies the prompts' hidden rows to the device.
     """
 
     def __init__(self, talker: Any, embeddings: Tensor, to_device: ToDevice | None = None) -> None:
@@ -45,8 +45,8 @@ class RowTable:
             ]
             for voice, speaker in _voices(config).items()
         }
-        # The codec side of the last row of the prompt. It is used in place of a frame before the
-        # first one.
+        # The codec side of the prompt's last row. It takes the place of a previous frame for the
+        # first draw.
         self.begin: Tensor = self._codes[config.codec_bos_id]
         self.voices = tuple(self._codec_side)
         self._to_device = to_device or ToDevice.direct(self._text.device)
@@ -54,9 +54,7 @@ class RowTable:
         self.hidden_row_width = int(config.thinker_hidden_size)
 
     def prompt(self, prompt: TalkerPrompt, start: int, stop: int, voice: str) -> Tensor:
-        """Return the rows from `start` to `stop` of the prompt [n, hidden]. The rows must
-        be ready.
-        """
+        """Return the prompt rows from `start` to `stop` [n, hidden], which must be ready."""
         device = self._text.device
         rows = self._text[on_device(prompt.prompt_text(start, stop), device)]
         where, hidden = prompt.hidden_rows(start, stop)
@@ -79,7 +77,7 @@ class RowTable:
 
 
 def _voices(config: Any) -> Mapping[str, int]:
-    """Return speaker IDs by name in lower case. The default voice is first. Raises
+    """Return speaker IDs by name in lower case, starting with the default voice. Raises
     `FailedPrecondition` if there is no voice.
     """
     voices = {name.lower(): speaker for name, speaker in (config.speaker_id or {}).items()}

@@ -18,8 +18,8 @@ from antiphon_services.qwen3_omni.talker.prompt import ANSWER_ROWS, PROMPT, TOKE
 def warm_up(
     engine: TalkerEngine, special: SpecialIds, sampling: Sampling, slots: int, context_limit: int
 ) -> None:
-    """Warm up the engine (see `antiphon_services.lm.warm_up`). Raises `Internal` if it emits no
-    codes.
+    """Warm up the engine (see `antiphon_services.lm.warm_up`). Raises `Internal` if it doesn't emit
+    any codes.
     """
     speak(
         engine, CODES, sampling, slots, context_limit - ANSWER_ROWS, partial(_make_input, special)
@@ -27,7 +27,7 @@ def warm_up(
 
 
 def _make_input(special: SpecialIds, rows: int) -> Iterator[InputChunk]:
-    """Yield a user turn of `rows` IDs and a reply of one token."""
+    """Yield a user turn of `rows` IDs and a reply that consists of a single token."""
     user = [special.im_start, special.user] + [special.assistant] * max(rows - 2, 0)
     header = [special.im_start, special.assistant, special.assistant]
     ids = np.array(user[:rows] + header, np.int32)

@@ -1,3 +1,3 @@
-"""The thinker stage, which converts a conversation to text, to hidden rows of the prompt, and to
-IDs to be spoken.
+"""The thinker stage, which turns a conversation into text, hidden rows of the prompt, and IDs to be
+spoken.
 """

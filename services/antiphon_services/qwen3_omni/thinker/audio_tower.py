@@ -1,6 +1,6 @@
-"""The audio tower of Qwen3-Omni, which converts mel frames to rows with the thinker's width.
+"""Qwen3-Omni's audio tower, which turns mel frames into rows of the thinker's width.
 
-It performs the same operations in the same order as `Qwen3OmniMoeAudioEncoder` in transformers with
+It performs the same operations in the same order as transformers' `Qwen3OmniMoeAudioEncoder` with
 `sdpa` attention. `antiphon_services.qwen3_omni.thinker.towers` prepares the inputs of a call.
 """
 
@@ -59,9 +59,9 @@ class AudioTowerModule(nn.Module):
     ) -> TowerOutput:
         """Encode padded chunks [chunks, mel bins, frames].
 
-        `valid_indices` contains the indices of rows that are not padding, and `cu_seqlens` contains
-        the bounds of attention windows among them. `chunk_lengths` and `return_dict` are part of
-        the signature of towers in transformers. They have no effect here.
+        `valid_indices` contains the indices of rows that aren't padding, and `cu_seqlens` contains
+        the boundaries of the attention windows among them. `chunk_lengths` and `return_dict` are
+        part of the signature that transformers uses for towers, and have no effect here.
         """
         del chunk_lengths, return_dict
         chunks = padded_feature.unsqueeze(1).to(dtype=self.conv2d1.weight.dtype)

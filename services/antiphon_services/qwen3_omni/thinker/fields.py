@@ -34,7 +34,7 @@ THINKER = ConfigPart(
         "position_id_per_seconds"
     ),
     only={"tie_word_embeddings": OFF},
-    # The other fields concern the audio tracks of videos, which are not supported.
+    # All other fields are for the audio tracks of videos, which are not supported.
     idle=names(
         "audio_start_token_id audio_end_token_id vision_start_token_id vision_end_token_id "
         "user_token_id seconds_per_chunk"
@@ -48,7 +48,7 @@ TEXT = ConfigPart(
         "num_experts norm_topk_prob mlp_only_layers"
     ),
     only={"shared_expert_intermediate_size": (None, 0), "use_qk_norm": (None, True)},
-    # The thinker's own field determines whether the head is tied.
+    # Whether the head is tied is determined by the thinker's own field.
     idle=names("tie_word_embeddings"),
     ropes=STATIC_ROPES,
 )
@@ -67,7 +67,8 @@ VISION = ConfigPart(
 )
 PARTS = (WHOLE, THINKER, TEXT, AUDIO, VISION)
 
-# Fields that vLLM's model supports differently than Hugging Face's, or that were not compared.
+# Fields that vLLM's model treats differently from Hugging Face's, or for which the two haven't been
+# compared.
 _VLLM_TEXT = replace(
     TEXT,
     computed=TEXT.computed - names("attention_bias decoder_sparse_step hidden_act mlp_only_layers"),

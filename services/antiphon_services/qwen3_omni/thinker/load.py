@@ -54,7 +54,8 @@ def memory(model_dir: Path, config: StageConfig, engine: str = "") -> StageMemor
     """Return the memory that the thinker needs on an engine. If `engine` is empty, it is the engine
     that `load` would choose.
 
-    Raises `InvalidArgument` and `FailedPrecondition`.
+    Raises `InvalidArgument` if the engine is not supported, and `FailedPrecondition` if the
+    checkpoint can't be used.
     """
     chosen = engine or choose_engine(THINKER, config, vllm_runs=environment.is_installed)
     skip = () if chosen == VLLM else (VISION_TOWER,)
@@ -70,12 +71,12 @@ def load(
     *,
     prefill_rows: int | None = None,
 ) -> LoadedStage:
-    """Load the thinker of a checkpoint directory, and warm it up.
+    """Load a checkpoint's thinker and warm it up.
 
-    In the torch engine, `prefill_rows` is the maximum number of prompt rows in a step that also
-    decodes segments. If it is None, `text_rows` determines it. If `bucketing` is None,
-    `torch.graphs` determines it. Raises `InvalidArgument` if the engine or the context limit is
-    not supported, and `FailedPrecondition` if the checkpoint is incomplete or has unsupported
+    `prefill_rows` only applies to the torch engine. It is the maximum number of prompt rows in a
+    step that also decodes segments, and `text_rows` determines it if it is None. If `bucketing` is
+    None, `torch.graphs` determines it. Raises `InvalidArgument` if the engine or the context limit
+    is not supported, and `FailedPrecondition` if the checkpoint is incomplete or has unsupported
     fields.
     """
     name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
@@ -89,7 +90,7 @@ def load(
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), parts)
     intake = load_intake(model_dir, config, name)
     if name == VLLM:
-        # This import loads the modeling code of transformers, as vLLM does.
+        # This import loads transformers' modelling code, as vLLM does.
         from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
             Qwen3OmniMoeProcessorKwargs,
         )
@@ -127,7 +128,7 @@ def load(
 
 
 def _load_config(model_dir: Path) -> Any:
-    """Return the configuration. It must contain a part for the talker unless audio output is
+    """Return the configuration. It must contain a section for the talker unless audio output is
     disabled.
     """
     silent = read_config(model_dir).get("enable_audio_output") is False
@@ -136,13 +137,11 @@ def _load_config(model_dir: Path) -> Any:
 
 
 def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> PromptIntake:
-    """Load the chat template, the tokenizer and the audio front end of the directory for an
-    engine.
-    """
+    """Load a checkpoint's chat template, tokenizer and audio front end for use with an engine."""
     whole = _load_config(model_dir)
     extractor = load_extractor(model_dir)
     fields = read_config(model_dir)
-    # A checkpoint without a talker has no talker IDs. They are not used in this case.
+    # A checkpoint without a talker doesn't have any talker IDs, but then they aren't used either.
     special = SpecialIds.from_config(fields if whole.enable_audio_output else whole.to_dict())
     ears = whole.thinker_config.audio_config
     prompts = PromptFactory(

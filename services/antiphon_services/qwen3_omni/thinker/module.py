@@ -1,8 +1,8 @@
-"""The weights of Qwen3-Omni's thinker without its vision tower, with the names that the checkpoint
-uses.
+"""The weights of Qwen3-Omni's thinker, except for its vision tower, under the same names as in the
+checkpoint.
 
-`antiphon_services.lm` computes with these modules, except for the audio tower, which has its own
-forward pass.
+`antiphon_services.lm` computes with these modules. The audio tower is the exception, because it has
+its own forward pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prepares the calls of Qwen3-Omni's audio tower. The torch engine has no vision tower."""
+"""Prepares calls to Qwen3-Omni's audio tower. The torch engine doesn't have a vision tower."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from antiphon_services.qwen3_omni.thinker.audio import encoder_positions
 from antiphon_services.thinker.towers import TowerInputs
 
 MOST_CHUNKS = 64
-"""The maximum number of chunks per call. The widest layer takes 6 MB per chunk in bfloat16, so a
-call takes 0.5 GB at most.
+"""The maximum number of chunks per call. In bfloat16, the widest layer takes 6 MB per chunk, so a
+call takes at most 0.5 GB.
 """
 
 
@@ -23,10 +23,10 @@ class Omni3Towers:
     """Implements `antiphon_services.thinker.towers.TowerPlan`."""
 
     def audio(self, tower: Any, features: Tensor, frames: Tensor) -> Iterator[TowerInputs]:
-        """Yield calls that contain complete attention windows with up to `MOST_CHUNKS` chunks, or
-        one larger window.
+        """Yield calls that contain complete attention windows, with a total of up to `MOST_CHUNKS`
+        chunks. A window that is larger than this gets a call of its own.
 
-        All chunks are padded to the length of the longest chunk of all recordings.
+        All chunks are padded to the longest chunk among all recordings.
         """
         padded, lengths = _chunks(features, frames.tolist(), 2 * tower.n_window)
         counts = torch.tensor([encoder_positions(each, tower.n_window) for each in lengths])
@@ -60,8 +60,8 @@ def _chunks(features: Tensor, frames: list[int], size: int) -> tuple[Tensor, lis
     """Divide every recording into chunks of `size` frames, and pad them to the length of the
     longest chunk.
 
-    `features` [mel bins, frames] contains all recordings one after another. Returns the chunks
-    [chunks, mel bins, frames] and the number of frames in each of them.
+    `features` [mel bins, frames] contains all recordings in sequence. Returns the chunks [chunks,
+    mel bins, frames] and the number of frames in each of them.
     """
     lengths = [min(size, count - start) for count in frames for start in range(0, count, size)]
     parts = torch.split(features.T, lengths)
@@ -69,9 +69,9 @@ def _chunks(features: Tensor, frames: list[int], size: int) -> tuple[Tensor, lis
 
 
 def _bounds(totals: list[int], window: int) -> list[int]:
-    """Return the bounds of the attention windows among the rows of all recordings.
+    """Return the boundaries of the attention windows among the rows of all recordings.
 
-    A window never contains rows of two recordings.
+    A window never contains rows of more than one recording.
     """
     bounds = [0]
     for total in totals:

@@ -9,8 +9,8 @@ CODEC = ConfigPart(
     "",
     computed=names("decoder_config"),
     only={"output_sample_rate": (SAMPLE_RATE_HZ,)},
-    # The talker uses the encoder. The rates of the decoder determine the number of samples per
-    # frame.
+    # The encoder is used by the talker. The number of samples per frame follows from the decoder's
+    # rates.
     idle=names(
         "encoder_config encode_downsample_rate encoder_valid_num_quantizers input_sample_rate "
         "decode_upsample_rate"

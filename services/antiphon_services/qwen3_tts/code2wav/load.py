@@ -26,7 +26,7 @@ from antiphon_services.vocoder.stage import VocoderTerms, state_bytes, vocoder_s
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
     """Return the memory that the codec's decoder needs. Raises `FailedPrecondition` if the
-    checkpoint cannot be read.
+    checkpoint can't be read.
     """
 
     def session_state() -> int:
@@ -39,10 +39,10 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 
 
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
-    """Load the decoder of the codec and return the stage.
+    """Load the codec's decoder and return the stage.
 
-    If `bucketing` is None, `torch.graphs` determines it. Raises `InvalidArgument` if an engine
-    other than torch is configured, and `FailedPrecondition` if the checkpoint is not supported.
+    If `bucketing` is None, `torch.graphs` determines it. Raises `InvalidArgument` if the configured
+    engine is not torch, and `FailedPrecondition` if the checkpoint is not supported.
     """
     require_plain_torch(CODE2WAV, config)
     check_room(memory(model_dir, config))

@@ -1,9 +1,9 @@
-"""The weights of the decoder of Qwen3-TTS's 12 Hz codec, with the names that the checkpoint uses.
+"""The weights of the decoder of Qwen3-TTS's 12 Hz codec, under the same names as in the checkpoint.
 
-transformers has no class for this decoder. Its layers are the same as in Qwen3-Omni's vocoder, for
-which transformers has classes. There are two differences. The first layers are a residual vector
-quantizer, a convolution, and a transformer between two projections. The transposed convolutions are
-only trimmed at their end. `antiphon_services.vocoder` computes with these modules.
+transformers doesn't have a class for this decoder, but its layers are the same as in Qwen3-Omni's
+vocoder, with two differences. First, it begins with a residual vector quantizer, a convolution, and
+a transformer between two projections. Second, its transposed convolutions are only trimmed at the
+end. `antiphon_services.vocoder` computes with these modules.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from antiphon_services.qwen3_tts.code2wav.fields import PARTS
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.vocoder.stream import Vocoder
 
-# Another codec of the vendor has 25 frames per second and different layers.
+# The vendor has another codec with 25 frames per second and different layers.
 CODEC_KIND = "qwen3_tts_tokenizer_12hz"
 # These classes have no annotations.
 _Convolution: Any = Qwen3OmniMoeCausalConvNet
 _Upsampling: Any = Qwen3OmniMoeCausalTransConvNet
 _Snake: Any = Qwen3OmniMoeSnakeBeta
 
-# The rows of a codebook are sums that must be divided by the usage of the entry. The divisor is at
-# least this value.
+# The rows of a codebook are sums that must be divided by the entry's usage. The divisor is at least
+# this value.
 LEAST_USAGE = 1e-5
 
 
@@ -82,7 +82,9 @@ class _Books(nn.Module):
 
 
 class _ResidualQuantizer(nn.Module):
-    """Codebooks of half the width, with projections to this width (for encoding) and from it."""
+    """Codebooks of half the width, with a projection to this width (for encoding) and one from
+    it.
+    """
 
     def __init__(self, books: int, entries: int, width: int) -> None:
         super().__init__()
@@ -98,7 +100,7 @@ class _ResidualQuantizer(nn.Module):
 
 
 class _SplitQuantizer(nn.Module):
-    """A quantizer whose first codebook has separate projections."""
+    """A quantizer whose first codebook has its own projections."""
 
     def __init__(self, books: int, entries: int, width: int) -> None:
         super().__init__()
@@ -106,8 +108,8 @@ class _SplitQuantizer(nn.Module):
         self.rvq_rest = _ResidualQuantizer(books - 1, entries, width)
 
     def table(self) -> Tensor:
-        """Return all entries [books * entries, width]. A frame is the sum of the rows for its
-        codes.
+        """Return all entries [books * entries, width]. A frame is the sum of the rows that belong
+        to its codes.
         """
         return torch.cat([*self.rvq_first.tables(), *self.rvq_rest.tables()])
 
@@ -161,20 +163,20 @@ class CodecDecoder(nn.Module):
 def load_codec_decoder(
     model_dir: Path, dtype: torch.dtype, device: torch.device | str
 ) -> CodecDecoder:
-    """Load the decoder of a checkpoint. Raises `FailedPrecondition` if it cannot be loaded."""
+    """Load a checkpoint's decoder. Raises `FailedPrecondition` if it can't be loaded."""
     config, weights = _codec_config(model_dir), Weights(model_dir / CODEC_FOLDER)
     return load_submodule(CodecDecoder, config, "decoder.", weights, dtype=dtype, device=device)
 
 
 def describe_codec_decoder(model_dir: Path) -> CodecDecoder:
-    """Return the decoder of a checkpoint, without memory for its weights. Raises
-    `FailedPrecondition` if the configuration cannot be used.
+    """Return a checkpoint's decoder without allocating memory for its weights. Raises
+    `FailedPrecondition` if the configuration can't be used.
     """
     return construct(CodecDecoder, _codec_config(model_dir))
 
 
 def _codec_config(model_dir: Path) -> CodecConfig:
-    """Return the decoder's configuration. Raises `FailedPrecondition` if it cannot be used."""
+    """Return the decoder's configuration. Raises `FailedPrecondition` if it can't be used."""
     folder = model_dir / CODEC_FOLDER
     codec = read_config(folder)
     kind, part = codec.get("model_type"), codec.get("decoder_config")
@@ -193,7 +195,7 @@ def _codec_config(model_dir: Path) -> CodecConfig:
 
 
 def vocoder_of(module: CodecDecoder) -> Vocoder:
-    """Describe the decoder for streaming."""
+    """Describe the decoder, so that it can be streamed."""
     config = module.config
     with torch.no_grad():
         table = module.quantizer.table()

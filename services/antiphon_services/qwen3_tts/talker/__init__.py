@@ -1,1 +1,1 @@
-"""The talker stage, which converts text to codec frames."""
+"""The talker stage, which turns text into codec frames."""

@@ -1,17 +1,16 @@
-"""The talker's engine. It decodes the codec frames of many segments, one frame per segment and
-step.
+"""The talker's engine. It decodes codec frames for many segments, one frame per segment and step.
 
-Prompts are prepared on worker threads, because tokenizing a text and encoding a reference recording
-take a long time. A step is one forward pass over the rows that are ready. These are parts of
-prompts, within the limit of `antiphon_services.lm.frames`, and one row for every segment whose
-prompt is complete. These segments sample a frame in the same step, and the engine emits it.
+Prompts are prepared on worker threads, because it takes a long time to tokenize a text or to encode
+a reference recording. A step is one forward pass over all rows that are ready: parts of prompts,
+within the limit of `antiphon_services.lm.frames`, and one row for every segment whose prompt is
+complete. These segments sample a frame in the same step, and the engine emits it.
 
-If a voice is cloned from the codes of a recording, the engine first emits the recording's frames,
-which prime the decoder.
+If a voice is cloned from the codes of a recording, the engine emits the recording's frames first,
+to prime the decoder.
 
-Draws are counted in the same way as in the vendor's `generate`. There are at most `max_tokens`
-draws. A draw is a frame, unless it is the stop code, which cannot be one of the first two draws, or
-the last allowed draw.
+Draws are counted in the same way as in the vendor's `generate`, and there are at most `max_tokens`
+of them. Each draw is a frame, except for the stop code and the last allowed draw. The first two
+draws can't be the stop code.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
 
     @property
     def front_end(self) -> SpeechFrontEnd:
-        """The object that converts requests to prompts."""
+        """The component that turns requests into prompts."""
         return self._front_end
 
     @property
@@ -79,7 +78,7 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
         return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TtsSegment:
-        """Create a segment. Raises `InvalidArgument` if the checkpoint does not support the voice
+        """Create a segment. Raises `InvalidArgument` if the checkpoint doesn't support the voice
         options.
         """
         manner = read_voice_options(settings.voice, settings.options, self._kind, self._model.ids)
@@ -96,8 +95,8 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
         return self.take_frame(segment, drawn, self._model.ids.stop)
 
     def begin(self, segment: TtsSegment, prompt: Prompt) -> Sequence[EngineEvent]:
-        """Start decoding after a prompt that has been prepared. If the prompt contains frames, they
-        are emitted to prime the decoder.
+        """Start to decode after a prepared prompt. If the prompt contains frames, they are emitted
+        to prime the decoder.
         """
         assert segment.slot is not None
         segment.bound(self._context_limit)
@@ -109,7 +108,7 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
     def forward(
         self, segments: Sequence[TtsSegment], events: list[EngineEvent]
     ) -> PendingStep | None:
-        """Run the parts and draws of all segments in one call. Returns None if there are no
+        """Make one call for the parts and draws of all segments. Returns None if there are no
         draws.
         """
         parts: dict[int | None, list[PromptPart[TtsText]]] = defaultdict(list)

@@ -17,7 +17,7 @@ WHOLE = ConfigPart(
         "talker_config speaker_encoder_config tts_model_size tts_model_type im_start_token_id "
         "im_end_token_id tts_pad_token_id tts_bos_token_id tts_eos_token_id"
     ),
-    # The type of codec is validated when its configuration is read.
+    # The codec type is validated when the codec's configuration is read.
     idle=names("assistant_token_id tokenizer_type tie_word_embeddings"),
 )
 _LAYERS = names(
@@ -40,7 +40,7 @@ PREDICTOR = ConfigPart(
     "talker_config.code_predictor_config",
     computed=_LAYERS,
     only={"tie_word_embeddings": OFF, "layer_types": NO_WINDOW},
-    # A sequence of the predictor is a single frame.
+    # Each of the predictor's sequences is one frame.
     idle=names("max_position_embeddings max_window_layers"),
     ropes=PLAIN_ROPE,
 )
@@ -63,4 +63,4 @@ CODEC = ConfigPart(
 )
 ENCODER = ConfigPart("encoder_config", idle=names("frame_rate tie_word_embeddings"), own=MimiConfig)
 CODEC_PARTS = (CODEC, ENCODER)
-"""The fields of `speech_tokenizer/config.json` for a checkpoint that can clone voices."""
+"""The fields of `speech_tokenizer/config.json`, for checkpoints that can clone voices."""

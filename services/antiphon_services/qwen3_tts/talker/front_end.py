@@ -1,8 +1,8 @@
-"""Prepares the prompt of the talker from the text of a request.
+"""Prepares the talker's prompt from the text in a request.
 
-Tokenization follows the vendor's package. The text, and the text of a recording, are turns of the
-assistant, and the instruction is a turn of the user. As in the package, the role and the text that
-follows are tokenized together. However, text is never tokenized as control tokens.
+Tokenization follows the vendor's package. The text is an assistant turn, and so is the transcript
+of a recording, while the instruction is a user turn. As in the package, the role and the text after
+it are tokenized together. Unlike in the package, text is never tokenized as control tokens.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _REFERENCE = "options.reference_audio"
 
 
 class SpeechFrontEnd:
-    """Prepares prompts for one checkpoint. `encoder` is only given if the checkpoint can clone
-    voices.
+    """Prepares prompts for a checkpoint. `encoder` is only set if the checkpoint can clone voices.
 
-    `context_limit` is the maximum number of positions for prompt, text and frames together.
+    `context_limit` is the maximum total number of positions for the prompt, the text and the
+    frames.
     """
 
     def __init__(
@@ -51,13 +51,11 @@ class SpeechFrontEnd:
 
     @property
     def max_text_bytes(self) -> int:
-        """An upper limit for the size of a text that fits, in bytes."""
+        """The maximum size of a text that can fit, in bytes."""
         return self._context_limit * self._tokenizer.bytes_per_id
 
     def check_size(self, json_bytes: int) -> None:
-        """Raise `InvalidArgument` if the JSON of a message is too large to contain a text that
-        fits.
-        """
+        """Raise `InvalidArgument` if a message's JSON is so large that its text can't fit."""
         if json_bytes > most_json_bytes(self.max_text_bytes):
             raise self._too_long(f"{json_bytes} bytes", MESSAGES)
 
@@ -65,8 +63,8 @@ class SpeechFrontEnd:
         """Return the prompt for an `input` chunk. This takes a long time, so it should run on a
         worker thread.
 
-        Raises `InvalidArgument` unless the input is a single user message of text. The error is
-        also raised if the prompt leaves no positions for frames.
+        Raises `InvalidArgument` if the input is anything other than a single user message of text,
+        or if the prompt doesn't leave any positions for frames.
         """
         said = text_to_read(from_tensors(tensors))
         if (size := len(said.encode())) > self.max_text_bytes:
@@ -92,8 +90,8 @@ class SpeechFrontEnd:
         return prompt
 
     def _clone(self, manner: VoiceOptions, text_ids: int) -> Clone | None:
-        """Return the voice from the request's recording. The frames are only encoded if
-        they fit.
+        """Return the voice from the request's recording. Its frames are only encoded if they
+        fit.
         """
         samples = manner.reference
         if samples is None or self._encoder is None:
@@ -107,12 +105,10 @@ class SpeechFrontEnd:
         return Clone(self._encoder.vector(samples), self._encoder.frames(samples), text)
 
     def _turn(self, text: str, field: str) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the IDs of the header and of the text of an assistant's turn, without the end of
-        the turn.
+        """Return the IDs of an assistant turn's header and text, without the end of the turn.
 
-        As in the vendor's package, the header consists of the first `ROLE_ROWS` IDs. This is the
-        case even if the tokenizer merges a line break at the start of the text with the line break
-        of the header.
+        As in the vendor's package, the header always consists of the first `ROLE_ROWS` IDs, even if
+        the tokenizer merges the header's line break with one at the beginning of the text.
         """
         ids = [self._ids.im_start, *self._encode(f"assistant\n{text}", field)]
         return ids[:ROLE_ROWS], ids[ROLE_ROWS:]

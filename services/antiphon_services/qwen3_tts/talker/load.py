@@ -45,8 +45,8 @@ from antiphon_services.stage.precision import BFLOAT16, compute_dtype
 from antiphon_services.stage.preparation import Preparations
 from antiphon_services.text.literal import LiteralTokenizer, load_tokenizer
 
-# The defaults of the vendor's package. They apply if neither the call nor the checkpoint specifies
-# a value. The code predictor has the same defaults, but its settings have separate names.
+# The defaults of the vendor's package, which apply if neither the call nor the checkpoint specifies
+# a value. The code predictor has the same defaults, but its settings have their own names.
 DEFAULT_SAMPLING = Sampling(
     temperature=0.9, top_k=50, top_p=1.0, repetition_penalty=1.05, seed=0, max_tokens=2048
 )
@@ -55,9 +55,10 @@ PREDICTOR_SAMPLING = replace(DEFAULT_SAMPLING, repetition_penalty=1.0)
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
-    """Return the talker's memory, with its encoders if it clones voices.
+    """Return the memory that the talker needs. This includes the encoders if the checkpoint can
+    clone voices.
 
-    Raises `FailedPrecondition`.
+    Raises `FailedPrecondition` if the checkpoint can't be read.
     """
     told = read_config(model_dir)
     stored = [StoredPart(Weights(model_dir), "talker.")]
@@ -65,19 +66,18 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
         stored += encoder_parts(model_dir)
     with reading(model_dir / CONFIG_FILE):
         text = told["talker_config"]
-        # The table of text, projected to the talker's width.
+        # The text table, projected to the talker's width.
         tables = int(text["text_vocab_size"]) * int(text["hidden_size"])
         return decoder_memory(TALKER, config, text, *stored, tables=tables)
 
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
-    """Load the talker, its front end for text and, if the checkpoint can clone voices, the
-    encoders.
+    """Load the talker, its text front end and, if the checkpoint can clone voices, the encoders.
 
     If `bucketing` is None, `torch.graphs` determines it. Raises `InvalidArgument` if a setting is
-    not supported or the slots do not fit into memory, and `FailedPrecondition` if the parts of the
-    checkpoint do not match.
+    not supported or the slots don't fit into memory, and `FailedPrecondition` if the parts of the
+    checkpoint don't match.
     """
     require_torch(TALKER, config)
     check_launch_ahead(config)
@@ -133,7 +133,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 
 def _described(kind: CheckpointKind, ids: SpeechIds) -> Iterator[Option]:
-    """Yield the options with the choices of this checkpoint."""
+    """Yield the options, including the choices that this checkpoint offers."""
     for option in OPTIONS:
         if option.name == "language":
             option = replace(option, choices=(AUTO, *ids.told_languages))
@@ -145,7 +145,7 @@ def _described(kind: CheckpointKind, ids: SpeechIds) -> Iterator[Option]:
 
 
 def _predictor_sampling(model_dir: Path) -> Sampling:
-    """Return the sampling settings of the code predictor. Raises `FailedPrecondition` if they are
+    """Return the code predictor's sampling settings. Raises `FailedPrecondition` if they are
     invalid.
     """
     sampling = default_sampling(model_dir, PREDICTOR, PREDICTOR_SAMPLING)
@@ -158,7 +158,7 @@ def _predictor_sampling(model_dir: Path) -> Sampling:
 
 
 def _code_entries(model_dir: Path) -> int:
-    """Return the size of the codec's codebooks. Raises `FailedPrecondition` if it cannot be
+    """Return the size of the codec's codebooks. Raises `FailedPrecondition` if it can't be
     determined.
     """
     folder = model_dir / CODEC_FOLDER

@@ -1,9 +1,8 @@
-"""The weights of Qwen3-TTS's talker, with the names that the checkpoint uses.
+"""The weights of Qwen3-TTS's talker, under the same names as in the checkpoint.
 
-transformers has no class for this model. Its layers are the same as in Qwen3, for which
-transformers has classes. The released models have rotary positions with three axes. Without images,
-all axes are equal, so a plain rotary embedding is exact. `antiphon_services.lm` computes with these
-modules.
+transformers doesn't have a class for this model, but its layers are the same as in Qwen3. The
+released models have rotary positions with three axes. Since there are no images, all axes are
+equal, so a plain rotary embedding is exact. `antiphon_services.lm` computes with these modules.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 
-# The fields of `talker_config` and of its `code_predictor_config` that the layers need.
+# The fields of `talker_config` and its `code_predictor_config` that the layers need.
 _LAYER_KEYS = (
     "attention_bias",
     "head_dim",
@@ -42,7 +41,7 @@ _LAYER_KEYS = (
 
 
 class _Stack(nn.Module):
-    """Decoder layers with the interface that `antiphon_services.lm.decoder` requires."""
+    """Decoder layers with the interface required by `antiphon_services.lm.decoder`."""
 
     def __init__(self, part: dict[str, Any]) -> None:
         super().__init__()
@@ -115,7 +114,7 @@ class TalkerModule(nn.Module):
 def load_talker_module(
     model_dir: Path, dtype: torch.dtype, device: torch.device | str
 ) -> TalkerModule:
-    """Load the talker of a checkpoint. Raises `FailedPrecondition` if it cannot be loaded."""
+    """Load a checkpoint's talker. Raises `FailedPrecondition` if it can't be loaded."""
     path, part = model_dir / CONFIG_FILE, read_config(model_dir).get("talker_config")
     if not isinstance(part, dict) or not isinstance(part.get("code_predictor_config"), dict):
         raise FailedPrecondition(

@@ -41,12 +41,11 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SpeechIds:
-    """The IDs of the text and codec vocabularies that a prompt needs. They are read from
-    `config.json`.
+    """The IDs of the text and codec vocabularies that a prompt needs, as read from `config.json`.
 
-    `im_start` and `im_end` are the text IDs around a turn. `voices` maps the names of speakers in
-    lower case to IDs, and `languages` maps names to IDs. `dialects` maps voices that have a dialect
-    to the language of this dialect.
+    `im_start` and `im_end` are the text IDs at the beginning and end of a turn. `voices` maps
+    speaker names in lower case to IDs, and `languages` maps language names to IDs. If a voice
+    speaks a dialect, `dialects` maps the voice to the dialect's language.
     """
 
     im_start: int
@@ -68,8 +67,8 @@ class SpeechIds:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> SpeechIds:
-        """Read the IDs from a checkpoint's `config.json`. Raises `FailedPrecondition` if one is
-        missing.
+        """Read the IDs from a checkpoint's `config.json`. Raises `FailedPrecondition` if any of
+        them is missing.
         """
         talker = config.get("talker_config") or {}
         ids = cls(
@@ -102,12 +101,14 @@ class SpeechIds:
 
     @property
     def told_languages(self) -> tuple[str, ...]:
-        """The languages that a request may set. A dialect is only available with its voice."""
+        """The languages that a request can specify. They don't include dialects, which are only
+        available through their voices.
+        """
         return tuple(name for name in self.languages if "dialect" not in name)
 
     def language(self, name: str, voice: str) -> int | None:
-        """Return the ID of a language. If the name is empty, the result is the voice's dialect, or
-        None if it has none.
+        """Return the ID of a language. If the name is empty, return the ID of the voice's dialect,
+        or None if the voice doesn't have one.
 
         Raises `InvalidArgument` if the language is unknown.
         """
@@ -139,8 +140,8 @@ def _id(part: dict[str, Any], name: str) -> int:
 
 
 def _named(part: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a mapping with its names in lower case. It is empty if the configuration does not
-    contain it.
+    """Return a mapping from the configuration, with its keys in lower case, or an empty mapping if
+    the configuration doesn't contain it.
     """
     value = part.get(name) or {}
     if not isinstance(value, dict):
@@ -150,9 +151,9 @@ def _named(part: dict[str, Any], name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """A cloned voice. It has a speaker vector and, optionally, frames with their text.
+    """A cloned voice, which consists of a speaker vector and, optionally, frames and their text.
 
-    `frames` is uint16 [n, groups], and `text` contains the IDs of the text that is spoken in them.
+    `frames` is uint16 [n, groups], and `text` contains the IDs of the text that these frames speak.
     """
 
     vector: npt.NDArray[np.float32]
@@ -162,11 +163,11 @@ class Clone:
 
 @dataclass(frozen=True, slots=True)
 class SpeechRequest:
-    """The text to speak, as IDs, and the way in which it is spoken. `role` contains the three IDs
-    of an assistant's header.
+    """The IDs of the text to speak, and how it is to be spoken. `role` contains the three IDs of an
+    assistant header.
 
-    Names are in lower case. `voice` and `language` may be empty. `voice` is empty if there is a
-    clone.
+    All names are in lower case. `voice` and `language` may be empty, and `voice` is always empty
+    for a clone.
     """
 
     role: Sequence[int]
@@ -180,10 +181,10 @@ class SpeechRequest:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The rows of text IDs and codec IDs or markers, and the text IDs of later rows.
+    """Rows that consist of text IDs and of codec IDs or markers, and the text IDs of later rows.
 
-    `frames` belong to the rows that are marked with `FRAME`, in order. `vector` belongs to the row
-    that is marked with `SPEAKER`.
+    `frames` contains the frames for the rows marked with `FRAME`, in order. `vector` is used for
+    the row marked with `SPEAKER`.
     """
 
     text: Ids
@@ -198,7 +199,7 @@ class Prompt:
         return len(self.text) + len(self.later)
 
     def beside(self, draw: int) -> int | None:
-        """Return the text ID of the row before draw number `draw`, or None for padding."""
+        """Return the text ID in the row before draw number `draw`, or None for padding."""
         if draw == 0:
             return int(self.text[-1])
         return int(self.later[draw - 1]) if draw <= len(self.later) else None
@@ -245,7 +246,7 @@ def make_prompt(request: SpeechRequest, ids: SpeechIds) -> Prompt:
 
 
 def _tags(request: SpeechRequest, ids: SpeechIds) -> list[int]:
-    """Return the codec side of the rows before the text: language, speaker and pad."""
+    """Return the codec sides of the rows before the text: language, speaker and pad."""
     language = ids.language(request.language, request.voice)
     if language is None:
         tags = [ids.nothink, ids.think_bos, ids.think_eos]

@@ -1,5 +1,5 @@
-"""Encodes a reference recording to a speaker vector and codec frames, which are used for
-cloning.
+"""Encodes a reference recording to a speaker vector and codec frames, which are used to clone a
+voice.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from antiphon_services.stage.memory_plan import StoredPart
 
 CODEC_PREFIX, SPEAKER_PREFIX = "encoder.", "speaker_encoder."
 
-# Modules that this codec does not have. Its decoder is a different one.
+# Modules that this codec doesn't have. Its decoder is different.
 NOT_THERE = ("upsample", "decoder_transformer", "decoder")
 
 
 def encoder_parts(model_dir: Path) -> list[StoredPart]:
-    """Return the tensors that a `ReferenceEncoder` loads. Raises `FailedPrecondition`."""
+    """Return the tensors that a `ReferenceEncoder` loads. Raises `FailedPrecondition` if the
+    checkpoint can't be read.
+    """
     skip = tuple(f"{CODEC_PREFIX}{name}." for name in NOT_THERE)
     return [
         StoredPart(Weights(model_dir / CODEC_FOLDER), CODEC_PREFIX, skip),
@@ -39,10 +41,10 @@ def encoder_parts(model_dir: Path) -> list[StoredPart]:
 
 
 class ReferenceEncoder:
-    """The encoders of a base checkpoint, for recordings at 24 kHz."""
+    """The encoders of a base checkpoint. Recordings must have a sample rate of 24 kHz."""
 
     def __init__(self, model_dir: Path, dtype: torch.dtype, device: torch.device | str) -> None:
-        """Load the encoders. Raises `FailedPrecondition` if the checkpoint has none."""
+        """Load the encoders. Raises `FailedPrecondition` if the checkpoint doesn't have any."""
         folder = model_dir / CODEC_FOLDER
         codec = read_config(folder)
         check_fields(folder / CONFIG_FILE, codec, CODEC_PARTS)
@@ -64,21 +66,21 @@ class ReferenceEncoder:
         self._frames = ClipCache(self._encode_frames)
 
     def count(self, samples: Samples) -> int:
-        """Return the number of frames for samples [n]."""
+        """Return the number of frames for `samples` [n]."""
         return -(-len(samples) // self._samples_per_frame)
 
     def vector(self, samples: Samples) -> npt.NDArray[np.float32]:
-        """Return the speaker vector (float32 [width]) for samples [n]. The array is read-only."""
+        """Return the speaker vector (float32 [width]) for `samples` [n]. The array is read-only."""
         return self._vectors.of(samples)
 
     def frames(self, samples: Samples) -> npt.NDArray[np.uint16]:
-        """Return the frames (uint16 [n, groups]) for samples. The array is read-only."""
+        """Return the frames (uint16 [n, groups]) for `samples` [n]. The array is read-only."""
         return self._frames.of(samples)
 
     @torch.inference_mode()
     def _encode_speaker(self, samples: Samples) -> npt.NDArray[np.float32]:
-        # This is a copy, because an array from a message is read-only and torch would warn about
-        # it.
+        # Make a copy, because arrays from messages are read-only, which makes torch print a
+        # warning.
         vector = self._speaker(torch.tensor(samples, device=self._device))
         return _frozen(np.asarray(vector.float().cpu().numpy(), np.float32))
 
@@ -90,13 +92,13 @@ class ReferenceEncoder:
 
 
 def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the array after making it read-only, because it is shared."""
+    """Make an array read-only, because it will be shared, and return it."""
     array.flags.writeable = False
     return array
 
 
 def _part(config: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
-    """Return a part of a configuration. Raises `FailedPrecondition` if it is missing."""
+    """Return a section of a configuration. Raises `FailedPrecondition` if it is missing."""
     part = config.get(name)
     if not isinstance(part, dict):
         raise FailedPrecondition(

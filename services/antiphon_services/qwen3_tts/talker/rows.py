@@ -1,4 +1,4 @@
-"""Computes the input rows of the talker from IDs, codes and a speaker vector."""
+"""Computes the talker's input rows from IDs, codes and a speaker vector."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphon_services.qwen3_tts.talker.prompt import FRAME, SPEAKER, Prompt
 
 
 class TtsRowTable:
-    """The rows of one checkpoint. A text row depends only on its ID, so all of them are projected
+    """The rows of a checkpoint. A text row depends only on its ID, so all text rows are projected
     when the stage is loaded.
     """
 
@@ -26,7 +26,7 @@ class TtsRowTable:
         self._codes: Tensor = talker.model.codec_embedding.weight
         words: Tensor = talker.model.text_embedding.weight
         self._text = project_table(talker.text_projection, words, like=self._codes)
-        # The tables by group. The talker's own table is that of the first group.
+        # The tables by group. The first group uses the talker's own table.
         later = cast("list[Embedding]", list(talker.code_predictor.model.codec_embedding))
         self._groups: list[Tensor] = [self._codes, *(each.weight for each in later)]
 
@@ -44,14 +44,14 @@ class TtsRowTable:
         return text + self.codec_side(prompt, start, stop)
 
     def codec_side(self, prompt: Prompt, start: int, stop: int) -> Tensor:
-        """Return the codec sides of these rows [stop - start, hidden]. Rows that have none are
-        zero.
+        """Return the codec sides of these rows [stop - start, hidden]. A row without a codec side
+        is zero.
         """
         device, codec = self._codes.device, prompt.codec[start:stop]
         sides = self.code(on_device(codec.clip(min=0), device))
         sides[self._where(codec < 0)] = 0
         if prompt.vector is not None:
-            # This is a copy, because the array is read-only and may be shared.
+            # Make a copy, because the array is read-only and may be shared.
             sides[self._where(codec == SPEAKER)] = torch.tensor(prompt.vector).to(sides)
         if prompt.frames is not None:
             first = int((prompt.codec[:start] == FRAME).sum())

@@ -1,8 +1,8 @@
-"""Computes a speaker vector from a recording with the ECAPA-TDNN network of Qwen3-TTS's base
+"""Computes a speaker vector from a recording, using the ECAPA-TDNN network of Qwen3-TTS's base
 models.
 
-The names are the same as in the checkpoint. This mirrors `Qwen3TTSSpeakerEncoder` of the vendor's
-package, for a single recording without padding.
+Names are the same as in the checkpoint. This mirrors the vendor package's `Qwen3TTSSpeakerEncoder`,
+for a single recording without padding.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LEAST_VARIANCE = 1e-12
 
 
 class _Convolution(nn.Module):
-    """A convolution that does not change the length. It uses reflection padding at both ends and is
-    followed by ReLU.
+    """A convolution that preserves the length, with reflection padding at both ends, followed by
+    ReLU.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, dilation: int = 1) -> None:
@@ -41,8 +41,8 @@ def _plain(inputs: int, outputs: int, kernel: int = 1, dilation: int = 1) -> nn.
 
 
 class _Res2Net(nn.Module):
-    """Divides channels into `scale` parts. Each part also receives the output of the
-    previous part.
+    """Divides the channels into `scale` parts. The input of each part includes the previous part's
+    output.
     """
 
     def __init__(self, channels: int, scale: int, kernel: int, dilation: int) -> None:
@@ -113,7 +113,8 @@ def _statistics(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 class SpeakerEncoder(nn.Module):
     """All weights below `speaker_encoder.` in `model.safetensors`.
 
-    `config` is `speaker_encoder_config`. Missing fields have the values of the released models.
+    `config` is `speaker_encoder_config`. Fields that are missing have the same values as in the
+    released models.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:

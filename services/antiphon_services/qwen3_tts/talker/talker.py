@@ -22,18 +22,18 @@ from antiphon_services.qwen3_tts.talker.prompt import Prompt, SpeechIds
 from antiphon_services.qwen3_tts.talker.rows import TtsRowTable
 from antiphon_services.qwen3_tts.talker.tts_segment import TtsText
 
-# Literals in the vendor's `generate`. Of the last IDs in the vocabulary, sampling only allows the
-# stop code, and not in the first draws.
+# Literals in the vendor's `generate`. Of the last IDs in the vocabulary, only the stop code can be
+# sampled, and it can't be one of the first draws.
 CONTROL_IDS = 1024
 LEAST_DRAWS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class TtsTurn:
-    """The work of a segment in a step.
+    """A segment's work in one step.
 
-    It consists of parts of the segment's prompt in order, `known` frames after them, and a draw. If
-    the text of the draw is None, it is padding.
+    It consists of consecutive parts of the segment's prompt, the `known` frames after them, and a
+    draw. If the text of the draw is None, it is padding.
     """
 
     parts: Sequence[PromptPart[TtsText]]
@@ -42,15 +42,16 @@ class TtsTurn:
 
 
 class TtsTalker(GroupedFrameDecoder):
-    """The forward passes and the sampling for up to `slots` sessions of `context_limit` positions.
+    """The talker's forward passes and sampling, for up to `slots` sessions of `context_limit`
+    positions.
 
     `code_entries` is the size of the codec's codebooks. `predictor` contains the sampling settings
-    of the later groups, which apply if the first codes are not greedy. `readback` copies frames to
-    the host. Without it, each step waits for its frames. `bucketing` runs parts of a step as CUDA
-    graphs, with `kernels` if they are given.
+    of the later groups, which apply unless the first codes are greedy. `readback` copies frames to
+    the host. Without it, each step waits for its frames. If `bucketing` is given, parts of a step
+    run as CUDA graphs, which use `kernels` if they are given.
 
-    Raises `InvalidArgument` if the slots do not fit into memory, and `FailedPrecondition` if the
-    talker could sample codes that the codec does not have.
+    Raises `InvalidArgument` if the slots don't fit into memory, and `FailedPrecondition` if the
+    talker could sample codes that the codec doesn't have.
     """
 
     def __init__(
@@ -90,15 +91,15 @@ class TtsTalker(GroupedFrameDecoder):
         self._not_yet = self._suppressed | (places == ids.stop)
 
     def begin(self, slot: int, prompt: Prompt) -> None:
-        """Prepare the slot for the draws after this prompt."""
+        """Prepare the slot for the draws that follow this prompt."""
         self.begin_speech(slot, self._begin(prompt))
 
     def step(self, turns: Sequence[TtsTurn]) -> list[PendingDraw | None]:
         """Append all rows in one forward pass. Returns a pending frame for each turn that has a
         draw.
 
-        After an error, the step can be repeated with the same arguments, because draws are recorded
-        at the end. If `readback` copies asynchronously, the step does not wait for the device.
+        Draws are only recorded at the end, so after an error, the step can be repeated with the
+        same arguments. If `readback` copies asynchronously, the step doesn't wait for the device.
         """
         parts = [part for turn in turns for part in turn.parts]
         known = [part for turn in turns for part in turn.known]
@@ -131,13 +132,13 @@ class TtsTalker(GroupedFrameDecoder):
         return self.known_sides(part, begin) + self._text_sides(part.texts)
 
     def _text_sides(self, texts: Sequence[int | None]) -> Tensor:
-        """Return the text sides [n, hidden] of IDs. None stands for padding."""
+        """Return the text sides [n, hidden] for these IDs. None stands for padding."""
         pad = self.ids.tts_pad
         padded = [pad if each is None else each for each in texts]
         return self._rows.text(on_device(padded, self._device))
 
     def _begin(self, prompt: Prompt) -> Tensor:
-        """Return the codec side [hidden] of the last row of the prompt, which belongs to the first
+        """Return the codec side [hidden] of the prompt's last row, which belongs to the first
         draw.
         """
         last = len(prompt.text) - 1
@@ -150,7 +151,7 @@ class TtsTalker(GroupedFrameDecoder):
         return self.next_sides(draws) + self._text_sides([each.text for each in draws])
 
     def _draw(self, states: Tensor, draws: Sequence[FrameDraw[int | None]], count: int) -> Tensor:
-        """Sample a frame for each of the states [n, hidden], and keep the first `count` frames."""
+        """Sample a frame from each of the states [n, hidden], and keep the first `count` frames."""
         early = on_device([each.step < LEAST_DRAWS for each in draws], self._device)[:, None]
         suppressed = torch.where(early, self._not_yet, self._suppressed)
         return self.draw_frames(states, draws, count, suppressed)

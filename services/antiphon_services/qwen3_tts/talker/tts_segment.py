@@ -1,4 +1,4 @@
-"""The state of a talker segment: its text, and the prompt that was made from it. See
+"""The state of a talker segment, which consists of its text and the prompt prepared from it. See
 `lm/frames.py`.
 """
 
@@ -14,20 +14,22 @@ INPUT = "input"
 
 
 class TtsText(SpokenText[Prompt]):
-    """The `input` of a segment, and then its prompt."""
+    """A segment's `input`, and its prompt once this has been prepared."""
 
     @property
     def rows(self) -> int:
-        """The prompt length, including the row of the first draw."""
+        """The length of the prompt, including the row for the first draw."""
         return len(self.held.text)
 
 
 @dataclass(slots=True)
 class TtsSegment(SpokenTextSegment[TtsText]):
-    """A segment of Qwen3-TTS. Its text is followed by padding, so there is always a next row."""
+    """A segment of Qwen3-TTS. There is always a next row, because the text is followed by
+    padding.
+    """
 
     def take_text(self, step: int) -> int | None:
-        """Return the text ID of draw number `step`, or None for padding."""
+        """Return the text ID for draw number `step`, or None for padding."""
         return self.prompt.held.beside(step)
 
     def next_draw(self) -> FrameDraw[int | None]:

@@ -1,8 +1,8 @@
-"""The voice options of a request, which are validated against the type of the checkpoint.
+"""A request's voice options, which are validated against the checkpoint's type.
 
-The types and the defaults are the same as in the vendor's package. A checkpoint has preset voices,
-designs a voice from an instruction, or clones the voice of a recording. Options that the package
-would silently ignore raise an error here.
+Types and defaults are the same as in the vendor's package. A checkpoint either has preset voices,
+designs a voice based on an instruction, or clones the voice in a recording. Options that the
+package would silently ignore raise an error here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from antiphon.values.options import OptionValue
 from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
 
 AUTO = "auto"
-"""The vendor's name for a language that is not specified."""
+"""The vendor's name for an unspecified language."""
 
-# The number of samples in a frame. The speaker encoder needs fewer samples, but the codec does not.
+# The number of samples in a frame. The codec needs at least this many, although fewer would be
+# enough for the speaker encoder.
 LEAST_REFERENCE_SAMPLES = 1920
 
 _CUSTOM_VOICE = "custom_voice"
@@ -33,11 +34,10 @@ _SMALL = "0b6"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointKind:
-    """The options that a type of checkpoint supports. `name` is the `tts_model_type` of the
-    checkpoint.
+    """The options that a type of checkpoint supports. `name` is the checkpoint's `tts_model_type`.
 
-    `whole_text` is the default of `text_mode`. `instead` is the remedy in error messages for a
-    checkpoint that has no preset voices.
+    `whole_text` is the default of `text_mode`. `instead` is what error messages suggest if a
+    checkpoint doesn't have preset voices.
     """
 
     name: str
@@ -56,8 +56,8 @@ class CheckpointKind:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> CheckpointKind:
-        """Return the type that a checkpoint's `config.json` specifies. Raises `FailedPrecondition`
-        if it is not supported.
+        """Return the type specified in a checkpoint's `config.json`. Raises `FailedPrecondition` if
+        it is not supported.
         """
         name = config.get("tts_model_type")
         kind = _KINDS.get(name) if isinstance(name, str) else None
@@ -90,11 +90,11 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class VoiceOptions:
-    """The voice options of a request. Names are in lower case, and they are empty if they were not
-    given.
+    """The voice options of a request. All names are in lower case, and are empty if they weren't
+    specified.
 
-    `reference` contains the samples of the voice to clone (float32 [n] at 24 kHz), and
-    `reference_text` contains the text that is spoken in them.
+    `reference` contains samples of the voice to clone (float32 [n] at 24 kHz), and `reference_text`
+    is their transcript.
     """
 
     voice: str = ""
@@ -108,7 +108,7 @@ class VoiceOptions:
 def read_voice_options(
     voice: str, options: Mapping[str, OptionValue], kind: CheckpointKind, ids: SpeechIds
 ) -> VoiceOptions:
-    """Return the voice options of a request. Raises `InvalidArgument` if this checkpoint does not
+    """Return the voice options of a request. Raises `InvalidArgument` if this checkpoint doesn't
     support one of them.
     """
     texts = {name: _text(options, name) for name in ("language", "instruction", "reference_text")}
@@ -133,8 +133,9 @@ def read_voice_options(
 
 
 def _check_reference(manner: VoiceOptions, kind: CheckpointKind) -> None:
-    """Raise an error if a recording is missing although the checkpoint clones voices, or is given
-    although it does not. A text without a recording is an error as well.
+    """Raise an error if a recording is missing although the checkpoint clones voices, or if there
+    is a recording although it doesn't. It is also an error to provide a transcript without a
+    recording.
     """
     reference = manner.reference
     if reference is not None and not kind.clones:

@@ -10,7 +10,7 @@ from antiphon_services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
 from antiphon_services.qwen3_tts.talker.tts_segment import INPUT
 from antiphon_services.qwen3_tts.talker.voice_options import CheckpointKind
 
-# The number of rows other than those of the text, including those of a recording.
+# The number of rows that don't belong to the text, including those for a recording.
 OTHER_ROWS = 32
 
 
@@ -21,8 +21,8 @@ def warm_up(
     slots: int,
     context_limit: int,
 ) -> None:
-    """Warm up the engine (see `antiphon_services.lm.warm_up`). Raises `Internal` if it emits no
-    codes.
+    """Warm up the engine (see `antiphon_services.lm.warm_up`). Raises `Internal` if it doesn't emit
+    any codes.
     """
     options: dict[str, OptionValue] = {"text_mode": WHOLE_TEXT}
     if kind.clones:

@@ -46,7 +46,7 @@ class PromptMedia:
         return sum(each.decoded for each in self.visuals)
 
     def fields(self) -> dict[str, Any]:
-        """Return features and pixels. Raises `InvalidArgument` if a file cannot be decoded."""
+        """Return the features and pixels. Raises `InvalidArgument` if a file can't be decoded."""
         media: dict[str, Any] = {}
         if self.windows:
             media["audio"] = _features(self.windows)

@@ -11,7 +11,7 @@ from antiphon_services.vllm.arguments import TextShape
 
 
 def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
-    """Return what vLLM must know about a `config.json`."""
+    """Return what vLLM needs to know about a `config.json`."""
     text = checkpoint["thinker_config"]["text_config"]
     shape = TextShape(
         "thinker_config.text_config",
@@ -24,8 +24,8 @@ def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
 
 
 def _overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that vLLM reads from a part, while Hugging Face reads them from the whole
-    thinker.
+    """Return the fields that vLLM reads from a section of the thinker's configuration, while
+    Hugging Face reads them from the thinker's top level.
 
     These fields specify whether the word table is also the head, and the number of positions per
     second of video.

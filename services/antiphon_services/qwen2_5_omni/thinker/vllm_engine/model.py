@@ -1,9 +1,9 @@
-"""vLLM's Qwen2.5-Omni thinker with a tap that keeps the talker's row for each position.
+"""vLLM's Qwen2.5-Omni thinker, with a tap that keeps the talker's row for each position.
 
 A row is the last hidden state, after the final norm, plus the word embedding. Positions of audio,
-images and videos have no word embedding. vLLM's runner passes these positions when it requests
-embeddings, which may happen outside of a CUDA graph. The `forward`, which may be inside a CUDA
-graph, reads them from a buffer at a fixed address.
+images and videos don't have a word embedding. vLLM's runner specifies these positions when it
+requests embeddings, which can happen outside of a CUDA graph. `forward`, which may run inside a
+CUDA graph, reads them from a buffer at a fixed address.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from antiphon_services.vllm.tap import TapLayer
 
 
 class FeatureProcessor(FeaturesBesidePixels, Qwen2_5OmniThinkerMultiModalProcessor):
-    """vLLM's processor, for conversations that contain audio features together with images."""
+    """vLLM's processor for conversations that contain audio features together with images."""
 
 
 @MULTIMODAL_REGISTRY.register_processor(
@@ -51,8 +51,8 @@ class RowThinker(HeardLikeWords, Qwen2_5OmniThinkerForConditionalGeneration):
         *,
         is_multimodal: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return vLLM's embeddings [tokens, hidden] for a step, and record the positions that have
-        no word.
+        """Return vLLM's embeddings [tokens, hidden] for a step, and record which positions don't
+        contain a word.
         """
         wordless = self._wordless[: len(input_ids), 0]
         if is_multimodal is None:
@@ -72,13 +72,13 @@ class RowThinker(HeardLikeWords, Qwen2_5OmniThinkerForConditionalGeneration):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
-        """Return the hidden states [tokens, hidden] of vLLM's `forward`. The cache keeps
-        the rows.
+        """Return the hidden states [tokens, hidden] of vLLM's `forward`, and store the talker's
+        rows in the cache.
         """
         if inputs_embeds is None:
-            # This thinker has no media, and the buffer is empty.
+            # This thinker doesn't support any media, so the buffer is empty.
             inputs_embeds = self.language_model.model.embed_input_ids(input_ids)
-        # This is a copy, because the layers may modify their input in place.
+        # Make a copy, because the layers may modify their input in place.
         words = inputs_embeds.masked_fill(self._wordless[: len(inputs_embeds)], 0.0)
         hidden: torch.Tensor = super().forward(
             input_ids, positions, intermediate_tensors, inputs_embeds=inputs_embeds, **kwargs

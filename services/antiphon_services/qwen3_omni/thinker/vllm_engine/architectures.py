@@ -1,5 +1,5 @@
-"""The model classes that the thinker registers with vLLM. This module is read before vLLM is
-imported.
+"""The model classes that the thinker registers with vLLM. This module must not import vLLM, because
+it is used before vLLM is imported.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from antiphon_services.vllm.arguments import TextShape
 
 
 def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
-    """Return what vLLM must know about a `config.json`.
+    """Return what vLLM needs to know about a `config.json`.
 
-    Raises `FailedPrecondition` if the tapped layer does not exist.
+    Raises `FailedPrecondition` if the tapped layer doesn't exist.
     """
     text = checkpoint["thinker_config"]["text_config"]
     silent = checkpoint.get("enable_audio_output") is False
@@ -33,13 +33,14 @@ def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
     )
     overrides = _overrides(checkpoint)
     if silent:
-        # The tapped model needs a layer. If there is no talker, its rows are not read.
+        # The tapped model always needs a layer number. If there is no talker, nothing reads its
+        # rows.
         overrides["talker_config"] = {"accept_hidden_layer": layer}
     return VllmCheckpoint(TAPPED_THINKER, shape, text["vocab_size"], overrides)
 
 
 def _overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that vLLM reads but Transformers 5 does not write."""
+    """Return the fields that vLLM reads but that Transformers 5 doesn't write."""
     thinker = checkpoint["thinker_config"]
     vision = thinker["vision_config"]
     side = math.isqrt(vision["num_position_embeddings"])

@@ -1,10 +1,11 @@
-"""vLLM's Qwen3-Omni thinker with a tap for hidden rows and with Hugging Face's encoding of audio.
+"""vLLM's Qwen3-Omni thinker, with a tap for hidden rows and with Hugging Face's way of encoding
+audio.
 
-The audio tower pads its chunks to the length of the longest chunk in the call, and derives the size
-of its attention windows from it. Therefore the rows of a short recording depend on the other
-recordings in the call. In Hugging Face, these are the recordings of one conversation. In vLLM, they
-are the recordings of one step. Here, each item is an attention window of the tower, and the width
-of its mask is the length to which it must be padded.
+The audio tower pads its chunks to the longest chunk in the call, and derives the size of its
+attention windows from this length. As a result, the rows of a short recording depend on the other
+recordings in the call. In Hugging Face, these are the other recordings of the conversation, whereas
+in vLLM they are the other recordings of the step. Here, each item is one of the tower's attention
+windows, and the width of its mask is the length to which it must be padded.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration)
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
-        """Return the hidden states [tokens, hidden] of vLLM's `forward`. The cache keeps the tapped
-        rows.
+        """Return the hidden states [tokens, hidden] of vLLM's `forward`, and store the tapped rows
+        in the cache.
         """
         seen = self._seen_after(inputs_embeds)
         out = super().forward(
@@ -75,13 +76,13 @@ class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration)
     def _seen_after(self, inputs_embeds: torch.Tensor | None) -> torch.Tensor | None:
         """Return what vLLM adds to the tapped rows for images [tokens, hidden].
 
-        Hugging Face adds it only after it has recorded the rows. The result is None if the tapped
-        layer comes after all layers that have such additions.
+        Hugging Face only adds it after recording the rows. Returns None if the tapped layer comes
+        after all layers with such additions.
         """
         level = self._tapped_layer - 1
         if inputs_embeds is None or not 0 <= level < self.deepstack_num_level:
             return None
-        # vLLM's `forward` clears it at its end.
+        # vLLM's `forward` clears it when it finishes.
         seen: torch.Tensor = self.deepstack_input_embeds[level]
         return seen[: inputs_embeds.shape[0]].clone()
 
@@ -96,7 +97,9 @@ class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration)
         return tuple(made[at] for at in range(len(pieces)))
 
     def _alike(self, widths: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-        """Yield each padded length and the indices of the windows that have this length."""
+        """Yield each padded length, together with the indices of the windows that have this
+        length.
+        """
         longest = 2 * self.audio_tower.n_window
         padded = [min(width, longest) for width in widths]
         for size in sorted(set(padded)):
