@@ -117,7 +117,7 @@ class StreamDecoder:
 
     @property
     def state_bytes(self) -> int:
-        """The size of the state of a session in bytes, for a stream of any length."""
+        """The size of a session's state in bytes. It is the same for a stream of any length."""
         shapes = [layer.state_shapes for layer in self._layers]
         return numbers_of(shapes) * self._dtype.itemsize
 
