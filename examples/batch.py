@@ -23,8 +23,8 @@ if options.recording:
 
 
 async def main() -> None:
-    """Exit with status 1 if a file could not be read aloud."""
-    # The client waits and asks again while the server has no slot.
+    """Exit with status 1 if any file could not be read aloud."""
+    # If the server has no free slot, the client waits and tries again.
     api = AsyncOpenAI(base_url=f"{options.url}/v1", api_key="none", max_retries=10)
     model = (await api.models.list()).data[0].id
     slots = asyncio.Semaphore(options.at_once)
@@ -35,7 +35,7 @@ async def main() -> None:
 
 
 async def speak(api: AsyncOpenAI, model: str, text: Path, slots: asyncio.Semaphore) -> bool:
-    """Write the speech of a file; return whether it is there."""
+    """Write the speech for a file. Returns whether this was successful."""
     out = options.out / f"{text.stem}.{options.format}"
     if out.exists():
         return True
@@ -48,7 +48,8 @@ async def speak(api: AsyncOpenAI, model: str, text: Path, slots: asyncio.Semapho
                 input=words,
                 voice=options.voice,
                 response_format=options.format,
-                # A file whose header states its length; a stream's cannot.
+                # Request a complete file, whose header contains its length. This isn't possible
+                # with a stream.
                 extra_body={"delivery": "whole", "options": voice},
             ) as speech:
                 await speech.stream_to_file(partial)

@@ -26,11 +26,11 @@ if options.says:
     voice["reference_text"] = options.says
 with api.audio.speech.with_streaming_response.create(
     model=model.id,
-    # The recording is the voice.
+    # This recording provides the voice.
     voice="",
     input=options.text,
     response_format="wav",
-    # A file whose header states its length; a stream's cannot.
+    # Request a complete file, whose header contains its length. This isn't possible with a stream.
     extra_body={"options": voice, "delivery": "whole"},
 ) as speech:
     speech.stream_to_file(options.out)

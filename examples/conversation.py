@@ -26,7 +26,7 @@ with antiphon.Client(options.address) as client, client.converse() as call:
                 case antiphon.ResponseAudioDelta(pcm16=pcm16):
                     audio += pcm16
                     if not last and len(audio) > call.sample_rate_hz:
-                        # Half a second has been played: the rest is cut off.
+                        # Half a second has been played, so the rest is cut off.
                         call.interrupt(0.5)
                         last = True
                 case antiphon.ResponseDone(response=response):

@@ -33,7 +33,7 @@ TOOLS = [
 
 
 def get_time(city: str) -> str:
-    """The time in a city, such as 13:05."""
+    """Return the time in a city, such as 13:05."""
     return datetime.now(ZoneInfo(ZONES[city.lower()])).strftime("%H:%M")
 
 

@@ -1,7 +1,7 @@
-"""A LiveKit agent that answers with the served model, over the realtime API.
+"""A LiveKit agent that answers with the served model, using the realtime API.
 
-`python livekit_agent.py console` converses by microphone and loudspeakers, without a LiveKit
-server. `python livekit_agent.py dev` joins the rooms of the server in $LIVEKIT_URL.
+`python livekit_agent.py console` lets you talk using your microphone and loudspeakers, without a
+LiveKit server. `python livekit_agent.py dev` joins the rooms of the server in $LIVEKIT_URL.
 """
 
 import os
@@ -18,7 +18,7 @@ from livekit.agents import (
 from livekit.plugins import openai
 from openai import AsyncOpenAI
 
-# The command line is LiveKit's own.
+# LiveKit provides the command line.
 URL = os.environ.get("ANTIPHON_URL", "http://localhost:8000")
 INSTRUCTIONS = os.environ.get("ANTIPHON_INSTRUCTIONS", "")
 
@@ -27,7 +27,7 @@ server = AgentServer()
 
 @server.rtc_session()
 async def converse(job: JobContext) -> None:
-    """Hold one conversation, in a room or in the terminal."""
+    """Hold one conversation, either in a room or in the terminal."""
     async with AsyncOpenAI(base_url=f"{URL}/v1", api_key="none") as api:
         model = (await api.models.list()).data[0].id
     session = AgentSession(

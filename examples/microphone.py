@@ -20,7 +20,7 @@ options = arguments.parse_args()
 
 
 class Loudspeaker:
-    """Plays the answer, and counts what was played of it."""
+    """Plays the answer, and keeps track of how much of it has been played."""
 
     def __init__(self) -> None:
         self.item = ""
@@ -28,26 +28,26 @@ class Loudspeaker:
 
     @property
     def played_ms(self) -> int:
-        """Of the item."""
+        """The duration that has been played of the current item."""
         return self._played * 1000 // (RATE_HZ * SAMPLE_BYTES)
 
     @property
     def playing(self) -> bool:
-        """Whether something is left to play."""
+        """Whether there is still audio to play."""
         return bool(self._waiting)
 
     def play(self, item: str, pcm16: bytes) -> None:
-        """Append to an item."""
+        """Add audio to an item."""
         if item != self.item:
             self.item, self._played = item, 0
         self._waiting += pcm16
 
     def clear(self) -> None:
-        """Fall silent."""
+        """Stop playing immediately."""
         self._waiting.clear()
 
     def fill(self, out: Any, *_: object) -> None:
-        """The device asks for this many bytes; silence if there are fewer."""
+        """Fill the device's buffer. If there isn't enough audio, the rest is silence."""
         piece = bytes(self._waiting[: len(out)])
         del self._waiting[: len(piece)]
         self._played += len(piece)
@@ -84,19 +84,19 @@ async def main() -> None:
 
 
 async def speak(connection: AsyncRealtimeConnection, heard: asyncio.Queue[bytes]) -> None:
-    """Send what the microphone hears."""
+    """Send the audio from the microphone."""
     while True:
         audio = base64.b64encode(await heard.get()).decode()
         await connection.input_audio_buffer.append(audio=audio)
 
 
 async def listen(connection: AsyncRealtimeConnection, loudspeaker: Loudspeaker) -> None:
-    """Print both sides' words and play the answers."""
+    """Print what both sides say, and play the answers."""
     answers = 0
     async for event in connection:
         match event.type:
             case "input_audio_buffer.speech_started" if loudspeaker.playing:
-                # The model is to know how much of its answer was heard.
+                # Let the model know how much of its answer the user has heard.
                 await connection.conversation.item.truncate(
                     item_id=loudspeaker.item, content_index=0, audio_end_ms=loudspeaker.played_ms
                 )

@@ -41,7 +41,7 @@ async def main() -> None:
         settings=OpenAIRealtimeLLMService.Settings(
             model=model,
             system_instruction=options.instructions,
-            # Without this the user's words are not transcribed.
+            # Without this, the user's speech isn't transcribed.
             session_properties=SessionProperties(
                 audio=AudioConfiguration(
                     input=AudioInput(transcription=InputAudioTranscription(model=model))
@@ -49,7 +49,8 @@ async def main() -> None:
             ),
         ),
     )
-    # Any transport of Pipecat takes this one's place: WebRTC, a WebSocket, a telephone call.
+    # You can replace this with any other Pipecat transport, such as WebRTC, a WebSocket or a
+    # telephone call.
     transport = LocalAudioTransport(
         LocalAudioTransportParams(audio_in_enabled=True, audio_out_enabled=True)
     )

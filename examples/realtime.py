@@ -45,7 +45,9 @@ async def main() -> None:
 
 
 async def speak(connection: AsyncRealtimeConnection) -> None:
-    """Send the recording as a microphone would, then silence until the turn has ended."""
+    """Send the recording at the speed of a microphone, followed by silence until the turn has
+    ended.
+    """
     samples, rate_hz = soundfile.read(options.question, dtype="float32", always_2d=True)
     speech = soxr.resample(samples.mean(axis=1), rate_hz, RATE_HZ)
     piece = int(RATE_HZ * PIECE_S) * 2
@@ -57,7 +59,7 @@ async def speak(connection: AsyncRealtimeConnection) -> None:
 
 
 async def listen(connection: AsyncRealtimeConnection) -> None:
-    """Print the transcripts and save the audio of one answer."""
+    """Print the transcripts, and save the audio of one answer."""
     ended_at, first_audio_at, answer = 0.0, 0.0, bytearray()
     async for event in connection:
         match event.type:

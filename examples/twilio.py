@@ -24,7 +24,7 @@ options = arguments.parse_args()
 
 
 async def answer(phone: ServerConnection) -> None:
-    """One call, until either side hangs up."""
+    """Handle one call until either side hangs up."""
     url = f"{options.url.replace('http', 'ws', 1)}/v1/realtime"
     try:
         async with connect(url) as model, asyncio.TaskGroup() as tasks:
@@ -42,7 +42,7 @@ async def answer(phone: ServerConnection) -> None:
 
 
 class Call:
-    """Twilio's frames on one side, realtime events on the other."""
+    """Passes Twilio's frames to the realtime API, and realtime events to Twilio."""
 
     def __init__(self, phone: ServerConnection, model: ClientConnection) -> None:
         self.phone, self.model = phone, model
@@ -51,7 +51,9 @@ class Call:
         self.sent_ms = self.played_ms = 0
 
     async def listen(self) -> None:
-        """What the caller says goes to the model. A mark comes back once it was played."""
+        """Send the caller's audio to the model. Twilio returns a mark after the audio before it has
+        been played.
+        """
         async for frame in self.phone:
             message = json.loads(frame)
             match message["event"]:
@@ -70,7 +72,7 @@ class Call:
         await self.model.close()
 
     async def speak(self) -> None:
-        """What the model says goes to the caller, and stops when the caller speaks."""
+        """Send the model's audio to the caller, and stop when the caller starts to speak."""
         async for frame in self.model:
             event = json.loads(frame)
             match event["type"]:
@@ -107,7 +109,7 @@ class Call:
 
 
 async def main() -> None:
-    """Serve calls until interrupted."""
+    """Serve calls until the process is interrupted."""
     async with serve(answer, options.host, options.port) as server:
         host, port = server.sockets[0].getsockname()[:2]
         print(f"Calls are answered at ws://{host}:{port}/", flush=True)

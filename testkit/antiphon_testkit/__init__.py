@@ -1,4 +1,4 @@
-"""Public test kit: tiny checkpoints, the Hugging Face reference, fakes and drivers.
+"""The public test kit, which contains tiny checkpoints, Hugging Face references, fakes and drivers.
 
-Of a checkout; not in the package that the client is installed from.
+It is only available in a checkout, and is not part of the package that installs the client.
 """

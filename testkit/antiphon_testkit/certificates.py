@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS, made by the `openssl` command."""
+"""Creates certificates for TLS tests, using the `openssl` command."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM files: an authority's certificate, and a server's and a client's with their keys.
+    """PEM files with a certificate authority, and a certificate and key for both a server and a
+    client.
 
-    The server's is for `localhost`, 127.0.0.1 and `speech.example`.
+    The server's certificate is valid for `localhost`, 127.0.0.1 and `speech.example`.
     """
 
     authority: Path
@@ -28,7 +29,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Make all files in a folder. Raises `CalledProcessError` when openssl fails."""
+    """Create all files in a folder. Raises `CalledProcessError` if openssl fails."""
     authority, key = _authority(folder)
     names = "subjectAltName=DNS:localhost,DNS:speech.example,IP:127.0.0.1"
     made = [
@@ -40,9 +41,10 @@ def make_certificates(folder: Path) -> Certificates:
 
 
 def make_service_certificates(folder: Path, roles: Iterable[str]) -> MutualTlsConfig:
-    """Create certificates for mutual TLS of the services with these roles, including the gateway.
+    """Create certificates for mutual TLS between the services with these roles, including the
+    gateway.
 
-    Each call uses a new certificate authority. Raises `CalledProcessError`.
+    Each call uses a new certificate authority. Raises `CalledProcessError` if openssl fails.
     """
     authority, key = _authority(folder)
     for role in roles:
@@ -55,7 +57,7 @@ def make_service_certificates(folder: Path, roles: Iterable[str]) -> MutualTlsCo
 
 
 def _authority(folder: Path) -> tuple[Path, Path]:
-    """One that signs, and its key."""
+    """Create a certificate authority, and return its certificate and key."""
     authority, key = folder / "authority.pem", folder / "authority.key"
     _openssl(
         *("req", "-x509", "-nodes", "-subj", "/CN=authority", "-days", DAYS, *_new_key(key)),

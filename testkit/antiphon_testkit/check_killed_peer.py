@@ -1,7 +1,8 @@
-"""What a transport must do when the process at the far end is killed: the other half of
+"""What a transport must do if the process at the other end is killed. This is the second half of
 the public conformance suite. Each check kills one peer at a random moment.
 
-As a stage does, both ends load what their transport needs before they link."""
+As in a real stage, both ends load everything that their transport needs before they link.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +20,16 @@ from antiphon_testkit.check_transport import check_nothing_is_left
 from antiphon_testkit.link_peer import RESUME_WINDOW_S, settings_of
 from antiphon_testkit.link_rig import LinkConsumer, marked_chunk, producer, serving
 
-# Sooner than an unanswered ping shows that a peer has gone: at once, but on a busy machine.
+# The loss should be noticed immediately. This limit leaves time for a busy machine, but is shorter
+# than the time after which an unanswered ping would reveal the loss.
 NOTICED_S = (KEEPALIVE_TIME_MS + PING_TIMEOUT_MS) / 1000
 START_S = 120.0
 
 
 async def check_killed_producer(transport: TransportName, seed: int) -> None:
-    """The consumer has an unbroken beginning, notices without a ping, and keeps nothing."""
+    """The consumer receives a contiguous prefix, notices the loss without a ping, and releases all
+    resources.
+    """
     check_possible(settings_of(transport))
     consumer = LinkConsumer(settings_of(transport), attach_best, boot_id="survivor")
     received = consumer.received
@@ -43,7 +47,9 @@ async def check_killed_producer(transport: TransportName, seed: int) -> None:
 
 
 async def check_killed_consumer(transport: TransportName, seed: int) -> None:
-    """The producer notices without a ping, gives the link up after its window, keeps nothing."""
+    """The producer notices the loss without a ping, gives up on the link after the resume window,
+    and releases all resources.
+    """
     check_possible(settings_of(transport))
     peer = await _start("--transport", transport)
     try:
@@ -69,7 +75,9 @@ async def check_killed_consumer(transport: TransportName, seed: int) -> None:
 
 
 async def _kill(peer: Process) -> None:
-    """Kill a peer, if it has not ended by itself: that must not hide why a check failed."""
+    """Kill a peer unless it has already ended by itself, because an error here would hide why a
+    check failed.
+    """
     with suppress(ProcessLookupError):
         peer.kill()
     await peer.wait()

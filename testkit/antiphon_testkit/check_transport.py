@@ -1,7 +1,7 @@
-"""What every transport must do: the public conformance suite.
+"""The public conformance suite, which defines what every transport must do.
 
-Each check takes a `Subject`, links two ends over real gRPC and raises
-`AssertionError` when the transport fails it:
+Each check receives a `Subject`, links two ends over real gRPC, and raises `AssertionError` if the
+transport fails the check:
 
     >>> for check in CHECKS:
     ...     await check(Subject(name, settings))
@@ -38,10 +38,10 @@ GENEROUS_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A transport under test; `name` is the name of the transport that the link reports.
+    """A transport under test. `name` is the name that the link reports for it.
 
-    A `faulty` transport fails at random, so that not every payload uses it. With `at_once`,
-    payloads are available as soon as they are placed, so that chunks do not overtake them.
+    A `faulty` transport fails at random, so some payloads don't use it. If `at_once` is true,
+    payloads are available as soon as they have been placed, so that chunks never overtake them.
     """
 
     name: str
@@ -52,13 +52,15 @@ class Subject:
     at_once: bool = False
 
     def linked(self, **settings: object) -> AbstractAsyncContextManager[Rig]:
-        """Both ends of a link that uses the transport."""
+        """Return a context manager that creates both ends of a link that uses the transport."""
         chosen = replace(self.settings, **settings)  # type: ignore[arg-type]
         return linked(chosen, senders=self.senders, attach=self.attach)
 
 
 async def check_order_and_sizes(subject: Subject) -> None:
-    """0 B to 100 MB, each complete, undamaged and in order, on the transport itself."""
+    """Payloads between 0 B and 100 MB arrive complete, undamaged and in order, using the transport
+    itself.
+    """
     async with subject.linked() as rig:
         for sequence, size in enumerate(SIZES):
             rig.link.send_nowait(marked_chunk("s", sequence, size))
@@ -71,7 +73,7 @@ async def check_order_and_sizes(subject: Subject) -> None:
 
 
 async def check_many_sessions(subject: Subject) -> None:
-    """Sessions keep their order, regardless of the sizes of other sessions' payloads."""
+    """Each session's chunks stay in order, regardless of the payload sizes in other sessions."""
     chance = random.Random(1)
     count = 20
     async with subject.linked() as rig:
@@ -86,7 +88,9 @@ async def check_many_sessions(subject: Subject) -> None:
 
 
 async def check_small_passes_large(subject: Subject) -> None:
-    """A payload that takes a while holds its own session up, in order, and no other."""
+    """A payload that takes a while delays its own session, whose chunks stay in order, but no other
+    session.
+    """
     async with subject.linked() as rig:
         received = rig.consumer.received
         received.hold = True
@@ -102,7 +106,9 @@ async def check_small_passes_large(subject: Subject) -> None:
 
 
 async def check_slow_reader(subject: Subject) -> None:
-    """What waits for a reader that has stopped is bounded; then all of it comes."""
+    """If the reader stops, the amount of waiting data is bounded. Once the reader continues,
+    everything arrives.
+    """
     async with subject.linked(session_bytes=2 * MIB) as rig:
         rig.link.send_nowait(marked_chunk("s", 0, 10))
         await rig.consumer.received.wait_count(1)
@@ -122,7 +128,9 @@ async def check_slow_reader(subject: Subject) -> None:
 
 
 async def check_held_views(subject: Subject) -> None:
-    """Payloads that are kept stay whole, fill what they fill, and free it afterwards."""
+    """Payloads that the receiver keeps are not modified. They continue to occupy their space, which
+    is freed afterwards.
+    """
     count = 60
     async with subject.linked(slab_bytes=4 * MIB) as rig:
         received = rig.consumer.received
@@ -135,8 +143,8 @@ async def check_held_views(subject: Subject) -> None:
             check_marks(chunk)
         received.hold = False
         received.held.clear()
-        # Each next one is sent when the last has come, so that its slot is free again;
-        # a transport that broke is agreed on anew after a while.
+        # Each payload is only sent after the previous one has arrived, so that its slot is free
+        # again. A transport that has failed is renegotiated after a while.
         name = f"chunks.{subject.name}"
         before = rig.link.state.counts[name]
         async with asyncio.timeout(GENEROUS_S):
@@ -152,7 +160,9 @@ async def check_held_views(subject: Subject) -> None:
 
 
 async def check_cancel_mid_transfer(subject: Subject) -> None:
-    """Closing a link during a transfer leaves no resources, and does not affect other links."""
+    """Closing a link during a transfer doesn't leak any resources, and doesn't affect other
+    links.
+    """
     for turns in (0, 3, 30, 100, 300):
         async with subject.linked() as rig:
             rig.link.send_nowait(marked_chunk("s", 0, 100))
@@ -167,7 +177,9 @@ async def check_cancel_mid_transfer(subject: Subject) -> None:
 
 
 async def check_cut_wire(subject: Subject) -> None:
-    """Cut at random moments, a link heals: no chunk is lost and none comes twice."""
+    """If the connection is cut at random moments, the link recovers. No chunk is lost, and no chunk
+    arrives twice.
+    """
     chance = random.Random(7)
     count = 600
     async with subject.linked(resume_window_s=20.0) as rig:
@@ -191,12 +203,13 @@ async def check_cut_wire(subject: Subject) -> None:
 
 
 async def check_damaged_wire(subject: Subject) -> None:
-    """Bytes are changed on the way: no chunk is lost, none comes twice and none is another."""
+    """If bytes are changed in transit, no chunk is lost, duplicated or altered."""
     chance = random.Random(11)
     async with subject.linked(resume_window_s=60.0, answer_within_s=1.0) as rig:
         received = rig.consumer.received
         sent = [0] * CUT_SESSIONS
-        # Chunks that leave together pass in few pieces, so some damage waits for the next round.
+        # Chunks that leave at the same time are transmitted in few pieces, so some of the damage
+        # only happens in the next round.
         rounds = 0
         while rounds < DAMAGES or rig.wire.damaged <= DAMAGES // 2:
             rounds += 1
@@ -215,7 +228,7 @@ async def check_damaged_wire(subject: Subject) -> None:
 
 
 async def check_nothing_is_left() -> None:
-    """Soon, no slab is mapped or open in this process, and none has a name at all."""
+    """After a short time, this process has no slab mapped or open, and no slab has a name."""
     left = _slabs_left()
     try:
         async with asyncio.timeout(GENEROUS_S):
@@ -247,4 +260,4 @@ CHECKS: tuple[Check, ...] = (
     check_cut_wire,
     check_damaged_wire,
 )
-"""All of them."""
+"""All checks of the suite."""

@@ -1,4 +1,4 @@
-"""Pearson's chi-square test: whether counts came of a distribution."""
+"""Pearson's chi-square test, which determines whether counts follow a distribution."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import numpy.typing as npt
 import torch
 
 LEAST_EXPECTED = 5.0
-"""Cells that expect fewer are counted together."""
+"""Cells with a lower expected count are combined."""
 
 
 def chi_square_p(counts: npt.ArrayLike, expected: npt.ArrayLike) -> float:
-    """The probability of counts that differ from what is expected at least as much as these.
+    """Return the probability of counts that differ from the expected counts by at least as much as
+    these do.
 
-    Both have one number for each cell, and the same sum. Cells that expect fewer than
-    `LEAST_EXPECTED` are joined into one. 0 if a cell that expects nothing has a count.
+    Both arguments have one number per cell and the same sum. Cells whose expected count is below
+    `LEAST_EXPECTED` are combined into one. The result is 0 if a cell with an expected count of zero
+    has a count.
     """
     seen = np.asarray(counts, np.float64).reshape(-1)
     awaited = np.asarray(expected, np.float64).reshape(-1)
@@ -26,7 +28,7 @@ def chi_square_p(counts: npt.ArrayLike, expected: npt.ArrayLike) -> float:
     seen = np.append(seen[~rare], seen[rare].sum())
     awaited = np.append(awaited[~rare], awaited[rare].sum())
     if awaited[-1] < LEAST_EXPECTED:
-        # Too few even together: they go with the least of the others.
+        # Even combined, they are too few, so add them to the smallest of the other cells.
         least = int(awaited[:-1].argmin())
         seen[least] += seen[-1]
         awaited[least] += awaited[-1]

@@ -1,4 +1,4 @@
-"""Conversations in short, and as chat templates take them."""
+"""A short notation for conversations, and their conversion to the format of chat templates."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ Pixels = npt.NDArray[np.uint8]
 def conversation(
     *messages: tuple[str, str | npt.NDArray[np.float32] | list[Any]],
 ) -> Conversation:
-    """Build a conversation from (role, content) pairs; content is text, a recording, a file, or a
-    list.
+    """Build a conversation from (role, content) pairs. The content is a text, a recording, a file
+    or a list of these.
 
-    A file is `bytes`: a video if it is MP4, otherwise an image.
+    A file is given as `bytes`, and is treated as a video if it is an MP4 file, or as an image
+    otherwise.
     """
     built: list[ConversationMessage] = []
     recordings: list[npt.NDArray[np.float32]] = []
@@ -59,17 +60,17 @@ def conversation(
 
 
 def chat_messages(conversation: Conversation) -> list[dict[str, Any]]:
-    """The messages of a conversation as chat templates take them."""
+    """Return the messages of a conversation in the format of chat templates."""
     return [_message_to_template(message) for message in conversation.messages]
 
 
 def chat_tools(conversation: Conversation) -> list[dict[str, Any]] | None:
-    """The functions of a conversation as chat templates take them."""
+    """Return the functions of a conversation in the format of chat templates."""
     return [json.loads(each) for each in conversation.tools] or None
 
 
 def _message_to_template(message: ConversationMessage) -> dict[str, Any]:
-    """A message as OpenAI has it, which chat templates take."""
+    """Return a message in OpenAI's format, which is also the format of chat templates."""
     written: dict[str, Any] = {"role": message.role}
     written["content"] = [_to_template(part) for part in message.parts]
     if message.tool_call_id:
@@ -87,7 +88,7 @@ def _message_to_template(message: ConversationMessage) -> dict[str, Any]:
 
 
 def _to_template(part: Part) -> dict[str, str]:
-    """A message part as chat templates take it."""
+    """Return a message part in the format of chat templates."""
     match part:
         case TextPart(text):
             return {"type": "text", "text": text}
@@ -102,8 +103,9 @@ def _to_template(part: Part) -> dict[str, str]:
 def live_chunks(whole: Conversation, sizes: Iterable[int]) -> list[InputChunk]:
     """Return the chunks of a live segment for a conversation that ends with a recording.
 
-    The first chunk has everything before the recording. The recording follows in pieces of these
-    sizes, with the last size repeated, and then the end.
+    The first chunk contains everything before the recording. The following chunks contain pieces of
+    the recording with these sizes. If there are more pieces than sizes, the last size is repeated.
+    The final chunk is the end.
     """
     *earlier, last = whole.messages
     *parts, spoken = last.parts
@@ -120,9 +122,9 @@ def live_chunks(whole: Conversation, sizes: Iterable[int]) -> list[InputChunk]:
 
 
 def ended_calls(pieces: Iterable[CallPiece]) -> list[ToolCall]:
-    """The calls that have ended, with empty ids.
+    """Return the complete calls, with empty IDs.
 
-    Raises `AssertionError` where one goes on that has not begun, or begins within another.
+    Raises `AssertionError` if a call continues without having begun, or begins within another call.
     """
     calls, name, arguments = [], "", ""
     for piece in pieces:

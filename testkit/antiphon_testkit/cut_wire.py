@@ -1,4 +1,4 @@
-"""A connection that can be cut, stopped, or made to damage what passes."""
+"""A connection that can be cut, be paused, or damage the data that it carries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import random
 
 
 class CutWire:
-    """A TCP proxy in front of an address, that can be cut, stopped or made to damage bytes."""
+    """A TCP proxy for an address. It can cut or pause connections, or damage the bytes that they
+    carry.
+    """
 
     def __init__(self, target: str) -> None:
         self.redirect(target)
@@ -26,12 +28,12 @@ class CutWire:
         self._last = b"_"
 
     async def open(self) -> None:
-        """Listen."""
+        """Start to listen."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def redirect(self, target: str) -> None:
-        """Lead the next connections to another address."""
+        """Forward new connections to a different address."""
         self._host, _, port = target.rpartition(":")
         self._port = int(port)
 
@@ -40,16 +42,16 @@ class CutWire:
         self._chance, self._passing = chance, passing + 1
 
     def misspell(self, word: bytes, last: bytes = b"_") -> None:
-        """Change the last byte of that word where it passes for the first time, in one piece."""
+        """Change the last byte of `word` the first time it is transmitted within a single piece."""
         self._misspelt, self._last = word, last
 
     def cut(self) -> None:
-        """Break every connection at once."""
+        """Break all connections at once."""
         for writer in self._writers:
             writer.transport.abort()
 
     async def close(self) -> None:
-        """Cut and listen no more."""
+        """Cut all connections and stop listening."""
         self._closed = True
         if self._server is not None:
             self._server.close()
@@ -59,7 +61,8 @@ class CutWire:
             await asyncio.wait(self._joined)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # From here on it is cut with the others; it may have been on its way while this closed.
+        # From now on, this connection is cut together with the others. The proxy may have been
+        # closed in the meantime.
         self._writers.add(writer)
         if self._closed:
             writer.transport.abort()

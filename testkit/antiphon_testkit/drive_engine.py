@@ -1,4 +1,4 @@
-"""Drives an engine without a runtime around it: for the tests of engines."""
+"""Drives an engine without a runtime, for engine tests."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ READY_TIMEOUT_S = 300.0
 
 @dataclass(slots=True)
 class SegmentOutput:
-    """What one segment produced: every event in order, and how it ended."""
+    """The output of one segment: all events in order, and how the segment ended."""
 
     emitted: list[Emitted] = field(default_factory=list)
     completed: Completed | None = None
     failed: Failed | None = None
 
     def tensors(self, edge: str) -> dict[str, Tensor]:
-        """All tensors of an edge, joined along axis 0."""
+        """Return all tensors of an edge, joined along axis 0."""
         return concatenate([each.tensors for each in self.emitted if each.edge == edge])
 
     def finish_reason(self, edge: str) -> FinishReason | None:
-        """The edge's finish reason; raises if it ended more than once."""
+        """Return the edge's finish reason. Raises an error if the edge ended more than once."""
         reasons = [
             each.finish_reason
             for each in self.emitted
@@ -47,7 +47,7 @@ class SegmentOutput:
         return reasons[0] if reasons else None
 
     def inputs_of(self, pipeline: Pipeline, role: str) -> list[InputChunk]:
-        """The chunks that the stage `role` of the pipeline receives."""
+        """Return the chunks that the stage `role` of the pipeline receives."""
         return [
             InputChunk(
                 each.edge,
@@ -62,7 +62,7 @@ class SegmentOutput:
 
 
 def await_ready(engine: Engine, keys: Collection[SegmentKey]) -> None:
-    """Return when none of the segments is being got ready."""
+    """Wait until none of the segments is being prepared."""
     if not isinstance(engine, PreparingEngine):
         return
     woken = threading.Semaphore(0)
@@ -103,7 +103,9 @@ def run_segments(
     engine: Engine,
     segments: Mapping[SegmentKey, tuple[SegmentSettings, Sequence[InputChunk]]],
 ) -> dict[SegmentKey, SegmentOutput]:
-    """Admit all segments, then feed their chunks round robin, advancing after each."""
+    """Admit all segments, and then feed their chunks in turn, advancing the engine after each
+    chunk.
+    """
     outputs = {key: SegmentOutput() for key in segments}
     for key, (settings, _) in segments.items():
         engine.admit(key, settings)
@@ -130,5 +132,5 @@ def run_segment(
     chunks: Sequence[InputChunk],
     key: SegmentKey = SegmentKey("test", 0),  # noqa: B008 - immutable
 ) -> SegmentOutput:
-    """Run one segment to its end."""
+    """Run one segment until it ends."""
     return run_segments(engine, {key: (settings, chunks)})[key]

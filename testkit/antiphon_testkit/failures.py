@@ -1,7 +1,7 @@
-"""Failed tests as records in a file, and what CI prints of them at its end.
+"""Records failed tests in a file, and summarizes them at the end of a CI run.
 
 `pytest --failures FILE` appends one JSON object per failure. `python -m antiphon_testkit.failures
-LOGS PHASE...` summarizes failed phases; it runs where nothing is installed.
+LOGS PHASE...` summarizes the failed phases. It works even if no packages are installed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     import pytest
 
 MAX_LINES = 80
-"""Lines of a summary: CI shows about a hundred."""
+"""The maximum number of lines in a summary. CI displays about a hundred."""
 MAX_WIDTH = 240
 FALLBACK_LINES = 15
-"""Last lines of the log of a phase that recorded no failure."""
+"""The number of lines to show from the end of the log if a phase failed without recording a
+failure.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,24 +30,24 @@ class Failure:
     """A failed test, or a file that could not be collected."""
 
     test: str
-    """The node id, which pytest takes as an argument."""
+    """The node ID, which can be passed to pytest."""
     phase: str
     """`collect`, `setup`, `call` or `teardown`."""
     error: str
     """The first line of the exception."""
     log: str
-    """Traceback and captured output."""
+    """The traceback and the captured output."""
 
     @property
     def file(self) -> str:
-        """The file of the test."""
+        """The file that contains the test."""
         return self.test.partition("::")[0]
 
 
 class FailureRecorder:
-    """A pytest plugin that appends failures to a file as they are reported.
+    """A pytest plugin that appends each failure to a file as soon as it is reported.
 
-    The file exists from the start, so an empty one means that no test failed.
+    The file is created at the start, so if it is empty, no test failed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,19 +56,19 @@ class FailureRecorder:
         path.write_text("")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A failed phase of a test."""
+        """Record a test phase that failed."""
         if report.failed:
             self._append(report, report.when)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that cannot be imported."""
+        """Record a file that can't be imported."""
         if report.failed:
             self._append(report, "collect")
 
     def _append(self, report: pytest.TestReport | pytest.CollectReport, phase: str) -> None:
         crash = getattr(report.longrepr, "reprcrash", None)
         lines = (crash.message if crash else report.longreprtext).strip().splitlines()
-        # A collection error has no crash entry: its last line names the exception.
+        # A collection error doesn't have a crash entry, but its last line contains the exception.
         error = (lines[0] if crash else lines[-1]) if lines else "no message"
         sections = "".join(f"\n--- {title}\n{text}" for title, text in report.sections)
         test = without_group(report.nodeid)
@@ -76,29 +78,32 @@ class FailureRecorder:
 
 
 def without_group(nodeid: str) -> str:
-    """Return the node id that pytest accepts as an argument.
+    """Return the node ID in the form that can be passed to pytest.
 
-    pytest-xdist appends "@" and the test's group. An "@" within parameters belongs to the id.
+    pytest-xdist appends "@" and the test's group. An "@" within parameters is part of the ID.
     """
     test, at, group = nodeid.rpartition("@")
     return test if at and "]" not in group else nodeid
 
 
 def read_failures(path: Path) -> list[Failure]:
-    """The recorded failures; none if the phase never got as far as its tests."""
+    """Return the recorded failures, or an empty list if the phase never got as far as running its
+    tests.
+    """
     if not path.exists():
         return []
     return [Failure(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def summarize(logs: Path, phases: Iterable[str]) -> Iterator[str]:
-    """Lines for the end of a run: the failed tests of each phase with their first error line.
+    """Yield the lines to print at the end of a run. They list the failed tests of each phase, with
+    the first line of each error.
 
-    Tests of one file that failed with the same error share a line. A phase without records gets
-    the last lines of `PHASE.log`.
+    Tests in the same file that failed with the same error share a line. For a phase without
+    recorded failures, the last lines of `PHASE.log` are shown.
     """
     phases = list(phases)
-    # A heading and the count of what is left out are lines too.
+    # The heading, and the line with the number of omitted failures, also count.
     share = MAX_LINES // max(1, len(phases)) - 2
     for phase in phases:
         failures = read_failures(logs / f"{phase}.failures")

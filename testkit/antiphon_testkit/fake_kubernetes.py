@@ -1,8 +1,8 @@
-"""The part of the Kubernetes API that serves EndpointSlices, over HTTP, with faults on demand.
+"""The part of the Kubernetes API that serves EndpointSlices over HTTP, with faults on demand.
 
-It supports list and watch with resource versions, label selectors, bookmarks, `timeoutSeconds` and
-status 410, as the real API does. Tests trigger all faults: a missed event, reset connections, a
-silent server, or a stopped server.
+As in the real API, there are list and watch requests with resource versions, label selectors,
+bookmarks, `timeoutSeconds` and status 410. Faults only occur when a test triggers them: a missed
+event, reset connections, a silent server, or a stopped server.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from antiphon.deployment.discovery import DiscoveryConfig
 Json = dict[str, Any]
 
 PORTS = {DiscoveryConfig().port_name: DiscoveryConfig().port}
-"""Of pods, as the chart has them."""
+"""The ports of pods. They are the same as in the chart."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it came."""
+    """A request that the server has received."""
 
     path: str
     query: dict[str, str]
@@ -35,13 +35,13 @@ class Asked:
 
     @property
     def watches(self) -> bool:
-        """Whether it is a watch, and no list."""
+        """Whether the request is a watch and not a list."""
         return self.query.get("watch") in {"true", "True", "1"}
 
 
 @dataclass
 class _Watch:
-    """One that watches: what it selects, and the events that it is to be sent."""
+    """A client that is watching: its selector, and the events that still have to be sent to it."""
 
     writer: asyncio.StreamWriter
     selects: Callable[[Json], bool]
@@ -51,13 +51,15 @@ class _Watch:
 
 
 class FakeApi:
-    """Serves `namespace` at `url`, from `start` to `stop`, which may be repeated."""
+    """Serves `namespace` at `url` between `start` and `stop`. The server can be started again after
+    it has been stopped.
+    """
 
     def __init__(self, namespace: str = "speech") -> None:
         self._path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
         self._slices: dict[str, Json] = {}
         self._version = 100
-        # Events with their versions; those up to `_compacted` are forgotten.
+        # Events with their versions. Events up to version `_compacted` have been discarded.
         self._events: list[tuple[int, str, Json]] = []
         self._compacted = 100
         self._watches: list[_Watch] = []
@@ -72,31 +74,31 @@ class FakeApi:
 
     @property
     def url(self) -> str:
-        """The URL of the server, also after it has stopped."""
+        """The URL of the server, which remains valid after it has stopped."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def told(self) -> list[tuple[int, str, Json]]:
-        """Versions, kinds and objects of all events since the start or the last 410."""
+        """The versions, kinds and objects of all events since the start or the most recent 410."""
         return list(self._events)
 
     @property
     def lists(self) -> int:
-        """How many lists have been asked for."""
+        """The number of list requests so far."""
         return sum(not asked.watches for asked in self.asked)
 
     @property
     def watching(self) -> int:
-        """How many watch now, as far as the server knows."""
+        """The number of clients that are currently watching, as far as the server knows."""
         return len(self._watches)
 
     async def start(self) -> None:
-        """Listen, at the same port as before."""
+        """Start to listen. After a restart, the port is the same as before."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Be away: no listener, and every connection reset."""
+        """Stop listening, and reset every connection."""
         if self._server is not None:
             self._server.close()
         self.reset()
@@ -104,11 +106,13 @@ class FakeApi:
             await asyncio.wait(list(self._connections))
 
     async def wait(self, condition: Callable[[], bool]) -> None:
-        """Return once it holds; it is looked at with each request and each watch that begins."""
+        """Wait until the condition is true. It is checked whenever a request arrives or a watch
+        begins.
+        """
         async with self._changed:
             await self._changed.wait_for(condition)
 
-    # What is there.
+    # The objects that exist.
 
     def put(
         self,
@@ -118,7 +122,7 @@ class FakeApi:
         family: str = "IPv4",
         ports: Mapping[str, int] | None = None,
     ) -> None:
-        """A slice is created or changed; `ports` are those of its pods by their names."""
+        """Create or change a slice. `ports` contains the ports of its pods by name."""
         kind = "MODIFIED" if name in self._slices else "ADDED"
         self._slices[name] = {
             "apiVersion": "discovery.k8s.io/v1",
@@ -133,22 +137,22 @@ class FakeApi:
         self._tell(kind, name, self._slices[name])
 
     def delete(self, name: str) -> None:
-        """A slice is deleted."""
+        """Delete a slice."""
         self._tell("DELETED", name, self._slices.pop(name))
 
     def delete_untold(self, name: str) -> None:
-        """Delete a slice without a watch event."""
+        """Delete a slice without sending a watch event."""
         self._version += 1
         del self._slices[name]
 
-    # What goes wrong.
+    # The faults.
 
     def refuse(self, *statuses: int) -> None:
-        """Answer the next requests so."""
+        """Respond to the next requests with these statuses."""
         self._refusals.extend(statuses)
 
     def forget_events(self) -> None:
-        """Watches from a version before now get a 410 from here on."""
+        """Discard all events so far, so that watches from an earlier version receive a 410."""
         self._version += 1
         self._compacted = self._version
         self._events.clear()
@@ -156,35 +160,36 @@ class FakeApi:
             watch.sent = 0
 
     def bookmark(self) -> None:
-        """Send the version to all watches, without an object."""
+        """Send the current version to all watches, without an object."""
         kind = {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1"}
         meta = {"metadata": {"resourceVersion": str(self._version)}}
         self._events.append((self._version, "BOOKMARK", kind | meta))
         self._wake()
 
     def say_raw(self, line: bytes) -> None:
-        """Send all watches these bytes, as a chunk."""
+        """Send these bytes to all watches as a chunk."""
         for watch in self._watches:
             watch.writer.write(_chunk(line))
 
     def go_silent(self) -> None:
-        """Stop sending on all existing connections without closing them, as with half-open
-        connections."""
+        """Stop sending data on all existing connections without closing them, as if they were
+        half-open.
+        """
         for watch in self._watches:
             watch.silent = True
 
     def hang(self, *, hanging: bool) -> None:
-        """Accept connections and requests, and answer none."""
+        """Accept connections and requests, but don't respond to them."""
         self._silent = hanging
 
     def reset(self) -> None:
-        """Cut every connection off with a RST."""
+        """Break all connections with a RST."""
         for task, writer in self._connections.items():
             writer.transport.abort()
             task.cancel()
 
     def end_watches(self) -> None:
-        """End every watch as an API server does that stops: the answer is complete."""
+        """End every watch with a complete response, like an API server that shuts down."""
         for watch in self._watches:
             watch.writer.write(b"0\r\n\r\n")
             watch.silent = True
@@ -217,7 +222,7 @@ class FakeApi:
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request. Returns whether another may follow."""
+        """Respond to a request. Returns whether another one may follow on the same connection."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         target = urlsplit(head.split(" ", 2)[1])
         found = re.search(r"^authorization: *(.*?)\r$", head, re.IGNORECASE | re.MULTILINE)
@@ -251,7 +256,7 @@ class FakeApi:
     async def _serve_watch(
         self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Send events until `timeoutSeconds` are over or the client goes."""
+        """Send events until `timeoutSeconds` have passed or the client disconnects."""
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
             b"transfer-encoding: chunked\r\n\r\n"
@@ -296,7 +301,9 @@ class FakeApi:
             await watch.wake.wait()
 
     def _write_event(self, writer: asyncio.StreamWriter, kind: str, each: Json) -> None:
-        """An event as a line, in chunks that need not end where it does."""
+        """Write an event as a line, using chunks whose boundaries don't have to match those of the
+        line.
+        """
         line = json.dumps({"type": kind, "object": each}).encode() + b"\n"
         for begin in range(0, len(line), self.piece_bytes):
             writer.write(_chunk(line[begin : begin + self.piece_bytes]))
@@ -308,7 +315,7 @@ class FakeApi:
 
 @asynccontextmanager
 async def serve_api(namespace: str = "speech") -> AsyncIterator[FakeApi]:
-    """A `FakeApi` that is there."""
+    """Run a `FakeApi` within the context."""
     api = FakeApi(namespace)
     await api.start()
     try:
@@ -320,7 +327,9 @@ async def serve_api(namespace: str = "speech") -> AsyncIterator[FakeApi]:
 def endpoint(
     address: str, uid: str = "", *, ready: bool = True, terminating: bool = False, **more: Any
 ) -> Json:
-    """An endpoint as the controller writes it: a pod that leaves is not ready, but may serve."""
+    """Return an endpoint in the form in which the controller writes it. A terminating pod isn't
+    ready, but may still be serving.
+    """
     told: Json = {
         "addresses": [address],
         "conditions": {
@@ -336,7 +345,7 @@ def endpoint(
 
 
 def kubeconfig(url: str) -> Json:
-    """What leads a client to that API."""
+    """Return a client configuration for the API at this URL."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -362,7 +371,7 @@ def _respond(writer: asyncio.StreamWriter, status: int, body: Json | None = None
 
 
 def _selector(text: str) -> Callable[[Json], bool]:
-    """`key=value` and `key in (a,b)`, joined by commas, as a predicate on objects."""
+    """Convert `key=value` and `key in (a,b)` terms, joined by commas, to a predicate on objects."""
     wanted: dict[str, set[str]] = {}
     for term in re.split(r",(?![^(]*\))", text) if text else ():
         found = re.fullmatch(r"\s*([\w./-]+)\s*(?:=+\s*([\w.-]+)|in\s*\(([^)]*)\))\s*", term)

@@ -1,4 +1,6 @@
-"""Transports that fail at random, for tests: full, lost and broken, as real ones are."""
+"""Transports that fail at random, for use in tests. They can be full, lose payloads, or break, like
+real ones.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ from antiphon.wire.blob import Encoding
 
 
 class FaultySender(PayloadSender):
-    """A sender that rejects a share `rate` of the payloads and loses the same share.
+    """A sender that rejects payloads at the given `rate`, and loses payloads at the same rate.
 
-    It loses a payload by changing the last byte of its descriptor (a generation that no slot of the
-    slab reaches), and a pushed payload by closing the transport instead of sending.
+    To lose a payload, the sender changes the last byte of its descriptor, which gives a generation
+    that no slot of the slab ever reaches. A pushed payload is lost by closing the transport instead
+    of sending it.
     """
 
     def __init__(self, inner: PayloadSender, chance: random.Random, rate: float) -> None:
@@ -35,23 +38,25 @@ class FaultySender(PayloadSender):
 
     @property
     def broken(self) -> bool:
-        """As the inner one."""
+        """Forwarded to the inner sender."""
         return self._inner.broken
 
     def offer(self) -> stage_pb2.TransportOffer:
-        """As the inner one."""
+        """Forwarded to the inner sender."""
         return self._inner.offer()
 
     def proved(self, proof: bytes) -> bool:
-        """As the inner one."""
+        """Forwarded to the inner sender."""
         return self._inner.proved(proof)
 
     def pushes(self, encoding: Encoding) -> bool:
-        """As the inner one."""
+        """Forwarded to the inner sender."""
         return self._inner.pushes(encoding)
 
     def place(self, encoding: Encoding) -> Placement:
-        """Place, refuse, or place wrongly. Raises `NotPlaced`."""
+        """Place the payload, reject it, or place it incorrectly. Raises `NotPlaced` if the payload
+        is rejected.
+        """
         draw = self._chance.random()
         if draw < self._rate:
             raise NotPlaced("injected")
@@ -60,7 +65,8 @@ class FaultySender(PayloadSender):
             self._pushes += placement.push is not None
             return placement
         if placement.push is not None:
-            # Not the first, so that both have joined: then the other notices at once.
+            # This is never the first payload, because both ends must have joined for the other end
+            # to notice immediately.
             self._pushes += 1
             return Placement(placement.payload, self._leave) if self._pushes > 1 else placement
         right = placement.payload
@@ -70,11 +76,11 @@ class FaultySender(PayloadSender):
         return Placement(placed(self.name, right.size_bytes, wrong))
 
     def release(self, payload: chunk_pb2.Payload) -> None:
-        """Release what the inner one knows under its own name."""
+        """Release the payload under the name that the inner sender uses."""
         self._inner.release(self._wrong.pop(payload.placed.descriptor, payload))
 
     def close(self) -> None:
-        """As the inner one."""
+        """Close the inner sender."""
         self._inner.close()
 
     async def _leave(self) -> None:
@@ -83,7 +89,9 @@ class FaultySender(PayloadSender):
 
 
 def faulty_senders(seed: int, rate: float) -> MakeSenders:
-    """Makes senders as `make_senders` does, all but gRPC faulty."""
+    """Return a function like `make_senders` that creates faulty senders for all transports except
+    gRPC.
+    """
     chance = random.Random(seed)
 
     async def make(

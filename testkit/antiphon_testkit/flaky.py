@@ -1,9 +1,10 @@
-"""Failures that CI repeats once: those of a start-up, a port or a download.
+"""Detects failures that CI should retry once because they are caused by a startup, a port or a
+download.
 
-`pick LOGS PHASE` writes the tests of a failed phase to `PHASE.again`, an argument file of pytest,
-or ends with status 1 if the phase is not to be repeated. `settle LOGS LIST PHASE...` reports the
-tests that passed when they were repeated, and writes their list. It ends with status 1 if a test
-was in the list already.
+`pick LOGS PHASE` writes the failed tests of a phase to `PHASE.again`, an argument file for pytest,
+or exits with status 1 if the phase should not be repeated. `settle LOGS LIST PHASE...` reports the
+tests that passed when they were repeated, and writes them to a list. It exits with status 1 if a
+test was already on the list.
 """
 
 from __future__ import annotations
@@ -16,27 +17,32 @@ from pathlib import Path
 from antiphon_testkit.failures import Failure, read_failures
 
 MAX_REPEATED = 5
-"""More failures than this have one cause that is not chance."""
+"""If there are more failures than this, they probably share a cause and didn't happen by chance."""
 REPEATED = re.compile(
     r"Address already in use|\bEADDRINUSE\b|Failed to bind"
     r"|not ready after [\d.]+ s"
     r"|(?i:download[^\n]*timed? ?out|\bread timed out|\bConnectTimeout)"
 )
-"""What the log of a start-up, port or download failure has."""
+"""Matches the log of a test that failed because of a startup, a port or a download."""
 NEVER = re.compile(r"equality|conformance|chaos|simulat")
-"""Parts of node ids. A difference or a broken invariant is a fault however rarely it comes."""
+"""Parts of node IDs that are never repeated. A difference from the reference or a violated
+invariant is a bug, no matter how rarely it occurs.
+"""
 
 
 def is_repeated(failure: Failure) -> bool:
-    """Whether a failure is worth one repetition."""
+    """Return whether it is worth repeating the test once."""
     return not NEVER.search(failure.test) and REPEATED.search(failure.log) is not None
 
 
 def pick(logs: Path, phase: str) -> list[str]:
-    """The tests of a failed phase to repeat; none if any of its failures is of another kind."""
+    """Return the failed tests of a phase that should be repeated. The result is empty if any
+    failure is of a different kind.
+    """
     log = logs / f"{phase}.log"
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    # pytest's status 1 says that tests failed; others, that it did not run to its end.
+    # pytest's exit status 1 means that tests failed. Any other status means that the run was not
+    # completed.
     if not lines or not re.match(r"make.*\bError 1$", lines[-1]):
         return []
     failures = read_failures(logs / f"{phase}.failures")
@@ -47,8 +53,9 @@ def pick(logs: Path, phase: str) -> list[str]:
 
 
 def settle(logs: Path, listed: Path, phases: Iterable[str]) -> bool:
-    """Report the phases' repeated tests with their first logs and list them; whether none of them
-    was in the list of the last run."""
+    """Report the repeated tests of these phases together with their first logs, and write the list.
+    Returns whether none of the tests was already on the list from the previous run.
+    """
     before = set(listed.read_text().splitlines()) if listed.exists() else set()
     flaky = []
     for phase in phases:
@@ -62,7 +69,7 @@ def settle(logs: Path, listed: Path, phases: Iterable[str]) -> bool:
 
 
 def main(command: str, logs: Path, *args: str) -> int:
-    """One of the two commands; its exit status."""
+    """Run one of the two commands, and return its exit status."""
     if command == "pick":
         (phase,) = args
         tests = pick(logs, phase)

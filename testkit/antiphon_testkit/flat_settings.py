@@ -1,4 +1,6 @@
-"""Settings by one name each, such as `max_waiting` for `queue.max_waiting` of a gateway."""
+"""Lets tests set nested settings by a single name, for example `max_waiting` for a gateway's
+`queue.max_waiting`.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,17 @@ ConfigT = TypeVar("ConfigT", bound=msgspec.Struct)
 
 
 def stage_config(**settings: Any) -> StageConfig:
-    """The defaults of a stage, with these settings changed; names as in `changed`."""
+    """Return a stage's default configuration with these settings changed. See `changed` for the
+    names.
+    """
     return changed(StageConfig(), STAGE_SETTINGS, settings)
 
 
 def changed(config: ConfigT, known: SettingGroups, settings: dict[str, Any]) -> ConfigT:
-    """A copy of `config` with these settings changed.
+    """Return a copy of `config` with these settings changed.
 
-    A name is that of a setting in a group if no other group has it, or has the group's before it:
-    `queue_timeout_s` is `queue.timeout_s`.
+    If only one group contains a setting, its name is sufficient. Otherwise, or if you prefer,
+    prefix it with the name of the group: `queue_timeout_s` is `queue.timeout_s`.
     """
     values: dict[str, Any] = {}
     grouped: defaultdict[str, dict[str, Any]] = defaultdict(dict)

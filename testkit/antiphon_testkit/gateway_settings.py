@@ -1,4 +1,6 @@
-"""Gateways' settings by one name each, such as `max_waiting` for `queue.max_waiting`."""
+"""Lets tests set nested gateway settings by a single name, for example `max_waiting` for
+`queue.max_waiting`.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,14 @@ from antiphon_testkit.flat_settings import changed
 
 
 def gateway_config(**settings: Any) -> GatewayConfig:
-    """The defaults, with these settings changed; names as in `flat_settings.changed`."""
+    """Return the default configuration with these settings changed. See `flat_settings.changed` for
+    the names.
+    """
     return with_settings(GatewayConfig(), **settings)
 
 
 def with_settings(config: GatewayConfig, **settings: Any) -> GatewayConfig:
-    """A copy of `config` with these settings changed; names as in `flat_settings.changed`."""
+    """Return a copy of `config` with these settings changed. See `flat_settings.changed` for the
+    names.
+    """
     return changed(config, GATEWAY_SETTINGS, settings)

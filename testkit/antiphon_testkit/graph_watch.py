@@ -1,4 +1,6 @@
-"""Finds what a CUDA graph cannot hold, without a device that has graphs."""
+"""Finds operations that can't be part of a CUDA graph, without requiring a device that supports
+graphs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
-# They wait for the device, give shapes that depend on values, or copy from the host.
+# These operations wait for the device, return shapes that depend on values, or copy data from the
+# host.
 UNFIT = {
     aten._local_scalar_dense.default,
     aten.item.default,
@@ -26,17 +29,17 @@ UNFIT = {
     aten.unique_dim.default,
     aten.unique_consecutive.default,
     aten.lift_fresh.default,
-    # Looks at its probabilities first, on a device too.
+    # This operation reads its probabilities first, even on a device.
     aten.multinomial.default,
 }
-# By a mask they look for the places first.
+# With a mask, these operations have to determine the positions first.
 BY_PLACES = {
     aten.index.Tensor,
     aten.index_put.default,
     aten.index_put_.default,
     aten._index_put_impl_.default,
 }
-# They bring values to the host; on a CPU no operation is asked for.
+# These functions copy values to the host. On a CPU, they don't call any operation.
 READS = {
     torch.Tensor.tolist,
     torch.Tensor.numpy,
@@ -46,9 +49,9 @@ READS = {
 
 
 class GraphWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Collects operations that no graph may hold.
+    """Collects operations that can't be part of a graph.
 
-    To be used without inference mode, which hides what composite operations are made of.
+    Don't use this class in inference mode, which hides the parts of composite operations.
     """
 
     def __init__(self) -> None:
@@ -84,7 +87,7 @@ class GraphWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Reads(TorchFunctionMode):
-    """Notes what is read without an operation."""
+    """Records reads that don't call any operation."""
 
     def __init__(self, unfit: list[str]) -> None:
         super().__init__()

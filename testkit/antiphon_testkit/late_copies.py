@@ -1,4 +1,4 @@
-"""A device without streams whose copies are made only when somebody waits for them."""
+"""Simulates a device without streams, whose copies are only made when something waits for them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from antiphon.transport.device_edge import UNIT_BYTES, Mark, Staging, ToHost
 
 
 class LateMark:
-    """Reached when the copies before it have been made."""
+    """A mark that is reached once all earlier copies have been made."""
 
     def __init__(self, copies: LateCopies) -> None:
         self._copies = copies
         self._count = copies.begun
 
     def query(self) -> bool:
-        """Whether they have."""
+        """Return whether these copies have been made."""
         return self._copies.made >= self._count
 
     def synchronize(self) -> None:
-        """Make them."""
+        """Make these copies."""
         while not self.query():
             self._copies.make_one()
 
@@ -35,26 +35,26 @@ class LateCopies:
         self.preceded: list[Mark] = []
 
     def begin(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Put it off."""
+        """Add a copy to the queue."""
         self._pending.append((target, source))
         self.begun += 1
 
     def mark(self) -> LateMark:
-        """After what was put off so far."""
+        """Return a mark for all copies in the queue."""
         return LateMark(self)
 
     def precede(self, mark: Mark) -> None:
-        """Note it."""
+        """Record the mark."""
         self.preceded.append(mark)
 
     @torch.inference_mode()
     def make_one(self) -> None:
-        """Make the copy that has waited longest."""
+        """Make the oldest copy in the queue."""
         target, source = self._pending.popleft()
         target.copy_(source)
         self.made += 1
 
 
 def late_to_host(copies: LateCopies | None = None) -> ToHost:
-    """Outputs that are on the host only when they are waited for."""
+    """Return a function for outputs that only arrive on the host when something waits for them."""
     return ToHost(copies or LateCopies(), Staging(8 * UNIT_BYTES, pinned=False))

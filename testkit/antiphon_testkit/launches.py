@@ -1,7 +1,9 @@
-"""Counts what a step asks a device for, on the meta device, which has no values to give away.
+"""Counts the operations that a step would launch on a device. It uses the meta device, which
+doesn't store any values.
 
-Asking it for a value (`item`, `tolist`, `cpu`, `nonzero`, a mask) raises an error. What it lets
-pass is noted here: operands that lie on the host, and copies that wait.
+Reading a value (`item`, `tolist`, `cpu`, `nonzero`, a mask) raises an error on the meta device.
+Other problems don't raise an error and are recorded here, which are operands on the host and
+blocking copies.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
 COPIES = {aten._to_copy.default, aten.copy_.default}
-# Of memory-efficient attention: `mem_eff_alignment` of torch's `attention.cpp`.
+# The alignment for memory-efficient attention, which is `mem_eff_alignment` in torch's
+# `attention.cpp`.
 MASK_STRIDE = 8
 
 
 class OneKernel(TorchFunctionMode):
-    """Notes what a GPU has one kernel for, though without one it is made of several."""
+    """Records operations for which a GPU has a single kernel, although they consist of several
+    operations elsewhere.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,10 +61,11 @@ class OneKernel(TorchFunctionMode):
         attn_mask: torch.Tensor | None = None,
         **settings: Any,
     ) -> None:
-        """Record the layout of a call, and the kernels that torch launches before it for its mask.
+        """Record the layout of a call, and the kernels that torch launches beforehand to convert
+        its mask.
 
-        A boolean mask is two fills and a choice. A mask whose rows do not begin at multiples of
-        `MASK_STRIDE` elements is a fill and a copy.
+        A boolean mask requires two fills and a selection. If the rows of a mask don't begin at
+        multiples of `MASK_STRIDE` elements, it requires a fill and a copy.
         """
         tensors = [queries, keys, values, *([] if attn_mask is None else [attn_mask])]
         self.attention.append(tuple((each.shape, each.stride()) for each in tensors))
@@ -74,10 +80,10 @@ class OneKernel(TorchFunctionMode):
 
 
 class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what a device would be asked for: neither views nor mere memory.
+    """Counts what would be launched on a device. Views and allocations are not counted.
 
-    `waits` are copies between host and device for which the caller waits, `on_host` operations
-    that take an operand from the host.
+    `waits` contains copies between host and device for which the caller has to wait. `on_host`
+    contains operations that have an operand on the host.
     """
 
     def __init__(self, kernels: OneKernel) -> None:
@@ -89,12 +95,12 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def total(self) -> int:
-        """With what has a kernel of its own."""
+        """The total number of launches, including operations with a kernel of their own."""
         return self.counts.total() + self._kernels.count
 
     @contextmanager
     def one_kernel(self) -> Iterator[None]:
-        """All that is asked for within is one kernel."""
+        """Count everything that is launched within the context as a single kernel."""
         inside, self._kernels.inside = self._kernels.inside, True
         count, calls = self._kernels.count, len(self._kernels.attention)
         try:
@@ -106,12 +112,14 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def attention(self) -> list[tuple[object, ...]]:
-        """The shapes and strides of every attention call: what a cache of plans is keyed by."""
+        """The shapes and strides of every attention call. A plan cache would use these as its
+        key.
+        """
         return self._kernels.attention
 
     @property
     def misfits(self) -> list[str]:
-        """Attention masks that torch converts or copies before each call."""
+        """The attention masks that torch converts or copies before each call."""
         return self._kernels.misfits
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -141,13 +149,15 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _device(value: object) -> str | None:
-    """Return the device of a tensor; a number passed with the call has none."""
+    """Return the device of a tensor, or None for a number, which is passed as part of the call."""
     return value.device.type if isinstance(value, torch.Tensor) and value.ndim else None
 
 
 @contextmanager
 def launches_on_meta() -> Iterator[Launches]:
-    """Watches calls without inference mode, which hides what operations are made of."""
+    """Count launches within the context. Inference mode is disabled, because it hides the parts of
+    operations.
+    """
     kernels = OneKernel()
     launches = Launches(kernels)
     with torch.no_grad(), launches, kernels:
@@ -156,7 +166,7 @@ def launches_on_meta() -> Iterator[Launches]:
 
 @contextmanager
 def meta_as_a_gpu() -> Iterator[torch.device]:
-    """The meta device, with the room and the kernels of a GPU."""
+    """Make the meta device appear to have the memory and the kernels of a GPU."""
     with (
         patch.object(torch.cuda, "get_device_capability", lambda device: (9, 0)),
         patch.object(torch.cuda, "mem_get_info", lambda device: (1 << 40, 1 << 40)),

@@ -27,7 +27,7 @@ RESUME_WINDOW_S = 1.0
 
 
 def settings_of(transport: TransportName) -> LinkSettings:
-    """Settings of a peer; its windows are short."""
+    """Return the settings of a peer, which have short windows."""
     return LinkSettings(
         transport,
         "cpu",
@@ -38,7 +38,7 @@ def settings_of(transport: TransportName) -> LinkSettings:
 
 
 async def consume(settings: LinkSettings, host: str) -> None:
-    """Take chunks until killed."""
+    """Receive chunks until the process is killed."""
     consumer = LinkConsumer(settings, attach_best, boot_id="peer")
     async with serving(consumer, host) as address:
         print(address, flush=True)
@@ -46,7 +46,9 @@ async def consume(settings: LinkSettings, host: str) -> None:
 
 
 async def produce(settings: LinkSettings, address: str, seed: int, rounds: int) -> None:
-    """Send until killed, lost, or done; `rounds` 0 is for ever."""
+    """Send chunks until the process is killed, the link is lost, or all `rounds` are complete. If
+    `rounds` is 0, there is no limit.
+    """
     chance = random.Random(seed)
     link, told = producer(address, settings)
     sequence = 0
@@ -74,7 +76,7 @@ async def produce(settings: LinkSettings, address: str, seed: int, rounds: int) 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one end; the process's exit status."""
+    """Run one end of a link, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--transport", default="auto")
     parser.add_argument("--listen", metavar="HOST", default="127.0.0.1")

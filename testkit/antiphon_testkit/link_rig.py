@@ -1,7 +1,7 @@
-"""The two ends of a link, over real gRPC and through a connection that can be cut.
+"""Both ends of a link over real gRPC, with a connection that can be cut.
 
-The consumer checks and records chunks, which identify themselves by their contents. Both ends run
-on one event loop, or the far end in a separate process (`antiphon_testkit.link_peer`).
+The consumer checks and records chunks, whose contents identify them. The two ends either run on the
+same event loop, or the far end runs in a separate process (`antiphon_testkit.link_peer`).
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ PRODUCER = LinkIdentity("host", "producer-boot", "producer", name="producer-0")
 
 
 def marked_chunk(session_id: str, sequence: int, size: int) -> Chunk:
-    """Return a chunk of `size` bytes whose contents identify it; it has no payload if `size` is
-    0."""
+    """Return a chunk of `size` bytes whose contents identify it. If `size` is 0, the chunk has no
+    payload.
+    """
     tensors = {}
     if size:
         row = np.full(size, sequence % 251, np.uint8)
@@ -50,7 +51,7 @@ def marked_chunk(session_id: str, sequence: int, size: int) -> Chunk:
 
 
 def check_marks(chunk: Chunk) -> None:
-    """Raise `AssertionError` when the contents are not the chunk's own."""
+    """Raise `AssertionError` if the contents don't match the chunk."""
     row = chunk.tensors.get(EDGE)
     if row is not None:
         expected = np.uint64(chunk.sequence).tobytes()[: len(row)]
@@ -59,10 +60,12 @@ def check_marks(chunk: Chunk) -> None:
 
 
 class Changes(asyncio.Event):
-    """Set whenever the owner has changed."""
+    """An event that is set whenever its owner changes."""
 
     async def wait_until(self, condition: Callable[[], object], timeout_s: float = 120.0) -> None:
-        """Wait for changes until the condition holds. Raises `TimeoutError`."""
+        """Wait until the condition is true. It is checked after each change. Raises
+        `TimeoutError`.
+        """
         async with asyncio.timeout(timeout_s):
             while not condition():
                 self.clear()
@@ -84,7 +87,7 @@ class Received:
     changed: Changes = field(default_factory=Changes)
 
     def take(self, chunks: Sequence[Chunk]) -> None:
-        """Check and record chunks; keep them while `hold` is set."""
+        """Check and record chunks. If `hold` is set, they are also kept."""
         for chunk in chunks:
             try:
                 check_marks(chunk)
@@ -98,17 +101,17 @@ class Received:
         self.changed.set()
 
     async def wait_count(self, count: int, timeout_s: float = 120.0) -> None:
-        """Wait until that many chunks have come. Raises `TimeoutError`."""
+        """Wait until `count` chunks have arrived. Raises `TimeoutError`."""
         await self.changed.wait_until(lambda: self.count >= count, timeout_s)
 
     def check_complete(self, session_id: str, count: int) -> None:
-        """Every chunk once, in order, undamaged."""
+        """Check that every chunk has arrived exactly once, in order and undamaged."""
         assert not self.faults, self.faults[0]
         assert self.sequences[session_id] == list(range(count))
 
 
 class LinkConsumer(stage_pb2_grpc.StageServiceServicer):
-    """A process that only takes chunks."""
+    """A server that only receives chunks."""
 
     def __init__(
         self,
@@ -137,19 +140,19 @@ class LinkConsumer(stage_pb2_grpc.StageServiceServicer):
         await self.links.serve(requests, context)
 
     async def Describe(self, request: object, context: AnyContext) -> NoReturn:
-        """Unimplemented: the rig has no stage."""
+        """Not implemented, because there is no stage."""
         await abort(context, NotImplementedYet("a link's end only"))
 
     async def RunSession(self, requests: object, context: AnyContext) -> NoReturn:  # type: ignore[override]
-        """Unimplemented: the rig has no stage."""
+        """Not implemented, because there is no stage."""
         await abort(context, NotImplementedYet("a link's end only"))
 
     async def RunSessions(self, requests: object, context: AnyContext) -> NoReturn:  # type: ignore[override]
-        """Reject the call: this is the end of a link only."""
+        """Reject the call, because this server only implements the end of a link."""
         await abort(context, NotImplementedYet("a link's end only"))
 
     async def WatchLoad(self, request: object, context: AnyContext) -> NoReturn:  # type: ignore[override]
-        """Unimplemented: the rig has no stage."""
+        """Not implemented, because there is no stage."""
         await abort(context, NotImplementedYet("a link's end only"))
 
     def _failed(self, link: IncomingLink, message: chunk_pb2.Chunk, error: AntiphonError) -> None:
@@ -167,7 +170,7 @@ class LinkConsumer(stage_pb2_grpc.StageServiceServicer):
 
 @asynccontextmanager
 async def serving(consumer: LinkConsumer, host: str = "127.0.0.1") -> AsyncIterator[str]:
-    """Serve a consumer at a free port; its address."""
+    """Serve a consumer on a free port. The value is its address."""
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_stage_service(consumer, server)
     port = server.add_insecure_port(f"{host}:0")
@@ -180,8 +183,9 @@ async def serving(consumer: LinkConsumer, host: str = "127.0.0.1") -> AsyncItera
 
 @dataclass(slots=True)
 class Told:
-    """The events of a link. `lost` is its final error, and `unacknowledged` the affected
-    sessions."""
+    """The events of a link. `lost` is its final error, and `unacknowledged` contains the affected
+    sessions.
+    """
 
     suspended: int = 0
     lost: list[AntiphonError] = field(default_factory=list)
@@ -191,7 +195,9 @@ class Told:
     changed: Changes = field(default_factory=Changes)
 
     def events(self) -> LinkEvents:
-        """The events to record; the session table handles credits."""
+        """Return callbacks that record the events. Credits are not recorded, because the session
+        table handles them.
+        """
         return LinkEvents(
             refused=lambda session_id, error: self._note(self.refused.append, (session_id, error)),
             lost=lambda _, error, sessions: self._note(self._lose, (error, sessions)),
@@ -214,7 +220,7 @@ class Told:
 
 @dataclass(slots=True)
 class Rig:
-    """A link from here to a consumer, through a wire."""
+    """A link from this process to a consumer, by way of a wire."""
 
     link: OutgoingLink
     told: Told
@@ -251,7 +257,7 @@ async def linked(
     senders: MakeSenders = make_senders,
     attach: Attach = attach_best,
 ) -> AsyncIterator[Rig]:
-    """Both ends of a link on this event loop."""
+    """Create both ends of a link on this event loop."""
     consumer = LinkConsumer(consumer_settings or settings, attach, boot_id="consumer-boot")
     async with serving(consumer) as address:
         wire = CutWire(address)

@@ -1,4 +1,4 @@
-"""Deployments for tests: everything on this host, every port free."""
+"""Deployments for tests, in which everything runs on this host and uses free ports."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 
 
 def local_deployment(model: Path, **stages: StageConfig) -> Deployment:
-    """All stages and the gateway of a checkpoint, on ports that the system picks."""
+    """Return a deployment with a gateway and all stages of a checkpoint, on ports that the
+    operating system chooses.
+    """
     gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0")
     return Deployment(model=str(model), stages=stages, gateway=gateway)

@@ -1,4 +1,4 @@
-"""What this process has open. On Linux."""
+"""Lists the files that this process has open. Only works on Linux."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from contextlib import suppress
 
 
 def open_files() -> list[str]:
-    """Return the target of each open descriptor: a path, or the kind of a socket or anonymous file.
+    """Return the target of each open descriptor, which is a path or the type of a socket or
+    anonymous file.
 
-    Descriptors that are closed during the call are left out, including that of the listing.
+    Descriptors that are closed during the call are omitted, including the one used to list the
+    others.
     """
     found = []
     for name in os.listdir("/proc/self/fd"):

@@ -1,8 +1,8 @@
-"""Record the facts given to a stage's session table, and replay them.
+"""Records the facts that a stage passes to its session table, and replays them.
 
-The table is a function of facts and times. A recording of both, replayed on a new table with the
-same plan, must return the same instructions. The behavior of a stage can therefore be inspected
-fact by fact, without its engine, links and clients.
+The table's instructions only depend on facts and times. If a recording of both is replayed on a new
+table with the same plan, the table must therefore return the same instructions. This makes it
+possible to inspect the behaviour of a stage fact by fact, without its engine, links and clients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ Plain = str | int | float | bool | None | tuple["Plain", ...]
 
 @dataclass(frozen=True, slots=True)
 class RecordedFact:
-    """A fact, when it came (seconds on the stage's clock), and what the table answered."""
+    """A fact, the time at which it arrived (seconds on the stage's clock), and the instructions
+    that the table returned.
+    """
 
     fact: Fact
     now: float
@@ -36,18 +38,18 @@ class RecordedFact:
 
 
 class FactRecording:
-    """The entries of one stage, from its first fact on. Keeps every tensor alive."""
+    """The entries of a stage, from its first fact onwards. It keeps every tensor alive."""
 
     def __init__(self) -> None:
         self.entries: list[RecordedFact] = []
 
     def note(self, fact: Fact, now: float, answer: Sequence[Instruction] | AntiphonError) -> None:
-        """Add an entry; what a `Stage` calls with each fact."""
+        """Add an entry. A `Stage` calls this with each fact."""
         self.entries.append(RecordedFact(fact, now, plain(answer)))
 
 
 def replay(plan: StagePlan, entries: Iterable[RecordedFact]) -> list[Plain]:
-    """What a new table answers to the recorded facts."""
+    """Return the instructions of a new table for the recorded facts."""
     table = SessionTable(plan)
     answers: list[Plain] = []
     for entry in entries:
@@ -59,7 +61,9 @@ def replay(plan: StagePlan, entries: Iterable[RecordedFact]) -> list[Plain]:
 
 
 def plain(value: Any) -> Plain:
-    """A value by its contents, comparable with `==` and readable when printed."""
+    """Convert a value to plain contents that can be compared with `==` and are readable when
+    printed.
+    """
     match value:
         case None | bool() | int() | float() | str():
             return value

@@ -1,4 +1,6 @@
-"""What a family's processor makes of a conversation, for Hugging Face's `generate`."""
+"""Prepares a conversation for Hugging Face's `generate`, in the same way as a family's
+processor.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,19 @@ from antiphon.values.conversation import Conversation, recordings_alone
 from antiphon_testkit.conversations import Pixels, chat_messages, chat_tools
 
 FRAMES_PER_S = 2.0
-"""Of the videos, as told to the processor."""
+"""The frame rate of videos, as passed to the processor."""
 
-# transformers does not type its `from_pretrained`.
+# transformers doesn't have type annotations for `from_pretrained`.
 _IMAGES: Any = AutoImageProcessor
 
 
 class ReferenceInputs:
-    """The tokenizer and feature extractor of one checkpoint, and its processor's expansion.
+    """A checkpoint's tokenizer and feature extractor, and the expansion of placeholders by its
+    processor.
 
-    That processor cannot be built without torchvision, so its own expansion of placeholders is
-    called on a stand-in, with its own default settings. Its image processor is there without;
-    videos need it.
+    The processor can't be constructed without torchvision, so its method for expanding placeholders
+    is called on a stand-in object with the processor's default settings. Its image processor is
+    available without torchvision, but videos need it.
     """
 
     def __init__(
@@ -42,14 +45,14 @@ class ReferenceInputs:
     ) -> dict[str, torch.Tensor]:
         """Return the features of recordings, images and videos.
 
-        Recordings have `input_features` [recordings, mel bins, frames] and their mask. Images,
-        uint8 [height, width, 3], have `pixel_values` [patches, values] and `image_grid_thw`
-        [images, 3]. Videos, uint8 [frames, height, width, 3], have the same fields, and
-        `video_second_per_grid` [videos].
+        For recordings, these are `input_features` [recordings, mel bins, frames] and a mask. For
+        images (uint8 [height, width, 3]), these are `pixel_values` [patches, values] and
+        `image_grid_thw` [images, 3]. Videos (uint8 [frames, height, width, 3]) have the
+        corresponding fields and `video_second_per_grid` [videos].
         """
         features: dict[str, torch.Tensor] = {}
         if conversation.recordings:
-            # The window is the processor's, not the extractor's.
+            # Use the processor's window instead of the extractor's.
             given = self._defaults["audio_kwargs"].items()
             settings = {name: value for name, value in given if name != "n_window"}
             together = [list(conversation.recordings)]
@@ -86,10 +89,10 @@ class ReferenceInputs:
     def tokens(
         self, conversation: Conversation, features: Mapping[str, Any], audio_positions: Any
     ) -> dict[str, torch.Tensor]:
-        """Return ids and mask of the prompt, with one placeholder per position of a recording,
-        image or video.
+        """Return the IDs and the mask of the prompt. It contains one placeholder for each position
+        of a recording, image or video.
 
-        `audio_positions` are the numbers of positions of each recording.
+        `audio_positions` contains the number of positions for each recording.
         """
         text = self.tokenizer.apply_chat_template(
             chat_messages(conversation),
@@ -121,7 +124,7 @@ class ReferenceInputs:
 
 
 def _padded(batches: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The rows of all batches, their last axes filled up with zeros to the longest."""
+    """Return the rows of all batches. Their last axes are padded with zeros to the longest one."""
     longest = max(each.shape[-1] for each in batches)
     filled = [pad(each, (0, longest - each.shape[-1])) for each in batches]
     return torch.cat(filled)

@@ -1,4 +1,4 @@
-"""Runs a stage in this process on a real gRPC server at a free port: for tests."""
+"""Runs a stage in this process, with a real gRPC server on a free port, for tests."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.wire.frames import add_stage_service
 
 LIMITS = StageLimits(slots=4, stall_timeout_s=30.0, hold_timeout_s=10.0, hold_bytes=1 << 20)
-# A broken link is lost at once.
+# If a link breaks, it is considered lost immediately.
 LINKS = LinkSettings("auto", device="cpu", slab_bytes=1 << 20, resume_window_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class RunningStage:
-    """A served stage, its address, and a channel to it."""
+    """A running stage, its address, and a channel to it."""
 
     stage: Stage
     address: str
@@ -69,7 +69,7 @@ async def running_stage(
     servicer = StageServicer(tracing)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_stage_service(servicer, server)
-    # A gateway asks for it; such a stage is well until the block ends.
+    # A gateway checks this. A stage is healthy until the block ends.
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     link_identity = LinkIdentity(identity.host_id, identity.boot_id, role, address)

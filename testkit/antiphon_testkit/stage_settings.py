@@ -1,4 +1,6 @@
-"""What the engine of a stage gets for a request: for tests that ask engines without a runtime."""
+"""Creates the settings that a stage's engine receives for a request, for tests that call engines
+without a runtime.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def stage_settings(
     outputs: Collection[str] = (),
     voice: str = "",
 ) -> SegmentSettings:
-    """The settings of a segment whose request has `sampling`, but for its seed, which is `seed`."""
+    """Return the settings of a segment whose request has this `sampling`, with the given `seed`."""
     request = SegmentRequest(
         segment=0,
         sampling=SamplingRequest(seed=seed),

@@ -1,5 +1,6 @@
-"""Names and shapes of the tensors in common layers, for families that write checkpoints without
-modules."""
+"""The names and shapes of tensors in common layers, for families whose checkpoints are written
+without modules.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +8,13 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def linear(stem: str, inputs: int, outputs: int, *, bias: bool = True) -> Shapes:
-    """A linear layer's."""
+    """Return the shapes of a linear layer."""
     weight: Shapes = {f"{stem}.weight": (outputs, inputs)}
     return weight | {f"{stem}.bias": (outputs,)} if bias else weight
 
 
 def convolution(stem: str, inputs: int, outputs: int, kernel: int) -> Shapes:
-    """A convolution's, with a bias."""
+    """Return the shapes of a convolution with a bias."""
     return {f"{stem}.weight": (outputs, inputs, kernel), f"{stem}.bias": (outputs,)}
 
 
@@ -27,7 +28,9 @@ def decoder_layer(
     *,
     biased: bool = False,
 ) -> Shapes:
-    """Those of a decoder layer of Qwen; with `biased` queries, keys and values."""
+    """Return the shapes of one of Qwen's decoder layers. If `biased` is true, queries, keys and
+    values have a bias.
+    """
     attention = f"{stem}.self_attn"
     return {
         **linear(f"{attention}.q_proj", width, heads * head_dim, bias=biased),

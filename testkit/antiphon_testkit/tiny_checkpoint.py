@@ -1,4 +1,4 @@
-"""Writing a tiny checkpoint of any family: its directory, its files, the command."""
+"""Helpers for writing a tiny checkpoint of any family: its directory, its files and the command."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Sizes = TypeVar("Sizes", bound=TinySizes)
 
 
 def make_directory(directory: Path) -> None:
-    """Make a checkpoint's directory.
+    """Create a directory for a checkpoint.
 
-    Raises `FailedPrecondition` if it holds something already.
+    Raises `FailedPrecondition` if the directory is not empty.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FailedPrecondition(f"{directory}: is not an empty directory")
@@ -31,7 +31,7 @@ def make_directory(directory: Path) -> None:
 
 
 def save_model(model: Any, directory: Path, vocabulary: TinyVocabulary) -> None:
-    """Write a model of transformers in several shards, and what generation with it needs."""
+    """Write a transformers model in several shards, and the files needed to generate with it."""
     from transformers import GenerationConfig
 
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
@@ -42,9 +42,10 @@ def save_model(model: Any, directory: Path, vocabulary: TinyVocabulary) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TinyCheckpointCommand(Generic[Sizes]):
-    """The command that writes a family's tiny checkpoint, with an option for each size.
+    """The command that writes a family's tiny checkpoint. It has an option for each size.
 
-    `presets` by name, the default first; `module` is where it stands.
+    `presets` contains sizes by name, starting with the default. `module` is the module that
+    contains the command.
     """
 
     family: str
@@ -53,7 +54,7 @@ class TinyCheckpointCommand(Generic[Sizes]):
     build: Callable[[Path, Sizes, int], None]
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
-        """Parse, write and report; returns the exit status."""
+        """Parse the arguments, write the checkpoint and print its size. Returns the exit status."""
         parser = self._make_parser()
         given = vars(parser.parse_args(arguments))
         directory, seed = given.pop("directory"), given.pop("seed")
@@ -96,8 +97,9 @@ class TinyCheckpointCommand(Generic[Sizes]):
 
 
 def _remove_checkpoint(directory: Path) -> None:
-    """Delete a checkpoint's directory, or one that has nothing but checkpoints in it; raises
-    `FailedPrecondition` for any other that is full."""
+    """Delete a checkpoint directory, or a directory that contains only checkpoints. Raises
+    `FailedPrecondition` for any other directory that is not empty.
+    """
     if not directory.is_dir() or not any(directory.iterdir()):
         return
     if not _is_checkpoint(directory) and not all(map(_is_checkpoint, directory.iterdir())):

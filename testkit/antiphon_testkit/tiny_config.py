@@ -1,4 +1,4 @@
-"""Parts of the configuration of a tiny checkpoint that several families write alike."""
+"""Sections of a tiny checkpoint's configuration that are the same for several families."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ VOCABULARY_MULTIPLE = 64
 
 
 def padded_vocabulary(size: int) -> int:
-    """Rows of a table of words: a multiple of `VOCABULARY_MULTIPLE` above `size`."""
+    """Return the number of rows in a word table, which is a multiple of `VOCABULARY_MULTIPLE` above
+    `size`.
+    """
     return (size // VOCABULARY_MULTIPLE + 1) * VOCABULARY_MULTIPLE
 
 
 def decoder_sizes(shape: TinySizes, part: str = "", *, hidden: int = 0) -> dict[str, int]:
-    """Return a decoder's sizes under the names of transformers.
+    """Return a decoder's sizes under the names that transformers uses.
 
-    The names in `shape` begin with `part`. If there are none, `hidden` is given, and the
-    intermediate size is twice the hidden size.
+    Their names in `shape` begin with `part`. If `shape` doesn't contain any, `hidden` must be
+    given, and the intermediate size is twice the hidden size.
     """
     hidden = hidden or getattr(shape, f"{part}hidden")
     sizes = {
@@ -34,7 +36,7 @@ def decoder_sizes(shape: TinySizes, part: str = "", *, hidden: int = 0) -> dict[
 
 
 def audio_tower(shape: TinyMultimodalSizes) -> dict[str, int]:
-    """`audio_config`: 128 mel bins in, rows of the decoder's width out."""
+    """Return `audio_config`. The tower converts 128 mel bins to rows of the decoder's width."""
     return {
         "num_mel_bins": 128,
         "d_model": shape.audio_hidden,
@@ -46,7 +48,7 @@ def audio_tower(shape: TinyMultimodalSizes) -> dict[str, int]:
 
 
 def vision_tower(shape: TinyMultimodalSizes) -> dict[str, int]:
-    """`vision_config`: rows of the decoder's width out."""
+    """Return `vision_config`. The tower's rows have the decoder's width."""
     return {
         "depth": shape.vision_layers,
         "hidden_size": shape.vision_hidden,
@@ -57,19 +59,21 @@ def vision_tower(shape: TinyMultimodalSizes) -> dict[str, int]:
 
 
 def rope(theta: float) -> dict[str, Any]:
-    """RoPE with one axis."""
+    """Return the settings for RoPE with one axis."""
     return {"rope_type": "default", "rope_theta": theta}
 
 
 def mrope(head_dim: int, side: int) -> dict[str, Any]:
-    """RoPE with three axes, two of `side` pairs; together they cover half of the head dimension."""
+    """Return the settings for RoPE with three axes. Two of them have `side` pairs, and together the
+    three cover half of the head dimension.
+    """
     return rope(1000000.0) | {"mrope_section": [head_dim // 2 - 2 * side, side, side]}
 
 
 def media_ids(ids: Mapping[str, int], named: Mapping[str, str], placeholder: str) -> dict[str, int]:
-    """Return the ids of placeholders for media and of the marks around them.
+    """Return the IDs of the media placeholders, and of the marks around them.
 
-    `named` maps roles to tokens, as `TokenizerKind.named` does; the key of a placeholder ends in
+    `named` maps roles to tokens, as in `TokenizerKind.named`. The keys of placeholders end with
     `placeholder`.
     """
     found = {

@@ -1,6 +1,7 @@
-"""Writes a tiny LLaDA whose vocabulary has text, image tokens and speech units, like Dynin-Omni's.
+"""Writes a tiny LLaDA whose vocabulary consists of text, image tokens and speech units, as in
+Dynin-Omni.
 
-Tensors and fields of `config.json` have the released names.
+The tensors and the fields of `config.json` have the same names as in the released model.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from antiphon_testkit.tiny_shape import TinySizes
 from antiphon_testkit.tiny_weights import WeightRules
 
 TEXT_IDS, IMAGE_IDS, SPEECH_IDS = 160, 64, 48
-"""In the vocabulary's order."""
+"""The number of IDs of each kind, in the order of the vocabulary."""
 FIRST_IMAGE, FIRST_UNIT = TEXT_IDS, TEXT_IDS + IMAGE_IDS
 MASK, END_OF_AUDIO, END_OF_TEXT, END_OF_IMAGE = 150, 151, 152, 153
 PREFIX = "model.transformer."
 END_GAIN = 1.5
-"""Lets some speech end before its last position."""
+"""Makes some speech end before its last position."""
 
 RULES = WeightRules(
     uniform=((r"(norm|ln_f)\.weight$", 0.6, 1.4),),
@@ -34,7 +35,7 @@ RULES = WeightRules(
 
 @dataclass(frozen=True, slots=True)
 class LladaShape(TinySizes):
-    """Sizes of the transformer; `inner` is the MLP's."""
+    """The sizes of the transformer. `inner` is the width of the MLP."""
 
     hidden: int = 32
     layers: int = 2
@@ -44,7 +45,7 @@ class LladaShape(TinySizes):
 
 
 AS_RELEASED = LladaShape()
-"""As many key heads as query heads."""
+"""As in the released model, there are as many key heads as query heads."""
 GROUPED = LladaShape(hidden=48, layers=3, heads=4, kv_heads=2, inner=40)
 
 SHAPES = {"as-released": AS_RELEASED, "grouped": GROUPED}
@@ -52,7 +53,7 @@ SHAPES = {"as-released": AS_RELEASED, "grouped": GROUPED}
 
 @dataclass(frozen=True, slots=True)
 class LladaVocabulary:
-    """So many ids of text, and then of image tokens and speech units."""
+    """The number of text IDs, image tokens and speech units, in this order."""
 
     text: int = TEXT_IDS
     image: int = IMAGE_IDS
@@ -60,7 +61,7 @@ class LladaVocabulary:
 
     @property
     def size(self) -> int:
-        """All of them."""
+        """The total size of the vocabulary."""
         return self.text + self.image + self.speech
 
 
@@ -68,10 +69,10 @@ FEW_IDS = LladaVocabulary()
 
 
 def write_tiny_llada(directory: Path, shape: LladaShape, seed: int = 0) -> None:
-    """Write `config.json` and `model.safetensors` into `directory`.
+    """Write `config.json` and `model.safetensors` to `directory`.
 
-    The same shape and seed give the same weights. Raises `FailedPrecondition` if the directory
-    holds something already.
+    The same shape and seed always give the same weights. Raises `FailedPrecondition` if the
+    directory is not empty.
     """
     make_directory(directory)
     (directory / "config.json").write_text(json.dumps(llada_config(shape), indent=2) + "\n")
@@ -83,7 +84,7 @@ def write_tiny_llada(directory: Path, shape: LladaShape, seed: int = 0) -> None:
 
 
 def llada_config(shape: LladaShape, vocabulary: LladaVocabulary = FEW_IDS) -> dict[str, Any]:
-    """The fields of `config.json` on which the network depends."""
+    """Return the fields of `config.json` that determine the network."""
     return {
         "model_type": "dynin_omni",
         "d_model": shape.hidden,
@@ -120,7 +121,7 @@ def llada_config(shape: LladaShape, vocabulary: LladaVocabulary = FEW_IDS) -> di
 
 
 def llada_shapes(shape: LladaShape, vocabulary: LladaVocabulary = FEW_IDS) -> Shapes:
-    """Names and shapes of all parameters."""
+    """Return the names and shapes of all parameters."""
     width, keys = shape.hidden, shape.hidden // shape.heads * shape.kv_heads
     shapes: Shapes = {
         f"{PREFIX}wte.weight": (vocabulary.size, width),

@@ -1,4 +1,4 @@
-"""Sizes of tiny checkpoints: what those of any family have and check."""
+"""The sizes and checks that the tiny checkpoints of all families have in common."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from antiphon.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class TinySizes:
-    """The language model that decodes; families add sizes of their other parts.
+    """The sizes of the language model that decodes. Families add the sizes of their other parts.
 
-    Raises `InvalidArgument` for a size below 1 and for what `check` finds.
+    Raises `InvalidArgument` if a size is below 1 or if `check` finds a problem.
     """
 
     hidden: int = 64
@@ -28,11 +28,13 @@ class TinySizes:
         self.check()
 
     def check(self) -> None:
-        """Raise `InvalidArgument` for sizes that do not fit together."""
+        """Raise `InvalidArgument` if the sizes are not compatible."""
         self.check_divides("kv_heads", "heads")
 
     def check_divides(self, name: str, whole: str, *, even: bool = False) -> None:
-        """Raise unless `whole` is a multiple of `name` (an even one with `even`)."""
+        """Raise `InvalidArgument` unless `whole` is a multiple of `name`, or an even multiple if
+        `even` is true.
+        """
         size, factor = getattr(self, whole), getattr(self, name)
         if size % factor or (even and (size // factor) % 2):
             kind = "an even multiple" if even else "a multiple"
@@ -41,7 +43,7 @@ class TinySizes:
 
 @dataclass(frozen=True, slots=True)
 class TinyMultimodalSizes(TinySizes):
-    """Sizes with those of an audio tower and a vision tower."""
+    """Sizes that also include an audio tower and a vision tower."""
 
     audio_hidden: int = 32
     audio_layers: int = 2
@@ -51,7 +53,7 @@ class TinyMultimodalSizes(TinySizes):
     vision_heads: int = 2
 
     def check(self) -> None:
-        """Raise `InvalidArgument` for sizes that do not fit together."""
+        """Raise `InvalidArgument` if the sizes are not compatible."""
         TinySizes.check(self)
         self.check_divides("audio_heads", "audio_hidden", even=True)
         self.check_divides("vision_heads", "vision_hidden", even=True)

@@ -1,7 +1,8 @@
-"""A tiny byte-level BPE with Qwen's pre-tokenisation, for tiny checkpoints of any family of Qwen's.
+"""A tiny byte-level BPE with Qwen's pre-tokenization, for the tiny checkpoints of all Qwen
+families.
 
-It has a few hundred merges, and the family's special tokens. The ids differ from the released
-ones, so that code that knows an id by heart fails.
+It has a few hundred merges, and the special tokens of a family. The IDs are different from the
+released ones, so that code with hard-coded IDs fails.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Released as added tokens that are not special: decoding keeps them.
+# In the released tokenizer, these are added tokens that aren't special, so decoding keeps them.
 PLAIN_ADDED_TOKENS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 
-# `|` separates; most words carry the space before them, as in any byte-level BPE.
+# The words are separated by `|`. As in any byte-level BPE, most of them include the preceding
+# space.
 COMMON_WORDS = (
     " the| of| and| to| in| is| you| that| it| he| was| for| on| are| with| as| his| they| at"
     "| be| this| have| from| or| one| had| by| word| but| not| what| all| were| we| when| your"
@@ -27,10 +29,10 @@ COMMON_WORDS = (
     "|Hello|How|What|The|You|Yes|No|ing|ed| audio| voice| speak| sound| hear| say| weather"
     "| é| ü|你|好|。|\uff0c|é|ñ|😀"
 )
-# Role names come first: their merges must win, because a role is one token.
+# Role names come first, because their merges must take precedence: each role is a single token.
 WORDS = ("assistant", "system", "user", *COMMON_WORDS.split("|"))
 
-# AUDIO, IMAGE and VIDEO stand for what a family writes there.
+# Each family replaces AUDIO, IMAGE and VIDEO with its own text.
 _CONTENT = """\
 {%- if message.content is string -%}
 {{- message.content -}}
@@ -57,8 +59,8 @@ _REPLY = """\
 {%- endif -%}
 """
 
-# The form that Qwen's models are trained on: the functions within the system message, calls
-# behind what the assistant says, and what came of them as a user's message.
+# The format that Qwen's models are trained on. The system message lists the functions, calls follow
+# the assistant's text, and the results of calls are user messages.
 _WITH_TOOLS = (
     """\
 {%- if tools -%}
@@ -128,9 +130,10 @@ _WITH_TOOLS = (
 class TokenizerKind:
     """The properties of a family's tokenizer.
 
-    `special` holds its special tokens in the released order. `named` maps roles (`audio_token`,
-    `vision_bos_token` and so on) to some of them. `first_turn` is the text that the chat template
-    inserts before a conversation without a system message. Models with `tools` can call functions.
+    `special` contains its special tokens in the released order. `named` maps roles (such as
+    `audio_token` and `vision_bos_token`) to some of them. `first_turn` is the text that the chat
+    template inserts if a conversation has no system message. If `tools` is true, the models can
+    call functions.
     """
 
     special: tuple[str, ...]
@@ -140,7 +143,9 @@ class TokenizerKind:
 
     @property
     def chat_template(self) -> str:
-        """Qwen's, with a placeholder between its marks for each recording, image and video."""
+        """Return Qwen's chat template, with a placeholder between its marks for each recording,
+        image and video.
+        """
         named, first = self.named, ""
         if self.first_turn:
             told = self.first_turn.replace("\n", "\\n")
@@ -168,9 +173,9 @@ class TokenizerKind:
         merges: list[tuple[str, str]],
         added: Sequence[str] = (),
     ) -> Any:
-        """Write a `Qwen2Tokenizer` of these tokens and the family's, and its chat template.
+        """Write a `Qwen2Tokenizer` with these tokens and the family's own, and its chat template.
 
-        `added` are more tokens that decoding keeps.
+        `added` contains additional tokens that decoding keeps.
         """
         from transformers import AddedToken, Qwen2Tokenizer
 
@@ -188,16 +193,16 @@ class TokenizerKind:
         plain = (*PLAIN_ADDED_TOKENS, *added)
         tokenizer.add_tokens([AddedToken(each, special=False) for each in plain])
         tokenizer.save_pretrained(directory)
-        # Readers older than transformers 5 look for the template in this file.
+        # Releases before transformers 5 look for the template in this file.
         update_json(directory / "tokenizer_config.json", {"chat_template": self.chat_template})
         return tokenizer
 
     def write(
         self, directory: Path, added: Sequence[str] = (), *, entries: int = 0
     ) -> TinyVocabulary:
-        """Write the tokenizer of `WORDS` and of the `added` tokens; return its vocabulary.
+        """Write the tokenizer for `WORDS` and for the `added` tokens, and return its vocabulary.
 
-        The byte-level BPE has so many `entries` at least.
+        `entries` is the minimum number of entries in the byte-level BPE.
         """
         tokenizer = self.save(directory, *tiny_vocabulary(entries), added)
         tokenizer.backend_tokenizer.model.save(str(directory))
@@ -206,7 +211,7 @@ class TokenizerKind:
 
 @dataclass(frozen=True, slots=True)
 class TinyVocabulary:
-    """Ids by token; those of `added` tokens stand for no text of the byte-level BPE."""
+    """The ID of each token. `added` tokens don't correspond to any text of the byte-level BPE."""
 
     ids: dict[str, int]
     size: int
@@ -214,14 +219,14 @@ class TinyVocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any) -> TinyVocabulary:
-        """The vocabulary of a tokenizer of transformers."""
+        """Return the vocabulary of a transformers tokenizer."""
         return cls(tokenizer.get_vocab(), len(tokenizer), frozenset(tokenizer.get_added_vocab()))
 
     def spoken(self, *, raw_bytes: bool) -> list[int]:
-        """Ids that a reply may be made of, ascending.
+        """Return the IDs that can occur in a reply, in ascending order.
 
-        Leaves out special tokens and control characters; with `raw_bytes` it holds lone bytes
-        above 127, so that replies break characters apart.
+        Special tokens and control characters are excluded. If `raw_bytes` is true, single bytes
+        above 127 are included, so that replies contain incomplete characters.
         """
         byte_of = {char: byte for byte, char in enumerate(_byte_characters())}
         return [
@@ -238,7 +243,9 @@ class TinyVocabulary:
 
 @dataclass(frozen=True, slots=True)
 class TinyPreprocessor:
-    """What families' preprocessors differ in: how images are normalised and cut into patches."""
+    """The differences between the preprocessors of families, which are how images are normalized
+    and divided into patches.
+    """
 
     processor_class: str
     patch_size: int
@@ -246,7 +253,7 @@ class TinyPreprocessor:
     image_std: tuple[float, float, float]
 
     def write(self, directory: Path) -> None:
-        """Write `preprocessor_config.json`: 128 mel bins at 16 kHz, and the image settings."""
+        """Write `preprocessor_config.json`, with 128 mel bins at 16 kHz and the image settings."""
         from transformers import WhisperFeatureExtractor
 
         extractor = WhisperFeatureExtractor(  # type: ignore[no-untyped-call]
@@ -275,9 +282,10 @@ def update_json(path: Path, values: Mapping[str, Any]) -> None:
 def write_slow_tokenizer(
     directory: Path, special: Sequence[str], plain: Sequence[str]
 ) -> dict[str, int]:
-    """Write the files of a slow `Qwen2Tokenizer` with these added tokens; return the ids by token.
+    """Write the files of a slow `Qwen2Tokenizer` with these added tokens, and return the ID of each
+    token.
 
-    There is no `tokenizer.json`: any release of transformers makes the fast tokenizer from
+    There is no `tokenizer.json`, so any release of transformers creates the fast tokenizer from the
     vocabulary and merges.
     """
     ids, merges = tiny_vocabulary()
@@ -316,9 +324,11 @@ def write_slow_tokenizer(
 
 
 def tiny_vocabulary(entries: int = 0) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """The BPE's vocabulary and merges: each word is built from left to right.
+    """Return the vocabulary and the merges of the BPE, in which each word is built from left to
+    right.
 
-    Up to so many `entries` there are others, which no merge makes: they can be drawn and decoded.
+    If there are fewer than `entries` entries, others are added that can't result from a merge. They
+    can still be drawn and decoded.
     """
     characters = _byte_characters()
     vocab = {character: index for index, character in enumerate(characters)}
@@ -337,7 +347,9 @@ def tiny_vocabulary(entries: int = 0) -> tuple[dict[str, int], list[tuple[str, s
 
 
 def _byte_characters() -> list[str]:
-    """The printable character that stands for each byte (GPT-2's `bytes_to_unicode`)."""
+    """Return the printable character that represents each byte, as in GPT-2's
+    `bytes_to_unicode`.
+    """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     spare = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(spare)) for byte in range(256)]

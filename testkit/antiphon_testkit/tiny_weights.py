@@ -1,9 +1,10 @@
-"""Random weights with which tests detect mistakes.
+"""Random weights that make mistakes detectable in tests.
 
-Hugging Face's own initialization gives an inert model: tiny logits, layers scaled by 1e-6, and
-uninitialized expert weights. Here every part affects the greedy output: attention is sharp, routers
-are decisive, logits are far from uniform, and audio stays within [-1, 1]. Each tensor is sampled
-with a generator seeded by its name, so that an additional layer does not change other weights.
+Hugging Face's own initialization results in an inert model, with tiny logits, layers scaled by 1e-6
+and uninitialized expert weights. With the weights in this module, every part affects the greedy
+output: attention is sharp, routers are decisive, logits are far from uniform, and audio stays
+within [-1, 1]. Each tensor has its own generator, which is seeded by the tensor's name, so that
+adding a layer doesn't change any other weights.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class WeightRules:
-    """The distributions of a family's parameters, by patterns of names; the first match applies.
+    """The distributions of a family's parameters, by name pattern. The first pattern that matches
+    applies.
 
-    `uniform` has the lowest and highest value, for vectors that multiply; `normal` a standard
-    deviation; `gains` a gain over 1/sqrt(inputs). The last pattern of `gains` matches all other
-    parameters.
+    `uniform` contains the lowest and highest value, and is used for vectors that are multiplied.
+    `normal` contains a standard deviation. `gains` contains a gain over 1/sqrt(inputs), and its
+    last pattern matches all remaining parameters.
     """
 
     uniform: tuple[tuple[str, float, float], ...]
@@ -48,8 +50,9 @@ class WeightRules:
         seed: int,
         strides: Mapping[str, int] = MappingProxyType({}),
     ) -> dict[str, torch.Tensor]:
-        """Fresh values for parameters of these names and shapes; `strides` are those of transposed
-        convolutions."""
+        """Draw values for parameters with these names and shapes. `strides` contains the strides of
+        transposed convolutions.
+        """
         return {
             name: self.draw(name, shape, seed, strides.get(name)) for name, shape in shapes.items()
         }
@@ -57,7 +60,9 @@ class WeightRules:
     def draw(
         self, name: str, shape: Sequence[int], seed: int, stride: int | None = None
     ) -> torch.Tensor:
-        """Fresh values for one parameter; `stride` is given for a transposed convolution."""
+        """Draw values for a single parameter. `stride` is only given for a transposed
+        convolution.
+        """
         generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
         for pattern, low, high in self.uniform:
             if len(shape) == 1 and re.search(pattern, name):
@@ -70,17 +75,19 @@ class WeightRules:
         return noise * (gain / math.sqrt(_inputs(name, shape, stride)))
 
 
-# Logits of the ids that end a reply or speech spread this much wider than others.
+# The logits of IDs that end a reply or speech have a standard deviation larger than that of others
+# by this factor.
 REPLY_END_GAIN = 1.8
 SPEECH_END_GAIN = 1.2
 NEWLINE_SHIFT = -12.0
-# The byte token that ends the assistant header; byte tokens are numbered by byte.
+# The byte token at the end of the assistant header. Byte tokens are numbered by byte.
 NEWLINE_ID = 10
 
 
 def lean(direction: torch.Tensor, shift: float) -> torch.Tensor:
-    """What to add to a row of a head, so that its logit rises by `shift` if the final
-    hidden state is all `direction`."""
+    """Return the values to add to a row of a head, so that its logit rises by `shift` if the final
+    hidden state points in `direction`.
+    """
     return direction * (shift / math.sqrt(len(direction)) / float(direction.norm()))
 
 
@@ -94,12 +101,13 @@ def end_replies(
     norm: torch.Tensor,
     endless: bool,
 ) -> None:
-    """Let replies consist of the ids `spoken`, and end occasionally, or never if `endless`.
+    """Change the head so that replies consist of the IDs in `spoken` and end occasionally, or never
+    if `endless` is true.
 
-    `end` is occasionally the highest logit, because its row is longer than others. A reply seldom
-    ends immediately, because the row has a component against the last row of the header, taken from
-    the table `words` after the weights `norm`. A zero row has the logit 0, which is never the
-    highest among hundreds.
+    The row of `end` is longer than the others, so its logit is occasionally the highest. A reply
+    rarely ends immediately, because this row has a negative component in the direction of the
+    header's last row, which is taken from the table `words` and multiplied by the weights of
+    `norm`. The logit of a zero row is 0, which is never the highest among hundreds.
     """
     row = REPLY_END_GAIN * head[end] + lean(words[NEWLINE_ID] * norm, NEWLINE_SHIFT)
     silent = torch.ones(len(head), dtype=torch.bool)
@@ -110,17 +118,17 @@ def end_replies(
 
 
 def speech_end(row: torch.Tensor, padding: torch.Tensor, shift: float) -> torch.Tensor:
-    """Return the row of a head that ends speech, made from a sampled row.
+    """Return the row that ends speech, based on a sampled row of the head.
 
-    The end is occasionally the highest logit, and more often after the end of the text: the row has
-    a component `shift` towards `padding`, the row that follows the text, after the weights of the
-    last norm.
+    Speech ends occasionally, and more often after the end of the text. To achieve this, the row has
+    a component of size `shift` in the direction of `padding`, which is the row that follows the
+    text, after applying the weights of the last norm.
     """
     return SPEECH_END_GAIN * row + lean(padding, shift)
 
 
 def _inputs(name: str, shape: Sequence[int], stride: int | None) -> int:
-    """How many products make one output value."""
+    """Return the number of products that contribute to one output value."""
     if stride is not None:
         return shape[0] * shape[2] // stride
     if ".experts." in name or len(shape) == 2:

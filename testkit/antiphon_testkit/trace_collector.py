@@ -1,7 +1,7 @@
-"""An OTLP collector that keeps what it gets.
+"""An OTLP collector that stores the spans that it receives.
 
-`python -m antiphon_testkit.trace_collector` prints its endpoint, and when stdin ends a line of JSON
-for each span.
+`python -m antiphon_testkit.trace_collector` prints its endpoint. When standard input ends, it
+prints one line of JSON for each span.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 @dataclass(frozen=True)
 class SpanNode:
-    """A span with those below it, by name."""
+    """A span, and the spans below it by name."""
 
     span: Span
     service: str
     children: dict[str, SpanNode]
 
     def shape(self) -> dict[str, object]:
-        """The names alone."""
+        """Return only the names."""
         return {name: child.shape() for name, child in sorted(self.children.items())}
 
 
 class TraceCollector(trace_service_pb2_grpc.TraceServiceServicer):
-    """It answers on threads of its own, so that a process may wait for it whose event loop
-    stands."""
+    """The collector. It uses threads of its own, so that a process with a blocked event loop can
+    wait for it.
+    """
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, Span]] = []
@@ -41,7 +42,7 @@ class TraceCollector(trace_service_pb2_grpc.TraceServiceServicer):
     def Export(
         self, request: trace_service_pb2.ExportTraceServiceRequest, context: object
     ) -> trace_service_pb2.ExportTraceServiceResponse:
-        """Keep them."""
+        """Store the spans."""
         for resource in request.resource_spans:
             names = {each.key: each.value.string_value for each in resource.resource.attributes}
             for scope in resource.scope_spans:
@@ -49,7 +50,7 @@ class TraceCollector(trace_service_pb2_grpc.TraceServiceServicer):
         return trace_service_pb2.ExportTraceServiceResponse()
 
     def tree(self, parent: str) -> dict[str, SpanNode]:
-        """Return the spans below a span by name; each name must occur once."""
+        """Return the spans below a span, by name. Each name must be unique."""
         below = [each for each in self.spans if each[1].parent_span_id.hex() == parent]
         nodes = {
             span.name: SpanNode(span, service, self.tree(span.span_id.hex()))
@@ -63,7 +64,7 @@ class TraceCollector(trace_service_pb2_grpc.TraceServiceServicer):
 def trace_collector(
     collector: TraceCollector | None = None,
 ) -> Iterator[tuple[TraceCollector, str]]:
-    """A collector, and the endpoint where it is reached within the context."""
+    """Run a collector within the context, and return it together with its endpoint."""
     collector, server = collector or TraceCollector(), grpc.server(ThreadPoolExecutor(4))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(  # type: ignore[no-untyped-call]
         collector, server

@@ -1,7 +1,7 @@
-"""Names and shapes of the tensors in a CosyVoice3 checkpoint.
+"""The names and shapes of the tensors in a CosyVoice3 checkpoint.
 
-Written down rather than taken from a model: the vendor's code and antiphon both load the
-checkpoint, and the tests need neither's modules for it.
+They are listed here instead of being derived from a model, because the checkpoint is loaded by both
+the vendor's code and antiphon, and the tests should not depend on the modules of either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LENGTH = "parametrizations.weight.original0"
 
 
 def layer_shapes(shape: CosyVoiceShape, vocabulary: int) -> Shapes:
-    """Those of `CosyVoice-BlankEN/model.safetensors`."""
+    """Return the shapes of `CosyVoice-BlankEN/model.safetensors`."""
     width = shape.hidden
     sizes = (shape.heads, shape.kv_heads, width // shape.heads)
     shapes: Shapes = {
@@ -31,7 +31,7 @@ def layer_shapes(shape: CosyVoiceShape, vocabulary: int) -> Shapes:
 
 
 def talker_shapes(shape: CosyVoiceShape, vocabulary: int) -> Shapes:
-    """Those of `llm.pt`."""
+    """Return the shapes of `llm.pt`."""
     layers = layer_shapes(shape, vocabulary)
     return {
         **{f"llm.model.{name}": size for name, size in layers.items()},
@@ -42,7 +42,7 @@ def talker_shapes(shape: CosyVoiceShape, vocabulary: int) -> Shapes:
 
 
 def flow_shapes(shape: CosyVoiceShape) -> Shapes:
-    """Those of `flow.pt`."""
+    """Return the shapes of `flow.pt`."""
     width, inner = shape.flow_width, shape.flow_heads * shape.flow_head_dim
     stem = "decoder.estimator"
     shapes: Shapes = {
@@ -74,7 +74,7 @@ def flow_shapes(shape: CosyVoiceShape) -> Shapes:
 
 
 def vocoder_shapes(shape: CosyVoiceShape) -> Shapes:
-    """Those of `hift.pt`."""
+    """Return the shapes of `hift.pt`."""
     width = shape.vocoder_channels
     widths = [width // 2, width // 4, width // 8]
     shapes: Shapes = {

@@ -1,8 +1,9 @@
 """Writes a complete CosyVoice3 checkpoint of a few megabytes with random weights.
 
-Use `python -m antiphon_testkit.cosyvoice3.tiny_checkpoint DIR`. Files, configuration and tensors
-have the released names, so the vendor's code loads it and it stands in for a released one wherever
-no one listens to the result. Nothing of the vendor's is needed here.
+Run it with `python -m antiphon_testkit.cosyvoice3.tiny_checkpoint DIR`. Files, fields and tensors
+have the same names as in a released checkpoint, so that the vendor's code can load it. You can use
+it in place of a released checkpoint wherever the audio doesn't matter. The vendor's code is not
+required to write it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ PRESETS = {"voices": VOICES, "clones": CLONES}
 LAYERS_FOLDER = "CosyVoice-BlankEN"
 
 TOKENS_BY_CODE = 280
-"""That the vendor's code adds to the tokenizer, two of which it has."""
+"""The number of tokens that the vendor's code adds to the tokenizer. Two of them are already in
+it.
+"""
 ROUNDED_TO = 64
 
 END_ID = SPEECH_IDS + 1
@@ -63,7 +66,7 @@ RULES = WeightRules(
         (r"", 1.2),
     ),
 )
-# Lengths of a convolution's rows, whose directions are normed.
+# The lengths of a convolution's rows. The weights only determine their directions.
 LENGTHS = (
     ("f0_predictor", 1.2),
     ("conv_post", 0.15),
@@ -73,10 +76,10 @@ LENGTHS = (
 
 
 def build_tiny_cosyvoice(directory: Path, shape: CosyVoiceShape = VOICES, seed: int = 0) -> None:
-    """Write a checkpoint into `directory`, which is made if it is missing.
+    """Write a checkpoint to `directory`, which is created if it doesn't exist.
 
-    The same shape and seed give the same weights. Raises `FailedPrecondition` if the directory
-    holds something already.
+    The same shape and seed always give the same weights. Raises `FailedPrecondition` if the
+    directory is not empty.
     """
     make_directory(directory)
     folder = directory / LAYERS_FOLDER
@@ -115,7 +118,9 @@ def _draw(shapes: Shapes, seed: int) -> dict[str, torch.Tensor]:
 
 
 def _shape_speech(talker: dict[str, torch.Tensor]) -> None:
-    """Let speech end by itself now and then, and silence last for a while."""
+    """Change the weights so that speech ends by itself now and then, and silence lasts for a
+    while.
+    """
     head, rows = talker["llm_decoder.weight"], talker["speech_embedding.weight"]
     head[END_ID] *= END_GAIN
     direction = rows[SILENT_IDS[0]].clone()
@@ -125,9 +130,10 @@ def _shape_speech(talker: dict[str, torch.Tensor]) -> None:
 
 
 def _voices(seed: int, end_of_prompt: int) -> dict[str, dict[str, torch.Tensor]]:
-    """What `spk2info.pt` holds: trained voices, and one that was added from a recording.
+    """Return the content of `spk2info.pt`, which consists of trained voices and one voice that was
+    added from a recording.
 
-    The first token that the vendor's code adds is the end of the prompt.
+    The first token added by the vendor's code marks the end of the prompt.
     """
     draw = torch.Generator().manual_seed(seed)
     voices = {

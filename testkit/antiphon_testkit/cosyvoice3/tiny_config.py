@@ -7,13 +7,13 @@ from typing import Any
 from antiphon_testkit.cosyvoice3.tiny_shape import CosyVoiceShape
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-"""Of the tokenizer's files; the others are added by code."""
+"""The tokens in the tokenizer's files. All other special tokens are added by code."""
 
 POSITIONS = 4096
 
 
 def layers_config(shape: CosyVoiceShape, vocabulary: int) -> dict[str, Any]:
-    """`CosyVoice-BlankEN/config.json`."""
+    """Return the content of `CosyVoice-BlankEN/config.json`."""
     return {
         "architectures": ["Qwen2ForCausalLM"],
         "attention_dropout": 0.0,
@@ -41,7 +41,9 @@ def layers_config(shape: CosyVoiceShape, vocabulary: int) -> dict[str, Any]:
 
 
 def model_yaml(shape: CosyVoiceShape) -> str:
-    """`cosyvoice3.yaml`, with the released keys, tags and references that inference reads."""
+    """Return the content of `cosyvoice3.yaml`, with all keys, tags and references that inference
+    reads from the released file.
+    """
     return f"""\
 __set_seed1: !apply:random.seed [1986]
 __set_seed2: !apply:numpy.random.seed [1986]

@@ -1,6 +1,7 @@
-"""The two ONNX networks of a tiny CosyVoice3 checkpoint, with the released ones' inputs.
+"""The two ONNX networks of a tiny CosyVoice3 checkpoint, which have the same inputs as the released
+ones.
 
-They need the package `onnx`, which tests have.
+This module requires the package `onnx`, which is installed with the test dependencies.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ FRAMES_OF_A_CODE = 4
 
 
 def write_speaker_network(path: Path, seed: int) -> None:
-    """Filter banks float32 [1, frames, 80] to a speaker's vector [1, 192]."""
+    """Write a network that converts filter banks (float32 [1, frames, 80]) to a speaker vector [1,
+    192].
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     draw = np.random.default_rng(seed)
@@ -41,8 +44,10 @@ def write_speaker_network(path: Path, seed: int) -> None:
 
 
 def write_code_network(path: Path, seed: int) -> None:
-    """Whisper features float32 [1, 128, frames] and their number int32 [1] to codes int32
-    [1, frames // 4], whose digits are those of a finite scalar quantization."""
+    """Write a network that converts Whisper features (float32 [1, 128, frames]) and their number
+    (int32 [1]) to codes (int32 [1, frames // 4]). The digits of a code are those of a finite scalar
+    quantization.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     draw = np.random.default_rng(seed)

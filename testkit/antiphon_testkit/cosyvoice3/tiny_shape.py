@@ -1,4 +1,6 @@
-"""Sizes of tiny CosyVoice3 checkpoints. Those that the vendor's code fixes are not among them."""
+"""Sizes of tiny CosyVoice3 checkpoints. Sizes that are fixed by the vendor's code are not
+included.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from antiphon_testkit.tiny_shape import TinySizes
 
 @dataclass(frozen=True, slots=True)
 class CosyVoiceShape(TinySizes):
-    """Sizes of a tiny checkpoint; with `voices` it has some of its own."""
+    """The sizes of a tiny checkpoint. If `voices` is true, the checkpoint has voices of its own."""
 
     voices: bool = True
     hidden: int = 48

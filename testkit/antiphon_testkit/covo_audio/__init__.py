@@ -1,1 +1,1 @@
-"""Tiny checkpoints of Covo-Audio."""
+"""Tiny Covo-Audio checkpoints."""

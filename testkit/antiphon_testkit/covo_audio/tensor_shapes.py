@@ -1,4 +1,4 @@
-"""Names and shapes of all tensors of a tiny Covo-Audio checkpoint."""
+"""The names and shapes of all tensors in a tiny Covo-Audio checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POSITION_KERNEL = 31
 
 
 def model_shapes(shape: CovoShape, vocabulary: int) -> Shapes:
-    """Those of the language model, its encoder and the adapter."""
+    """Return the shapes of the language model, its encoder and the adapter."""
     width, heard = shape.hidden, shape.encoder_hidden
     shapes: Shapes = {
         "llm.model.embed_tokens.weight": (vocabulary, width),
@@ -65,7 +65,7 @@ def model_shapes(shape: CovoShape, vocabulary: int) -> Shapes:
 
 
 def flow_shapes(shape: CovoShape) -> Shapes:
-    """Those below `token2latent.`, without the frequencies of positions."""
+    """Return the shapes below `token2latent.`, except for the position frequencies."""
     width = shape.flow_hidden
     shapes: Shapes = {
         "token_embedding.weight": (CODE_ENTRIES, shape.token_width),
@@ -96,7 +96,7 @@ def flow_shapes(shape: CovoShape) -> Shapes:
 
 
 def vocoder_shapes(shape: CovoShape) -> Shapes:
-    """Those below `wavegan.`, without filters."""
+    """Return the shapes below `wavegan.`, except for the filters."""
     width = shape.vocoder_hidden
     shapes = _normed("conv_pre", (width, shape.latent, 7), width)
     for level, rate in enumerate(shape.upsampling):
@@ -114,7 +114,7 @@ def vocoder_shapes(shape: CovoShape) -> Shapes:
 
 
 def filters_of(shapes: Shapes) -> list[str]:
-    """Names of the filters of the activations among these tensors."""
+    """Return the names of the activation filters among these tensors."""
     stems = [name.removesuffix(".act.alpha") for name in shapes if name.endswith(".act.alpha")]
     return [
         f"{stem}.{kind}"

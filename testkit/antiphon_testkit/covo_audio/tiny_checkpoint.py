@@ -1,8 +1,9 @@
 """Writes a complete Covo-Audio checkpoint of a few megabytes with random weights.
 
-Use `python -m antiphon_testkit.covo_audio.tiny_checkpoint DIR`. Files, configuration and tensors
-have the released names, so the vendor's code loads them. The voice, which the vendor distributes
-with its code, is in `VOICE_FOLDER`.
+Run it with `python -m antiphon_testkit.covo_audio.tiny_checkpoint DIR`. Files, fields and tensors
+have the same names as in a released checkpoint, so that the vendor's code can load it. The vendor
+distributes the voice with its code instead of with the checkpoint. Here it is written to
+`VOICE_FOLDER`.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ PRESETS = {"released": RELEASED, "wrapped": WRAPPED}
 TOKEN2WAV, VOICE_FOLDER = "token2wav", "token2wav/prompt"
 
 SPOKEN_IDS = (32, *range(97, 123))
-"""Bytes of a space and small letters, which the text of replies is made of."""
+"""The bytes for a space and for lowercase letters, which are used for the text of replies."""
 SPOKEN_CODES = 96
-"""So many codes, spread over all, occur in replies."""
+"""The number of different codes that occur in replies. They are spread over the whole range."""
 TEXT_GAIN = 1.15
 END_GAINS = {"<|im_end|>": 1.35, "<|endoftext|>": 1.2}
 ROTARY_BASE = 50_000.0
@@ -58,14 +59,14 @@ DECODER_RULES = WeightRules(
     gains=((r"(q|k)_proj\.weight$", 1.6), (r"modulation", 0.6), (r"", 1.0)),
 )
 LENGTHS = ((r"conv_post", 0.1), (r"resblocks", 0.5), (r"^ups", 1.5), (r"", 1.0))
-"""Lengths of kernels, by patterns of names."""
+"""The lengths of kernels, by name pattern."""
 
 
 def build_tiny_covo(directory: Path, shape: CovoShape = RELEASED, seed: int = 0) -> None:
-    """Write a checkpoint into `directory`, which is made if it is missing.
+    """Write a checkpoint to `directory`, which is created if it doesn't exist.
 
-    The same shape and seed give the same weights. Raises `FailedPrecondition` if the directory
-    holds something already.
+    The same shape and seed always give the same weights. Raises `FailedPrecondition` if the
+    directory is not empty.
     """
     make_directory(directory)
     ids = write_slow_tokenizer(directory, SPECIAL_TOKENS, PLAIN_ADDED_TOKENS)
@@ -80,7 +81,7 @@ def build_tiny_covo(directory: Path, shape: CovoShape = RELEASED, seed: int = 0)
 
 
 def _shape_replies(head: torch.Tensor, ids: dict[str, int], text_ids: int) -> None:
-    """Let replies consist of letters and some codes, and end by themselves."""
+    """Change the head so that replies consist of letters and some codes, and end by themselves."""
     codes = [text_ids + at * (CODE_ENTRIES - 1) // (SPOKEN_CODES - 1) for at in range(SPOKEN_CODES)]
     ends = [ids[end] for end in END_GAINS]
     silent = torch.ones(len(head), dtype=torch.bool)
@@ -110,7 +111,7 @@ def _write_token2wav(folder: Path, shape: CovoShape, seed: int) -> None:
         tensors[f"wavegan.{name}"] = tensor
     for name in filters_of(vocoder):
         tensors[f"wavegan.{name}"] = low_pass()
-    # The file has also parts that inference does not use.
+    # The file also contains parts that inference doesn't use.
     tensors["wavegan.encoder.0.bias"] = torch.zeros(3)
     content = (
         {f"module.{name}": each for name, each in tensors.items()} if shape.wrapped else tensors
@@ -124,13 +125,17 @@ def _write_token2wav(folder: Path, shape: CovoShape, seed: int) -> None:
 
 
 def _lengths(name: str, directions: torch.Tensor) -> torch.Tensor:
-    """Lengths [n, 1, 1] that keep the level of what a convolution of these directions makes."""
+    """Return lengths [n, 1, 1] with which a convolution of these directions preserves the signal
+    level.
+    """
     gain = next(gain for pattern, gain in LENGTHS if re.search(pattern, name))
     return torch.full((len(directions), 1, 1), gain)
 
 
 def low_pass() -> torch.Tensor:
-    """The filter [1, 1, FILTER] of an activation: a sinc at half the band, in a Kaiser window."""
+    """Return the filter [1, 1, FILTER] of an activation, which is a sinc at half the band in a
+    Kaiser window.
+    """
     half = FILTER // 2
     attenuation = 2.285 * (half - 1) * math.pi * 1.2 + 7.95
     beta = 0.5842 * (attenuation - 21) ** 0.4 + 0.07886 * (attenuation - 21.0)

@@ -1,5 +1,6 @@
-"""The configuration of a tiny Covo-Audio checkpoint, and that of token2wav for the vendor's code,
-which no checkpoint contains."""
+"""The configuration of a tiny Covo-Audio checkpoint, and the token2wav configuration for the
+vendor's code, which is not part of any checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ SPECIAL_TOKENS = (
 
 
 def model_config(shape: CovoShape, text_ids: int, end: int) -> dict[str, Any]:
-    """`config.json`: ids from `text_ids` on are codes."""
+    """Return the content of `config.json`. IDs from `text_ids` onwards are codes."""
     return {
         "adapter_downsample": DOWNSAMPLING,
         "architectures": ["CovoAudioForCausalLM"],
@@ -72,7 +73,7 @@ def model_config(shape: CovoShape, text_ids: int, end: int) -> dict[str, Any]:
 
 
 def token2wav_config(shape: CovoShape) -> dict[str, Any]:
-    """The part `model` of `token2wav/config.json` in the vendor's repository."""
+    """Return the section `model` of `token2wav/config.json` in the vendor's repository."""
     return {
         "type": "Token2WavDecoder",
         "token2latent": {

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from antiphon_testkit.tiny_shape import TinySizes
 
 POSITION_GROUPS = 16
-"""Of the flow's positional convolution; the vendor's code fixes them."""
+"""The number of groups in the flow's positional convolution, which is fixed by the vendor's
+code.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CovoShape(TinySizes):
-    """Sizes of the language model, of its encoder, and of token2wav's flow and vocoder.
+    """The sizes of the language model, its encoder, and token2wav's flow and vocoder.
 
-    With `wrapped`, the file of token2wav is as a training run stores it: names begin with
-    `module.`. `fast` selects the vocoder with fewer levels.
+    If `wrapped` is true, the token2wav file looks like the output of a training run, in which all
+    names begin with `module.`. `fast` selects the vocoder with fewer levels.
     """
 
     wrapped: bool = False
@@ -36,24 +38,24 @@ class CovoShape(TinySizes):
     surplus_latents: int = 3
 
     def check(self) -> None:
-        """Raise `InvalidArgument` for sizes that do not fit together."""
+        """Raise `InvalidArgument` if the sizes are not compatible."""
         TinySizes.check(self)
         self.check_divides("encoder_heads", "encoder_hidden", even=True)
         self.check_divides("flow_heads", "flow_hidden", even=True)
 
     @property
     def upsampling(self) -> tuple[int, ...]:
-        """Rates of the vocoder's levels."""
+        """The upsampling rates of the vocoder's levels."""
         return (6, 5, 2, 2, 2) if self.fast else (5, 3, 2, 2, 2, 2)
 
     @property
     def kernels(self) -> tuple[int, ...]:
-        """Kernels of the residual blocks of each level."""
+        """The kernel sizes of each level's residual blocks."""
         return (3, 5) if self.fast else (3, 7, 11)
 
 
 RELEASED = CovoShape()
-"""As released, the latents of the voice exceed its codes by three."""
+"""As in the released model, the voice has three more latents than its codes account for."""
 
 WRAPPED = CovoShape(
     wrapped=True,

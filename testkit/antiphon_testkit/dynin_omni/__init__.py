@@ -1,1 +1,1 @@
-"""A tiny checkpoint of Dynin-Omni."""
+"""A tiny Dynin-Omni checkpoint."""

@@ -1,8 +1,9 @@
 """Writes a complete Dynin-Omni checkpoint of a few megabytes with random weights.
 
-Use `python -m antiphon_testkit.dynin_omni.tiny_checkpoint DIR`. Files, configuration and tensors
-have the names that the vendor's code loads. The directories of both tokenizers are in the model's.
-Ids of image tokens and speech units are as many as released, because the tokenizers have no fewer.
+Run it with `python -m antiphon_testkit.dynin_omni.tiny_checkpoint DIR`. Files, fields and tensors
+have the names that the vendor's code expects. The directories of both tokenizers are inside the
+model's directory. There are as many IDs for image tokens and speech units as in the released model,
+because the size of the tokenizers is fixed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PRESETS = {"released": AS_RELEASED, "grouped": GROUPED}
 SPEECH_TOKENIZER, IMAGE_TOKENIZER = "emova_speech_tokenizer_hf", "magvitv2"
 IMAGE_IDS, SPEECH_IDS = 8192, 4096
 IMAGE_SIDE = 6
-"""Tokens of a side of the largest image."""
+"""The number of tokens along each side of the largest image."""
 
 START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mdm_mask|>"
 TURN_END = "<|eot_id|>"
@@ -50,7 +51,7 @@ TASK_MARKS = (
     "<|t2s|>",
     "<|s2s|>",
 )
-"""Released without these names, at ids that the vendor's code knows."""
+"""In the released model, these tokens have no name. The vendor's code knows their IDs."""
 SPECIAL_TOKENS = (
     START,
     END,
@@ -62,17 +63,19 @@ SPECIAL_TOKENS = (
 )
 
 TEXT_GAIN, SPOKEN_GAIN = 3.0, 1.6
-"""Text is spelled by ids of text, since their logits spread wider than those of other ids."""
+"""The logits of text IDs have a larger spread than those of other IDs, so that text consists of
+text IDs.
+"""
 END_GAINS = {TURN_END: 4.2, END: 3.6, "<|eoa|>": 2.7}
 FIRST_WORD = 256
-"""Byte tokens precede the words."""
+"""The ID of the first word. Smaller IDs are byte tokens."""
 
 
 def build_tiny_dynin(directory: Path, shape: LladaShape = AS_RELEASED, seed: int = 0) -> None:
-    """Write a checkpoint into `directory`, which is made if it is missing.
+    """Write a checkpoint to `directory`, which is created if it doesn't exist.
 
-    The same shape and seed give the same weights. Raises `FailedPrecondition` if the directory
-    holds something already.
+    The same shape and seed always give the same weights. Raises `FailedPrecondition` if the
+    directory is not empty.
     """
     make_directory(directory)
     ids = write_tokenizer(directory)
@@ -94,7 +97,9 @@ def build_tiny_dynin(directory: Path, shape: LladaShape = AS_RELEASED, seed: int
 
 
 def write_tokenizer(directory: Path) -> dict[str, int]:
-    """Write a byte-level tokenizer as LLaDA's, in `tokenizer.json`; return the ids by token."""
+    """Write a byte-level tokenizer like LLaDA's to `tokenizer.json`, and return the ID of each
+    token.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     ids, merges = tiny_vocabulary()
@@ -118,7 +123,9 @@ def write_tokenizer(directory: Path) -> dict[str, int]:
 
 
 def _shape_answers(head: torch.Tensor, ids: dict[str, int]) -> None:
-    """Let text consist of words and end by itself, and speech too."""
+    """Change the head so that text consists of words, and both text and speech end by
+    themselves.
+    """
     size = len(ids)
     words = size - len(SPECIAL_TOKENS)
     head[:FIRST_WORD] = 0.0

@@ -1,6 +1,6 @@
-"""Writes a tiny EMOVA speech tokenizer: the directory `emova_speech_tokenizer_hf`.
+"""Writes a tiny EMOVA speech tokenizer, which is the directory `emova_speech_tokenizer_hf`.
 
-Files and tensors have the names that the vendor's classes give them.
+Files and tensors have the same names as in the vendor's classes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon_testkit.tensor_shapes import Shapes, convolution
 from antiphon_testkit.tiny_weights import WeightRules
 
 SYMBOLS = 4274
-"""178 characters, then 4096 units."""
+"""There are 178 characters, followed by 4096 units."""
 HIDDEN, HEADS, LAYERS, INNER, KERNEL = 16, 2, 2, 24, 3
 LATENT, STYLE = 8, 6
 COUPLINGS, COUPLING_LAYERS, COUPLING_KERNEL = 4, 4, 5
@@ -35,7 +35,7 @@ STYLES = tuple(
 )
 
 LOG_FRAMES = 1.6
-"""Mean logarithm of a unit's duration."""
+"""The mean logarithm of a unit's duration."""
 
 DECODER_RULES = WeightRules(
     uniform=((r"GAMMA$", 0.6, 1.4),),
@@ -55,7 +55,9 @@ DECODER_RULES = WeightRules(
 
 
 def speech_tokenizer_config() -> dict[str, Any]:
-    """`config.json`, without the types of units' own file, which EMOVA's package has."""
+    """Return the content of `config.json`. The unit types are not included, because EMOVA's package
+    contains them in a file of its own.
+    """
     return {
         "architectures": ["EMOVASpeechTokenizer"],
         "model_type": "emova_speech_tokenizer",
@@ -69,7 +71,9 @@ def speech_tokenizer_config() -> dict[str, Any]:
 
 
 def unit_decoder_shapes() -> Shapes:
-    """Those below `decoder.`, with a few of the tensors that only training uses."""
+    """Return the shapes below `decoder.`, including a few tensors that are only used for
+    training.
+    """
     shapes: Shapes = {
         "emb_g.weight": (SPEAKERS, STYLE),
         **convolution("enc_q.pre", 513, HIDDEN, 1),
@@ -108,7 +112,7 @@ def unit_decoder_shapes() -> Shapes:
 
 
 def unit_decoder_tensors(seed: int) -> dict[str, torch.Tensor]:
-    """All of the decoder's, without a prefix."""
+    """Return all of the decoder's tensors, without a name prefix."""
     tensors = DECODER_RULES.draw_each(unit_decoder_shapes(), seed)
     for name, tensor in tensors.items():
         if name.endswith("weight_g"):
@@ -118,7 +122,7 @@ def unit_decoder_tensors(seed: int) -> dict[str, torch.Tensor]:
 
 
 def write_tiny_speech_tokenizer(folder: Path, seed: int = 0) -> None:
-    """Write the directory, which is made."""
+    """Write the tokenizer to a directory, which is created."""
     folder.mkdir(parents=True)
     text = json.dumps(speech_tokenizer_config(), indent=2) + "\n"
     (folder / "config.json").write_text(text)

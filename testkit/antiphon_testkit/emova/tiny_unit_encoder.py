@@ -1,4 +1,6 @@
-"""Tensors of the tiny speech tokenizer's encoder, with the names of the vendor's classes."""
+"""The tensors of the tiny speech tokenizer's encoder, with the same names as in the vendor's
+classes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from antiphon_testkit.tiny_weights import WeightRules
 
 BINS, FFT, WINDOW, RATE_HZ = 128, 512, 320, 16_000
 WIDTHS = (32, 64, 128, 96, 128)
-"""Outputs of the convolutions; layers follow the third and the fifth."""
+"""The output widths of the convolutions. Transformer layers follow the third and the fifth."""
 KERNELS, STRIDES = (5, 5, 1, 5, 1), (2, 2, 1, 1, 1)
 LAYERS = (1, 2)
 HEAD_WIDTH, INNER, POSITIONS, GROUPS = 64, 64, 128, 16
@@ -24,7 +26,9 @@ RULES = WeightRules(
 
 
 def unit_encoder_shapes() -> Shapes:
-    """Names and shapes below `encoder.`, without buffers, with one that only training uses."""
+    """Return the names and shapes below `encoder.`, without buffers, but including one that is only
+    used for training.
+    """
     shapes: Shapes = {"encoder.projector.linear.weight": (8, WIDTHS[-1])}
     inputs, index, stacks = BINS, 0, iter(LAYERS)
     for number, (width, kernel) in enumerate(zip(WIDTHS, KERNELS, strict=True)):
@@ -40,7 +44,7 @@ def unit_encoder_shapes() -> Shapes:
 
 
 def unit_encoder_tensors(seed: int) -> dict[str, torch.Tensor]:
-    """All of the encoder's, without a prefix."""
+    """Return all of the encoder's tensors, without a name prefix."""
     tensors = RULES.draw_each(unit_encoder_shapes(), seed)
     for name, tensor in tensors.items():
         if name.endswith("weight_g"):

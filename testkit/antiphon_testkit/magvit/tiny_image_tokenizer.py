@@ -1,7 +1,7 @@
-"""Writes a tiny MAGVITv2: the directory `magvitv2`.
+"""Writes a tiny MAGVITv2, which is the directory `magvitv2`.
 
-Files and tensors have the names that the vendor's class gives them. The groups of its norms set the
-least width.
+Files and tensors have the same names as in the vendor's class. The widths can't be any smaller,
+because they must be divisible by the number of groups in the norms.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ RULES = WeightRules(
 
 
 def image_tokenizer_shapes() -> Shapes:
-    """Names and shapes of all parameters."""
+    """Return the names and shapes of all parameters."""
     return {**_encoder_shapes(), **_decoder_shapes()}
 
 
 def write_tiny_image_tokenizer(folder: Path, seed: int = 0) -> None:
-    """Write the directory, which is made."""
+    """Write the network to a directory, which is created."""
     folder.mkdir(parents=True)
     text = json.dumps({"_class_name": "MAGVITv2", "_diffusers_version": "0.30.1"}) + "\n"
     (folder / "config.json").write_text(text)

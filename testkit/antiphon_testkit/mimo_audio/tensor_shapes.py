@@ -1,7 +1,7 @@
-"""Names and shapes of the tensors in a MiMo-Audio checkpoint.
+"""The names and shapes of the tensors in a MiMo-Audio checkpoint.
 
-Written down rather than taken from a model: the vendor's code and antiphon both load the
-checkpoint, and the tests need neither's modules for it.
+They are listed here instead of being derived from a model, because the checkpoint is loaded by both
+the vendor's code and antiphon, and the tests should not depend on the modules of either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antiphon_testkit.tensor_shapes import Shapes, convolution, decoder_layer, l
 
 
 def model_shapes(shape: MimoShape, vocabulary: int) -> Shapes:
-    """Those of the language model's directory."""
+    """Return the shapes of the language model's directory."""
     hidden, local, group = shape.hidden, shape.local_hidden, shape.group_hidden
     shapes: Shapes = {
         "model.embed_tokens.weight": (vocabulary, hidden),
@@ -56,7 +56,7 @@ def model_shapes(shape: MimoShape, vocabulary: int) -> Shapes:
 
 
 def codec_shapes(shape: MimoShape) -> Shapes:
-    """Those of the audio tokenizer's directory, buffers included."""
+    """Return the shapes of the audio tokenizer's directory, including buffers."""
     width, vocoder = shape.codec_hidden, shape.vocoder_hidden
     shapes: Shapes = {
         **convolution("encoder.conv1", MEL_BINS, width, KERNEL),
@@ -89,7 +89,7 @@ def codec_shapes(shape: MimoShape) -> Shapes:
 def _qwen2_stack(
     stem: str, width: int, inner: int, layers: int, heads: int, kv_heads: int, head_dim: int
 ) -> Shapes:
-    """Layers and final norm."""
+    """Return the shapes of the layers and the final norm."""
     shapes: Shapes = {f"{stem}.norm.weight": (width,)}
     for index in range(layers):
         layer = f"{stem}.layers.{index}"
@@ -98,12 +98,12 @@ def _qwen2_stack(
 
 
 def _small_stack(stem: str, width: int, inner: int, layers: int, heads: int) -> Shapes:
-    """A stack with as many key heads as query heads."""
+    """Return the shapes of a stack that has as many key heads as query heads."""
     return _qwen2_stack(stem, width, inner, layers, heads, heads, width // heads)
 
 
 def _layers(stem: str, width: int, intermediate: int, layers: int) -> Shapes:
-    """The tokenizer's transformer layers; keys have no bias."""
+    """Return the shapes of the tokenizer's transformer layers. Keys don't have a bias."""
     shapes: Shapes = {}
     for index in range(layers):
         layer = f"{stem}.layers.{index}"

@@ -1,8 +1,9 @@
 """Writes a complete MiMo-Audio checkpoint of a few megabytes with random weights.
 
-Use `python -m antiphon_testkit.mimo_audio.tiny_checkpoint DIR`. DIR gets the two released
-directories, `LANGUAGE_MODEL` and `AUDIO_TOKENIZER`. Files, configuration and tensors have the
-released names, so the vendor's code loads both. Nothing of the vendor's is needed here.
+Run it with `python -m antiphon_testkit.mimo_audio.tiny_checkpoint DIR`. This writes both released
+directories, `LANGUAGE_MODEL` and `AUDIO_TOKENIZER`, to DIR. Files, fields and tensors have the same
+names as in the released ones, so that the vendor's code can load them. The vendor's code is not
+required to write them.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ AUDIO_TOKENIZER = "MiMo-Audio-Tokenizer"
 
 EMPTY, END_OF_SPEECH = "<|empty|>", "<|eostm|>"
 SPOKEN_IDS = (32, *range(97, 123))
-"""Bytes of a space and small letters, which the text of replies is made of."""
+"""The bytes for a space and for lowercase letters, which are used for the text of replies."""
 EMPTY_GAIN, END_GAIN = 4.0, 1.1
 UPSAMPLING = (".dconv1.conv.weight", ".dconv2.conv.weight")
 SHRINKING = 0.8
-"""From one codebook's entries to the next's: residuals become smaller."""
+"""The factor by which entries shrink from one codebook to the next, because residuals become
+smaller.
+"""
 
 MODEL_RULES = WeightRules(
     uniform=((r"norm\w*\.weight$", 0.6, 1.4),),
@@ -58,10 +61,10 @@ CODEC_RULES = WeightRules(
 
 
 def build_tiny_mimo(directory: Path, shape: MimoShape = MARKS, seed: int = 0) -> None:
-    """Write both directories into `directory`, which is made if it is missing.
+    """Write both directories to `directory`, which is created if it doesn't exist.
 
-    The same shape and seed give the same weights. Raises `FailedPrecondition` if the directory
-    holds something already.
+    The same shape and seed always give the same weights. Raises `FailedPrecondition` if the
+    directory is not empty.
     """
     make_directory(directory)
     _write_language_model(directory / LANGUAGE_MODEL, shape, seed)
@@ -69,9 +72,9 @@ def build_tiny_mimo(directory: Path, shape: MimoShape = MARKS, seed: int = 0) ->
 
 
 def build_nested_tiny_mimo(directory: Path, shape: MimoShape = MARKS, seed: int = 0) -> None:
-    """Write the language model into `directory`, and the audio tokenizer's directory into that.
+    """Write the language model to `directory`, with the audio tokenizer in a subdirectory.
 
-    Raises `FailedPrecondition` if the directory holds something already.
+    Raises `FailedPrecondition` if the directory is not empty.
     """
     make_directory(directory)
     directory.rmdir()
@@ -112,7 +115,7 @@ def _write_config(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _shape_replies(head: torch.Tensor, ids: dict[str, int]) -> None:
-    """Let replies consist of text and speech, and end by themselves."""
+    """Change the head so that replies consist of text and speech, and end by themselves."""
     kept = [*SPOKEN_IDS, ids[EMPTY], ids[END_OF_SPEECH], ids["<|im_end|>"], ids["<|eot|>"]]
     silent = torch.ones(len(head), dtype=torch.bool)
     silent[kept] = False

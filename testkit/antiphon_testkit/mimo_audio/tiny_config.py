@@ -18,7 +18,9 @@ SPEECH_MARKS = (
     "<|eostm|>",
     "<|eot|>",
 )
-"""The vendor's code adds those that the tokenizer's files lack, in this order."""
+"""The vendor's code adds any of these that are missing from the tokenizer's files, in this
+order.
+"""
 
 GROUP, CHANNELS = 4, 8
 EMPTY_CODES = (1024, 1024, 128, 128, 128, 128, 128, 128)
@@ -31,7 +33,7 @@ FFT, HOP = 960, 240
 
 
 def model_config(shape: MimoShape, vocabulary: int, end: int) -> dict[str, Any]:
-    """`config.json` of the language model."""
+    """Return the content of the language model's `config.json`."""
     return {
         "architectures": ["MiMoAudioModel"],
         "attention_dropout": 0.0,
@@ -71,7 +73,7 @@ def model_config(shape: MimoShape, vocabulary: int, end: int) -> dict[str, Any]:
 
 
 def codec_config(shape: MimoShape) -> dict[str, Any]:
-    """`config.json` of the audio tokenizer."""
+    """Return the content of the audio tokenizer's `config.json`."""
     return {
         "activation_function": "gelu",
         "architectures": ["MiMoAudioTokenizer"],

@@ -1,4 +1,6 @@
-"""Sizes of tiny MiMo-Audio checkpoints. Those that the vendor's code fixes are not among them."""
+"""Sizes of tiny MiMo-Audio checkpoints. Sizes that are fixed by the vendor's code are not
+included.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from antiphon_testkit.tiny_shape import TinySizes
 
 @dataclass(frozen=True, slots=True)
 class MimoShape(TinySizes):
-    """Sizes of both directories. With `marks`, the files of the tokenizer contain the marks of
-    speech.
+    """The sizes of both directories. If `marks` is true, the tokenizer's files contain the speech
+    marks.
 
-    `local` is the transformer that samples the codes of a group, and `group` the encoder of a
-    group. `codec` holds the layers of the audio tokenizer, and `vocoder` those after its mel
-    spectrogram.
+    `local` is the transformer that samples the codes of a group, and `group` is the encoder of a
+    group. `codec` contains the sizes of the audio tokenizer's layers, and `vocoder` those of the
+    layers after its mel spectrogram.
     """
 
     marks: bool = True
@@ -42,7 +44,7 @@ class MimoShape(TinySizes):
     vocoder_layers: int = 4
 
     def check(self) -> None:
-        """Raise `InvalidArgument` for sizes that do not fit together."""
+        """Raise `InvalidArgument` if the sizes are not compatible."""
         TinySizes.check(self)
         for name, whole in (
             ("local_heads", "local_hidden"),
@@ -54,8 +56,9 @@ class MimoShape(TinySizes):
 
 
 MARKS = MimoShape()
-"""As released: groups are encoded at the width at which codes are drawn, and heads divide the
-hidden width. They are as wide as vLLM's attention on CPUs takes."""
+"""As in the released model, groups are encoded at the width at which codes are drawn, and the
+number of heads divides the hidden width. The heads are wide enough for vLLM's attention on CPUs.
+"""
 
 WIDTHS = MimoShape(
     marks=False,

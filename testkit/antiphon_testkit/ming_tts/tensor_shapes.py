@@ -1,7 +1,7 @@
-"""Names and shapes of the tensors in a Ming TTS checkpoint.
+"""The names and shapes of the tensors in a Ming TTS checkpoint.
 
-Written down rather than taken from a model: the vendor's code and antiphon both load the
-checkpoint, and the tests need neither's modules for it.
+They are listed here instead of being derived from a model, because the checkpoint is loaded by both
+the vendor's code and antiphon, and the tests should not depend on the modules of either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VAE_VOCABULARY = 8
 
 
 def language_model_shapes(shape: MingShape, vocabulary: int) -> Shapes:
-    """The Qwen2 model, whose head is tied to its table."""
+    """Return the shapes of the Qwen2 model, whose head is tied to its embedding table."""
     return _qwen2(
         "model.model",
         shape.hidden,
@@ -30,7 +30,9 @@ def language_model_shapes(shape: MingShape, vocabulary: int) -> Shapes:
 
 
 def head_shapes(shape: MingShape) -> Shapes:
-    """Flow head, aggregator, stop head and the speaker's projection."""
+    """Return the shapes of the flow head, the aggregator, the stop head and the speaker
+    projection.
+    """
     flow, aggregator = "flowloss.cfm.model", "linear_proj_audio"
     return {
         **linear(f"{flow}.t_embedder.time_mlp.0", TIME_WIDTH, shape.flow_width),
@@ -51,7 +53,7 @@ def head_shapes(shape: MingShape) -> Shapes:
 
 
 def vae_shapes(shape: MingShape) -> Shapes:
-    """Encoder and decoder of the audio."""
+    """Return the shapes of the audio encoder and decoder."""
     encoder, decoder = "audio.encoder", "audio.decoder"
     heads = (shape.vae_heads, shape.vae_kv_heads)
     width = shape.encoder_width
@@ -90,7 +92,7 @@ def _qwen2(
 
 
 def _blocks(stem: str, width: int, layers: int, heads: int, outputs: int) -> Shapes:
-    """What flow head and aggregator have in common."""
+    """Return the shapes that the flow head and the aggregator have in common."""
     shapes: Shapes = {
         **linear(f"{stem}.x_embedder", LATENT_WIDTH, width),
         f"{stem}.rotary_embed.inv_freq": (width // heads // 2,),

@@ -1,4 +1,4 @@
-"""Writes a tiny random Ming TTS checkpoint with the files of a released one."""
+"""Writes a tiny Ming TTS checkpoint with random weights and the same files as a released one."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ FLASH_NAMES = {
     "linear_proj_audio.": "aggregator.",
     "flowloss.cfm.model.": "cfm.model.",
 }
-"""Prefixes of names in Ming-omni-tts, and in Ming-flash-omni."""
+"""The name prefixes in Ming-omni-tts, and the corresponding prefixes in Ming-flash-omni."""
 FLASH_VOICES = {
     "DB30": (44_100, 1, "The water is good."),
     "lingguang": (48_000, 2, "今天天气很好。"),
 }
-"""Rate, channels and words of each voice."""
+"""The sample rate, number of channels and transcript of each voice."""
 FLASH_VOICE_S = 0.9
 
 ROTARY_BASE = 10_000.0
 STOP_LEAN = -2.0
 LOUDNESS = 1.0
-"""Mean of the log magnitudes that the audio decoder makes."""
+"""The mean of the log magnitudes that the audio decoder generates."""
 
 RULES = WeightRules(
     uniform=((r"norm\w*\.weight$", 0.6, 1.4),),
@@ -66,10 +66,10 @@ RULES = WeightRules(
 
 
 def build_tiny_ming(directory: Path, shape: MingShape = WINDOWED, seed: int = 0) -> None:
-    """Write a checkpoint into `directory`, which is made if it is missing.
+    """Write a checkpoint to `directory`, which is created if it doesn't exist.
 
-    The same shape and seed give the same weights. Raises `FailedPrecondition` if the directory
-    holds something already.
+    The same shape and seed always give the same weights. Raises `FailedPrecondition` if the
+    directory is not empty.
     """
     make_directory(directory)
     if shape.flash:
@@ -83,7 +83,7 @@ def build_tiny_ming(directory: Path, shape: MingShape = WINDOWED, seed: int = 0)
 
 
 def _build_flash(directory: Path, shape: MingShape, seed: int) -> None:
-    """The same weights as in the other layout, in the folders of Ming-flash-omni."""
+    """Write the same weights as in the other layout to the folders of Ming-flash-omni."""
     talker = directory / TALKER_FOLDER
     for folder in ("llm", "vae", "data"):
         (talker / folder).mkdir(parents=True)
@@ -112,14 +112,16 @@ def _build_flash(directory: Path, shape: MingShape, seed: int) -> None:
 
 
 def _write_voices(talker: Path) -> None:
-    """Recordings that differ in rate and channels, and their list."""
+    """Write recordings with different sample rates and numbers of channels, and the list of these
+    recordings.
+    """
     listed = {}
     for number, (name, (rate, channels, text)) in enumerate(FLASH_VOICES.items()):
         path = f"data/{name}.wav"
         listed[name] = {"prompt_wav_path": path, "prompt_text": text}
         time = np.arange(round(FLASH_VOICE_S * rate)) / rate
         tone = np.sin(2 * np.pi * (150 + 40 * number) * time) * (0.6 + 0.3 * np.sin(9 * time))
-        # Without noise the features of empty bands are logarithms of rounding errors.
+        # Without noise, the features of empty bands would be logarithms of rounding errors.
         noise = np.random.default_rng(number).standard_normal(len(time))
         whole = (12_000 * tone + 1_500 * noise).astype("<i2")
         with wave.open(str(talker / path), "wb") as file:
@@ -139,7 +141,7 @@ def _write_json(path: Path, content: object) -> None:
 
 
 def _tensors(shape: MingShape, vocabulary: int, seed: int) -> dict[str, torch.Tensor]:
-    """All tensors, with the names of Ming-omni-tts."""
+    """Return all tensors, under the names used by Ming-omni-tts."""
     tensors = _draw(
         language_model_shapes(shape, vocabulary) | head_shapes(shape) | vae_shapes(shape), seed
     )

@@ -1,4 +1,4 @@
-"""`config.json` of a tiny Ming TTS checkpoint."""
+"""The `config.json` of a tiny Ming TTS checkpoint."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SPECIAL_TOKENS = (
 
 POSITIONS = 4096
 WINDOW = 24
-"""Rows of the audio decoder's attention, 50 per second."""
+"""The attention window of the audio decoder in rows. There are 50 rows per second."""
 
 
 def model_config(shape: MingShape, vocabulary: int) -> dict[str, Any]:
-    """With the released keys that inference reads."""
+    """Return the configuration, with all keys that inference reads from a released one."""
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "dense",
@@ -76,7 +76,7 @@ def model_config(shape: MingShape, vocabulary: int) -> dict[str, Any]:
 
 
 def flash_config(config: dict[str, Any]) -> dict[str, Any]:
-    """`talker/config.json` of Ming-flash-omni, from the configuration of Ming-omni-tts."""
+    """Convert the configuration of Ming-omni-tts to `talker/config.json` of Ming-flash-omni."""
     flow = {k: v for k, v in config["ditar_config"].items() if not k.endswith("patch_size")}
     return {
         "steps": 10,

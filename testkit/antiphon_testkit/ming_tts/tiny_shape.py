@@ -1,4 +1,4 @@
-"""Sizes of tiny Ming TTS checkpoints. Those that the family fixes are not among them."""
+"""Sizes of tiny Ming TTS checkpoints. Sizes that are fixed by the family are not included."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from antiphon_testkit.tiny_shape import TinySizes
 
 @dataclass(frozen=True, slots=True)
 class MingShape(TinySizes):
-    """Sizes of a tiny checkpoint.
+    """The sizes of a tiny checkpoint.
 
-    With `windowed` the attention of the audio decoder sees a few rows only, else all past ones.
-    With `flash` the checkpoint has the layout of Ming-flash-omni.
+    If `windowed` is true, the audio decoder's attention is limited to a few rows. Otherwise it
+    includes all past rows. If `flash` is true, the checkpoint has the layout of Ming-flash-omni.
     """
 
     windowed: bool = True
@@ -37,7 +37,7 @@ class MingShape(TinySizes):
     vae_kv_heads: int = 2
 
     def check(self) -> None:
-        """Raise `InvalidArgument` for sizes that do not fit together."""
+        """Raise `InvalidArgument` if the sizes are not compatible."""
         TinySizes.check(self)
         self.check_divides("heads", "hidden", even=True)
         self.check_divides("flow_heads", "flow_width", even=True)

@@ -1,1 +1,1 @@
-"""Qwen2.5-Omni with tiny random weights, and what Hugging Face makes of it."""
+"""Qwen2.5-Omni with tiny random weights, and Hugging Face's output for it."""

@@ -1,4 +1,4 @@
-"""Gives token2wav's noise to Hugging Face's module, which draws it by `torch.randn`."""
+"""Makes Hugging Face's module, which calls `torch.randn`, use the same noise as token2wav."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.pipelines.qwen2_5_omni import noise_source
 
 
 class KeyedNoise(TorchFunctionMode):
-    """While it is entered, `torch.randn` returns float32 noise of the `noise_source` of a key."""
+    """A context in which `torch.randn` returns the float32 noise of a key's `noise_source`."""
 
     def __init__(self, key: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class KeyedNoise(TorchFunctionMode):
         args: Any = (),
         kwargs: Any = None,
     ) -> Any:
-        """What `func` returns, or the noise."""
+        """Return the result of `func`, or the noise if `func` is `torch.randn`."""
         if func is torch.randn:
             (size,) = args
             noise = torch.from_numpy(self._source.standard_normal(tuple(size), np.float32))

@@ -1,10 +1,11 @@
-"""Hugging Face's greedy answer to one case in fp32, the reference for exact comparison.
+"""Hugging Face's greedy answer to a case in fp32, which is the reference for exact comparison.
 
-Generation in transformers 5.19 omits an attention mask of ones from the model's inputs. The talker
-adds the embeddings of the codec's pad and start, and counts its positions, only if it has a mask. A
-plain call therefore speaks one unpadded prompt without them. The reference here is the same call
-with the mask restored. It has the same codes as a prompt padded by one position on the left, and as
-the plain call of 4.57.3. A test fails when a release fixes this.
+If an attention mask consists only of ones, generation in transformers 5.19 omits it from the
+model's inputs. However, the talker only counts its positions and adds the codec's pad and start
+embeddings if it has a mask. As a result, a plain call generates speech for a single unpadded prompt
+without them. The reference used here is the same call with the mask restored. Its codes are the
+same as those for a prompt padded by one position on the left, and as those of a plain call in
+4.57.3. A test fails if a new release fixes this.
 """
 
 from __future__ import annotations
@@ -37,19 +38,20 @@ from antiphon_testkit.margins import LogitGap
 from antiphon_testkit.qwen2_5_omni.noise import KeyedNoise
 from antiphon_testkit.reference_inputs import ReferenceInputs
 
-# transformers types neither its `from_pretrained` nor the parts of its configurations.
+# transformers doesn't have type annotations for `from_pretrained` or for the sections of its
+# configurations.
 _MODEL: Any = Qwen2_5OmniForConditionalGeneration
 _DEFAULTS: dict[str, Any] = cast(Any, Qwen2_5OmniProcessorKwargs)._defaults
 
 
 @dataclass(frozen=True, slots=True)
 class Omni25Case:
-    """One request. Recordings are at 16 kHz; token limits count the stop id.
+    """A request. Recordings have a sample rate of 16 kHz, and token limits include the stop ID.
 
-    `conversation` has images and videos as files; `images` and `videos` are their pixels, uint8
-    [height, width, 3] and [frames, height, width, 3].
-    `seed` is the request's, which keys the noise that speech begins with. Without `waveform`
-    nothing is made of the codes, so that nothing can go wrong with them.
+    `conversation` contains images and videos as files. `images` and `videos` contain their pixels
+    (uint8 [height, width, 3] and [frames, height, width, 3]). `seed` is the request's seed, which
+    determines the noise from which speech is generated. If `waveform` is false, the codes are not
+    decoded, so that decoding can't fail.
     """
 
     conversation: Conversation
@@ -68,9 +70,9 @@ class Omni25Case:
 class TalkerInput:
     """The input of the reference's talker.
 
-    `rows`, float32 [P + 2, hidden], are the rows of the prompt, without the codec's pad and start.
-    `reply`, float32 [n, hidden], are the rows of later steps; the last one repeats forever.
-    `text_ids`, int64 [P + 2], determine the positions.
+    `rows` (float32 [P + 2, hidden]) contains the rows of the prompt, without the codec's pad and
+    start embeddings. `reply` (float32 [n, hidden]) contains the rows of later steps, the last of
+    which is repeated indefinitely. `text_ids` (int64 [P + 2]) determines the positions.
     """
 
     rows: npt.NDArray[np.float32]
@@ -80,12 +82,12 @@ class TalkerInput:
 
 @dataclass(frozen=True, slots=True)
 class Omni25Output:
-    """What the reference produced for one case.
+    """The reference's output for a case.
 
-    `prompt_ids` int32 [P]; `text_ids` int32 [N], with the stop id if one was drawn; `drawn`
-    int32 [D] is all that the talker drew, `codes` int32 [T] what of it comes before an end;
-    `waveform` float32 [480 * T]. Without audio the last three are empty and `talker_input`
-    is None. `margin` is the narrowest greedy choice of the run.
+    `prompt_ids` is int32 [P]. `text_ids` (int32 [N]) includes the stop ID if it was drawn. `drawn`
+    (int32 [D]) contains everything that the talker drew, and `codes` (int32 [T]) contains the part
+    before the end. `waveform` is float32 [480 * T]. Without audio, the last three are empty and
+    `talker_input` is None. `margin` is the smallest margin of a greedy choice in the run.
     """
 
     prompt_ids: npt.NDArray[np.int32]
@@ -99,9 +101,9 @@ class Omni25Output:
 
 
 class Omni25Reference:
-    """`Qwen2_5OmniForConditionalGeneration` of one checkpoint, with an ear on its choices.
+    """`Qwen2_5OmniForConditionalGeneration` for a checkpoint, including a record of its choices.
 
-    With `mask_kept` False it is called as it comes.
+    If `mask_kept` is false, the model is called without any changes.
     """
 
     def __init__(
@@ -124,10 +126,12 @@ class Omni25Reference:
             _keep_mask(self.model.talker)
 
     def run(self, case: Omni25Case, *, thinker_processors: Sequence[Any] = ()) -> Omni25Output:
-        """Generate once, greedily; `thinker_processors` see the thinker's scores, too.
+        """Generate once with greedy decoding. `thinker_processors` also receive the thinker's
+        scores.
 
-        What Hugging Face raises goes through: for a reply of one token, for speech that ends
-        at its first draw, for ids that the decoder has no row for, for an unknown voice.
+        Hugging Face's exceptions are passed on. They occur if a reply consists of a single token,
+        if speech ends with the first draw, if the decoder has no row for an ID, or if a voice is
+        unknown.
         """
         inputs = self.inputs(case.conversation, case.images, case.videos)
         thinker, talker = LogitGap(), LogitGap()
@@ -166,10 +170,10 @@ class Omni25Reference:
         images: Sequence[Pixels] = (),
         videos: Sequence[Pixels] = (),
     ) -> dict[str, torch.Tensor]:
-        """The keyword arguments for `generate`, as `Qwen2_5OmniProcessor` makes them."""
+        """Return the keyword arguments for `generate`, as created by `Qwen2_5OmniProcessor`."""
         features = self._made.features(conversation, images, videos)
         for name in {"pixel_values", "pixel_values_videos"} & features.keys():
-            # Without the prefix the talker gets them, too, and refuses them.
+            # Without the prefix, the talker would also receive them, and would reject them.
             features[f"thinker_{name}"] = features.pop(name)
         mask = features.get("feature_attention_mask")
         lengths: Any = () if mask is None else (((mask.sum(-1) - 1) // 2 + 1) - 2) // 2 + 1
@@ -178,7 +182,7 @@ class Omni25Reference:
 
 
 class _Heard:
-    """What went to the talker and to the decoder; empty until it does."""
+    """The inputs of the talker and of the decoder. They are empty until these are called."""
 
     def __init__(self) -> None:
         self.drawn = np.empty(0, np.int32)
@@ -188,7 +192,9 @@ class _Heard:
 
 @contextlib.contextmanager
 def _listen(model: Any, seed: int, *, decode: bool) -> Iterator[_Heard]:
-    """Note what the talker and the decoder get, and give the decoder its noise, or do without."""
+    """Record the inputs of the talker and the decoder. Also provide the decoder's noise, or skip
+    decoding.
+    """
     heard = _Heard()
     generate, forward = model.talker.generate, model.token2wav.forward
 
@@ -218,15 +224,15 @@ def _listen(model: Any, seed: int, *, decode: bool) -> Iterator[_Heard]:
 
 
 def _copied(rows: torch.Tensor) -> npt.NDArray[np.float32]:
-    """The first of the rows [1, n, hidden], on the host."""
+    """Return the first of the rows [1, n, hidden], on the host."""
     return rows[0].float().cpu().numpy().copy()
 
 
 def _keep_mask(talker: Any) -> None:
-    """Give the talker the mask of ones that generation leaves out."""
+    """Pass the talker the mask of ones that generation omits."""
     prepare = talker.prepare_inputs_for_generation
 
-    # Generation looks at the signature for what it may be handed.
+    # Generation inspects the signature to determine which arguments it can pass.
     @functools.wraps(prepare)
     def with_mask(input_ids: torch.Tensor, **settings: Any) -> dict[str, Any]:
         inputs: dict[str, Any] = prepare(input_ids, **settings)

@@ -1,8 +1,8 @@
 """Writes a complete Qwen2.5-Omni checkpoint of a few megabytes with random weights.
 
-Use `python -m antiphon_testkit.qwen2_5_omni.tiny_checkpoint DIR`. Every part of the released
-model is there and the files are laid out as `save_pretrained` lays them out, so it stands in for
-the released one wherever no one listens to the result.
+Run it with `python -m antiphon_testkit.qwen2_5_omni.tiny_checkpoint DIR`. The checkpoint contains
+every part of the released model, and its files have the layout that `save_pretrained` uses. You can
+use it in place of the released one wherever the audio doesn't matter.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def build_tiny_checkpoint(
     *,
     configure: Callable[[Any], None] | None = None,
 ) -> None:
-    """Write a checkpoint into `directory`, which is made if it is missing.
+    """Write a checkpoint to `directory`, which is created if it doesn't exist.
 
-    The same shape and seed give the same weights. `configure` is given the configuration before
-    the model is made. Raises `FailedPrecondition` if the directory holds something already.
+    The same shape and seed always give the same weights. `configure` is called with the
+    configuration before the model is created. Raises `FailedPrecondition` if the directory is not
+    empty.
     """
     from transformers import Qwen2_5OmniForConditionalGeneration
 

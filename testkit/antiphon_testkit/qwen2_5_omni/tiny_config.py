@@ -1,4 +1,4 @@
-"""The `config.json` of a tiny Qwen2.5-Omni checkpoint, from its sizes and vocabulary."""
+"""The `config.json` of a tiny Qwen2.5-Omni checkpoint, based on its sizes and vocabulary."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from transformers import Qwen2_5OmniConfig
 
 VOICES = ("Ethan", "Chelsie")
-"""In the order of the released `spk_dict.pt`; the default is the last."""
+"""The voices in the order of the released `spk_dict.pt`. The last one is the default."""
 
-# Behind the tokenizer's ids, as in the released vocabulary.
+# These come after the tokenizer's IDs, as in the released vocabulary.
 TEXT_PAD, TEXT_BOS, TEXT_EOS, FIRST_VOICE = 1, 2, 3, 8
 CODEC_BOS, CODEC_EOS, CODEC_MASK = 1, 2, 4
-"""Behind the codec's pad id, as in the released vocabulary."""
+"""These come after the codec's pad ID, as in the released vocabulary."""
 
 
 def make_config(shape: TinyOmni25Shape, vocabulary: TinyVocabulary) -> Qwen2_5OmniConfig:
-    """The whole model's configuration; special ids come from the vocabulary."""
+    """Return the complete configuration. Special IDs are taken from the vocabulary."""
     from transformers import Qwen2_5OmniConfig
 
     return Qwen2_5OmniConfig(
@@ -36,7 +36,7 @@ def make_config(shape: TinyOmni25Shape, vocabulary: TinyVocabulary) -> Qwen2_5Om
 
 
 def _multimodal_ids(vocabulary: TinyVocabulary) -> dict[str, Any]:
-    """Return the fields for placeholders and time that thinker and talker share."""
+    """Return the placeholder and time fields that the thinker and the talker have in common."""
     return tiny_config.media_ids(vocabulary.ids, NAMED_TOKENS, "index") | {
         "position_id_per_seconds": 25,
         "seconds_per_chunk": 2,
@@ -48,7 +48,7 @@ def _mrope(head_dim: int) -> dict[str, Any]:
 
 
 def _thinker(shape: TinyOmni25Shape, vocabulary: TinyVocabulary) -> dict[str, Any]:
-    """`thinker_config`: text model, audio tower and vision tower."""
+    """Return `thinker_config`, with the text model, the audio tower and the vision tower."""
     size = vocabulary.size + FIRST_VOICE + len(VOICES)
     return _multimodal_ids(vocabulary) | {
         "user_token_id": vocabulary.ids["user"],
@@ -65,7 +65,7 @@ def _thinker(shape: TinyOmni25Shape, vocabulary: TinyVocabulary) -> dict[str, An
 
 
 def _talker(shape: TinyOmni25Shape, vocabulary: TinyVocabulary) -> dict[str, Any]:
-    """`talker_config`."""
+    """Return `talker_config`."""
     text, codec = vocabulary.size, shape.codec_pad
     shared = _multimodal_ids(vocabulary) | tiny_config.decoder_sizes(shape, "talker_")
     return shared | {
@@ -83,7 +83,7 @@ def _talker(shape: TinyOmni25Shape, vocabulary: TinyVocabulary) -> dict[str, Any
 
 
 def _token2wav(shape: TinyOmni25Shape) -> dict[str, Any]:
-    """`token2wav_config`; the rates stay, so a code is 480 samples."""
+    """Return `token2wav_config`. The rates don't change, so a code corresponds to 480 samples."""
     return {
         "dit_config": {
             "hidden_size": shape.flow_hidden,
@@ -95,7 +95,7 @@ def _token2wav(shape: TinyOmni25Shape) -> dict[str, Any]:
             "look_ahead_layers": [1],
             "look_backward_layers": [0, 2],
             "repeats": REPEATS,
-            # The released one's table, too, has one row more than this says.
+            # In the released model, the table also has one row more than this value.
             "num_embeds": shape.codebook_size + 1,
             "mel_dim": 80,
             "enc_emb_dim": shape.speaker_width,

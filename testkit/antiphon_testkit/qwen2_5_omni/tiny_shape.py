@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from antiphon_testkit.tiny_shape import TinyMultimodalSizes
 
 REPEATS = 2
-"""Mel frames of a code."""
+"""The number of mel frames per code."""
 
 
 @dataclass(frozen=True, slots=True)
 class TinyOmni25Shape(TinyMultimodalSizes):
-    """Sizes of a tiny checkpoint; the names follow the parts of the model.
+    """The sizes of a tiny checkpoint. Their names are based on the parts of the model.
 
-    `hidden` is the thinker's width and so that of the rows that its talker takes. The decoder
-    has a row for each of `codebook_size` + 2 codes, as the released one has (8192 + 2). With
-    `endless_text` and `endless_speech` thinker and talker never draw their end. `stray_codes`
-    lets the talker draw ids that the decoder has no row for, and `pad_ends` lets it end with
-    the pad id as often as with the end id.
+    `hidden` is the width of the thinker, and therefore of the rows that the talker receives. The
+    decoder has a row for each of `codebook_size` + 2 codes, like the released one (8192 + 2). With
+    `endless_text`, the thinker never draws its end ID, and with `endless_speech`, the talker never
+    does. With `stray_codes`, the talker can draw IDs for which the decoder has no row. With
+    `pad_ends`, speech ends with the pad ID as often as with the end ID.
     """
 
     talker_hidden: int = 48
@@ -43,15 +43,15 @@ class TinyOmni25Shape(TinyMultimodalSizes):
 
     @property
     def first_stray(self) -> int:
-        """The first talker id that the decoder has no row for."""
+        """The first talker ID for which the decoder has no row."""
         return self.codebook_size + 2
 
     @property
     def codec_pad(self) -> int:
-        """The talker's first control id; ids between the codes and it are unused."""
+        """The talker's first control ID. The IDs between the codes and this one are not used."""
         return self.codebook_size + 36
 
     @property
     def talker_vocabulary(self) -> int:
-        """Codes, unused ids and control ids."""
+        """The total number of codes, unused IDs and control IDs."""
         return self.codec_pad + 28

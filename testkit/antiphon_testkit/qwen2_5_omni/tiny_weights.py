@@ -1,4 +1,4 @@
-"""Random weights and voices of a tiny Qwen2.5-Omni checkpoint."""
+"""The random weights and voices of a tiny Qwen2.5-Omni checkpoint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ RULES = WeightRules(
 )
 
 PADDING_SHIFT = 10.0
-# Log amplitudes as speech has them: most are inside what the vocoder does not clip.
+# Log amplitudes that are typical of speech. Most of them are within the range that the vocoder
+# doesn't clip.
 MEL_LEVEL = -4.0
 
 
@@ -51,7 +52,7 @@ def fill_weights(
     vocabulary: TinyVocabulary,
     seed: int,
 ) -> None:
-    """Overwrite every parameter; replies and speech end by themselves."""
+    """Overwrite every parameter. With these weights, replies and speech end by themselves."""
     RULES.fill(model, seed)
     parts: Any = model
     parts.token2wav.code2wav_dit_model.proj_out.bias += MEL_LEVEL
@@ -69,15 +70,18 @@ def fill_weights(
 
 
 def _store_buffer(rotary: Any) -> None:
-    """The released files hold it, as transformers 4.x saved them; 5.19 computes it.
+    """Store a buffer that the released files contain because transformers 4.x saved them.
+    transformers 5.19 computes it instead.
 
-    So a stage that reads it makes other audio than the reference.
+    If a stage read this buffer, its audio would differ from the reference.
     """
     rotary.inv_freq = torch.nn.Buffer(torch.zeros_like(rotary.inv_freq), persistent=True)
 
 
 def _shape_speech(talker: Any, words: torch.Tensor, shape: TinyOmni25Shape) -> None:
-    """Speech is made of codes; other ids get a zero row, as in `end_replies`."""
+    """Change the head so that speech consists of codes. All other IDs have a zero row, as in
+    `end_replies`.
+    """
     head, pad = talker.codec_head.weight, shape.codec_pad
     ends = [pad + CODEC_EOS, *([pad] if shape.pad_ends else [])]
     padding = talker.thinker_to_talker_proj(words[talker.config.tts_text_pad_token_id])
@@ -85,7 +89,7 @@ def _shape_speech(talker: Any, words: torch.Tensor, shape: TinyOmni25Shape) -> N
     rows = [speech_end(head[end], padding, PADDING_SHIFT) for end in ends]
     begin = head[pad + CODEC_BOS].clone()
     head[pad if shape.stray_codes else shape.first_stray :] = 0.0
-    # It is likely, and must be kept from being drawn.
+    # This ID is likely, and must be prevented from being drawn.
     head[pad + CODEC_BOS] = 2 * begin
     if not shape.endless_speech:
         for end, row in zip(ends, rows, strict=True):
@@ -93,8 +97,9 @@ def _shape_speech(talker: Any, words: torch.Tensor, shape: TinyOmni25Shape) -> N
 
 
 def write_voices(path: Path, shape: TinyOmni25Shape, vocabulary: TinyVocabulary, seed: int) -> None:
-    """Write `spk_dict.pt` as it is released: tensors, numbers and names, so that loading it
-    takes no code."""
+    """Write `spk_dict.pt` in the same format as the released file. It contains tensors, numbers and
+    names, so that loading it doesn't execute any code.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def voice(index: int) -> dict[str, Any]:

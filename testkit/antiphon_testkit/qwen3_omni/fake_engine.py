@@ -1,9 +1,9 @@
-"""An engine for the code2wav role without a model, for tests of the runtime.
+"""An engine for the code2wav role that doesn't need a model, for runtime tests.
 
-Each codec frame becomes `SAMPLES_PER_FRAME` samples. Their value is the first code of the frame,
-plus the sum of the first codes of the frames that primed the segment. An engine with `look_ahead`
+Each codec frame becomes `SAMPLES_PER_FRAME` samples. Their value is the frame's first code, plus
+the sum of the first codes of all frames that primed the segment. An engine with `look_ahead` only
 decodes a frame after this many further frames, or the end, have arrived. A frame with the code
-`POISON` fails its segment, `EXPLOSION` the whole engine.
+`POISON` makes its segment fail, and `EXPLOSION` makes the whole engine fail.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class _Segment:
 
 
 class FakeEngine:
-    """Decodes frames by repeating a number.
+    """Decodes a frame by repeating a number.
 
-    Steps block while `gate` is cleared. `in_step` is set during a step. `stepped`, `released` and
-    the settings in `admitted` record what happened on the engine's thread.
+    Steps block while `gate` is cleared, and `in_step` is set during a step. `stepped`, `released`
+    and the settings in `admitted` record what happened on the engine's thread.
     """
 
     def __init__(self, look_ahead: int = 0) -> None:
@@ -76,7 +76,7 @@ class FakeEngine:
         self.gate.set()
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in."""
+        """Add a segment."""
         self.segments[key] = _Segment()
         self.admitted.append(settings)
 
@@ -91,13 +91,13 @@ class FakeEngine:
         segment.finish_reason = chunk.finish_reason
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`codes` while there is nothing to decode and no end."""
+        """Return `codes` if there is nothing to decode and the input hasn't ended."""
         segment = self.segments[key]
         waiting = sum(map(len, segment.frames))
         return None if waiting > self._look_ahead or segment.finish_reason else "codes"
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Decode what every segment has."""
+        """Decode the pending frames of every segment."""
         self.in_step.set()
         self.gate.wait()
         ready = [k for k in self.segments if k not in held and self.awaited_edge(k) is None]
@@ -107,12 +107,12 @@ class FakeEngine:
         return events
 
     def so_far(self, key: SegmentKey) -> Completed:
-        """What was decoded until now."""
+        """Return the counts of what has been decoded so far."""
         frames = self.segments[key].decoded
         return Completed(key, FinishReason.CANCELLED, frames, frames * SAMPLES_PER_FRAME)
 
     def release(self, key: SegmentKey) -> None:
-        """Forget a segment."""
+        """Remove a segment."""
         del self.segments[key]
         self.released.put_nowait(key)
 

@@ -1,4 +1,4 @@
-"""Serves a stage of the family, for tests: `running_stage` with its pipeline."""
+"""Serves a stage of this family in tests. It is `running_stage` with the family's pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A model-free engine for the talker role: makes frames as fast as it is let."""
+"""An engine for the talker role that doesn't need a model. It generates frames as fast as it is
+allowed to.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from antiphon_testkit.qwen3_omni.fake_engine import GROUPS
 
 
 class FakeTalker:
-    """Emits one frame per step, `frames` per segment. All codes of a frame equal its number, from
-    1.
+    """Emits one frame per step, up to `frames` frames per segment. All codes of a frame are equal
+    to its number, starting at 1.
 
-    It does not wait for input. Frames of `reference` prime its consumer, with one `Emitted` for
-    each array, before the first frame. `made` counts the frames of each segment, and is never
-    reset.
+    The engine doesn't wait for input. Before the first frame, it emits the frames in `reference`,
+    which prime the consumer, with one `Emitted` per array. `made` contains the number of frames of
+    each segment, and is never reset.
     """
 
     def __init__(self, frames: int, reference: Sequence[Tensor] = ()) -> None:
@@ -35,23 +37,23 @@ class FakeTalker:
         self._reference = reference
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in."""
+        """Add a segment."""
         self.segments[key] = False
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Needs nothing."""
+        """Ignore the input."""
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`tokens` after the end, which never comes."""
+        """Return `tokens` after the segment has ended, because more input never arrives."""
         return "tokens" if self.segments[key] else None
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """A frame, or the end, of every segment that is not held."""
+        """Emit a frame, or the end, for every segment that isn't held."""
         ready = [key for key, ended in self.segments.items() if not ended and key not in held]
         return [event for key in ready for event in self._advance(key)]
 
     def release(self, key: SegmentKey) -> None:
-        """Forget a segment."""
+        """Remove a segment."""
         del self.segments[key]
 
     def _advance(self, key: SegmentKey) -> list[EngineEvent]:

@@ -1,4 +1,4 @@
-"""How narrow the greedy choices of a Hugging Face run were."""
+"""Measures how close the greedy choices of a Hugging Face run were."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from antiphon_testkit.margins import LogitGap
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """The narrowest greedy choices of a run; infinite where none was made.
+    """The smallest margins of the greedy choices in a run. A margin is infinite if there were no
+    choices of its kind.
 
-    The first three are gaps between the two highest logits (after repetition penalty
-    and suppression); `router` is the gap between the last expert chosen and the first
-    one left out, over all layers and positions of thinker and talker.
+    The first three are the gaps between the two highest logits, after repetition penalty and
+    suppression. `router` is the gap between the last expert that was chosen and the first one that
+    wasn't, across all layers and positions of the thinker and the talker.
     """
 
     thinker: float
@@ -34,7 +35,7 @@ class Margins:
 
 @dataclass(slots=True)
 class Narrowest:
-    """Collects the margins of one run."""
+    """Collects the margins of a run."""
 
     thinker: LogitGap = field(default_factory=LogitGap)
     talker: LogitGap = field(default_factory=LogitGap)
@@ -43,7 +44,9 @@ class Narrowest:
 
     @contextlib.contextmanager
     def listen(self, model: torch.nn.Module) -> Iterator[None]:
-        """Hook the routers and the code predictor, which takes no processors from outside."""
+        """Add hooks to the routers and to the code predictor, to which logits processors can't be
+        passed.
+        """
 
         def on_predictor(_module: object, _inputs: object, output: Any) -> None:
             self.predictor.record(output.logits[:, -1])
@@ -58,12 +61,12 @@ class Narrowest:
             yield
 
     def _on_router(self, router: Any, _inputs: object, output: tuple[torch.Tensor, ...]) -> None:
-        """`output[0]` holds the router logits [positions, experts]."""
+        """Record a router's margin. `output[0]` contains its logits [positions, experts]."""
         top = output[0].topk(router.top_k + 1, dim=-1).values
         self.router = min(self.router, float((top[:, -2] - top[:, -1]).min()))
 
     def margins(self) -> Margins:
-        """What was seen."""
+        """Return the margins so far."""
         return Margins(
             self.thinker.smallest, self.talker.smallest, self.predictor.smallest, self.router
         )

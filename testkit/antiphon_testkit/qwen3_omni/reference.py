@@ -1,8 +1,8 @@
-"""What Hugging Face answers to one case, greedily and in fp32: the truth to equal.
+"""Hugging Face's greedy answer to a case in fp32, which antiphon's answer must equal.
 
-Two correct implementations differ by rounding, so a case proves something only if no
-greedy choice in it was close. `ReferenceOutput.min_margin` is the narrowest choice of
-the run; a case below `MIN_MARGIN` should be replaced, never a tolerance loosened.
+Two correct implementations differ because of rounding, so a case only proves something if none of
+its greedy choices was close. `ReferenceOutput.min_margin` is the smallest margin in the run. If it
+is below `MIN_MARGIN`, replace the case instead of loosening a tolerance.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from antiphon_testkit.margins import LogitGap
 from antiphon_testkit.qwen3_omni.margins import Margins, Narrowest
 from antiphon_testkit.reference_inputs import ReferenceInputs
 
-# transformers types neither its `from_pretrained` nor the parts of its configurations.
+# transformers doesn't have type annotations for `from_pretrained` or for the sections of its
+# configurations.
 _MODEL: Any = Qwen3OmniMoeForConditionalGeneration
 _DEFAULTS: dict[str, Any] = cast(Any, Qwen3OmniMoeProcessorKwargs)._defaults
 _audio_positions: Any = _get_feat_extract_output_lengths
@@ -42,10 +43,10 @@ _audio_positions: Any = _get_feat_extract_output_lengths
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request. Recordings are at 16 kHz; token limits count the stop id.
+    """A request. Recordings have a sample rate of 16 kHz, and token limits include the stop ID.
 
-    `conversation` has images and videos as files; `images` and `videos` are their pixels,
-    uint8 [height, width, 3] and [frames, height, width, 3].
+    `conversation` contains images and videos as files. `images` and `videos` contain their pixels
+    (uint8 [height, width, 3] and [frames, height, width, 3]).
     """
 
     conversation: Conversation
@@ -59,11 +60,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceOutput:
-    """What the reference produced for one case.
+    """The reference's output for a case.
 
-    `prompt_ids` int32 [P]; `text_ids` int32 [N], with the stop id if one was drawn;
-    `codes` int32 [T, groups]; `waveform` float32 [1920 * T - 555] from one forward
-    over all codes. Without audio the last two are empty and `audio_finish` is None.
+    `prompt_ids` is int32 [P]. `text_ids` (int32 [N]) includes the stop ID if it was drawn. `codes`
+    is int32 [T, groups]. `waveform` (float32 [1920 * T - 555]) is the result of a single forward
+    pass over all codes. Without audio, the last two are empty and `audio_finish` is None.
     """
 
     prompt_ids: npt.NDArray[np.int32]
@@ -76,13 +77,15 @@ class ReferenceOutput:
 
     @property
     def min_margin(self) -> float:
-        """The narrowest choice of the whole run."""
+        """The smallest margin in the entire run."""
         margins = self.margins
         return min(margins.thinker, margins.talker, margins.predictor, margins.router)
 
 
 class Reference:
-    """`Qwen3OmniMoeForConditionalGeneration` of one checkpoint, with an ear on its choices."""
+    """`Qwen3OmniMoeForConditionalGeneration` for a checkpoint, including a record of its
+    choices.
+    """
 
     def __init__(
         self, directory: Path, device: str = "cpu", *, dtype: torch.dtype = torch.float32
@@ -92,17 +95,19 @@ class Reference:
         merge_size = self.model.config.thinker_config.vision_config.spatial_merge_size
         self._made = ReferenceInputs(directory, Qwen3OmniMoeProcessor, _DEFAULTS, merge_size)
         self.tokenizer = self._made.tokenizer
-        # The talker's positions are the thinker's arithmetic over the user's ids. With an image
-        # and a recording it asks its own configuration for this, which does not declare it.
+        # The talker computes its positions from the user's IDs in the same way as the thinker. If
+        # there is both an image and a recording, it reads a field from its own configuration that
+        # this doesn't declare.
         talker = self.model.talker.config
         talker.audio_config = self.model.config.thinker_config.audio_config
 
     def run(self, case: Case, *, thinker_processors: Sequence[Any] = ()) -> ReferenceOutput:
-        """Generate once, greedily; `thinker_processors` see the thinker's scores, too.
+        """Generate once with greedy decoding. `thinker_processors` also receive the thinker's
+        scores.
 
-        What Hugging Face raises goes through: `RuntimeError` for a reply of one token,
-        for speech that ends at its first draw and for a prompt without a user message,
-        `NotImplementedError` for an unknown voice.
+        Hugging Face's exceptions are passed on. `RuntimeError` is raised if a reply consists of a
+        single token, if speech ends with the first draw, or if a prompt contains no user message.
+        `NotImplementedError` is raised if a voice is unknown.
         """
         inputs = self.inputs(case.conversation, case.images, case.videos)
         narrowest = Narrowest()
@@ -111,7 +116,8 @@ class Reference:
             narrowest.listen(self.model),
             _capture_codes(self.model) as captured,
         ):
-            # True and wanted: the talker's prompt has no ids that could be repeated.
+            # This warning is correct and intended: the talker's prompt doesn't have any IDs that
+            # could be repeated.
             warnings.filterwarnings("ignore", message="Passing `repetition_penalty`")
             sequences = self.model.generate(
                 **inputs,
@@ -146,7 +152,7 @@ class Reference:
         images: Sequence[Pixels] = (),
         videos: Sequence[Pixels] = (),
     ) -> dict[str, torch.Tensor]:
-        """The keyword arguments for `generate`, as `Qwen3OmniMoeProcessor` makes them."""
+        """Return the keyword arguments for `generate`, as created by `Qwen3OmniMoeProcessor`."""
         features = self._made.features(conversation, images, videos)
         mask = features.get("feature_attention_mask")
         n_window = _DEFAULTS["audio_kwargs"]["n_window"]
@@ -156,7 +162,7 @@ class Reference:
 
     @torch.no_grad()
     def _decode(self, codes: torch.Tensor | None) -> npt.NDArray[np.float32]:
-        """The waveform of codes [1, groups, T], by one forward."""
+        """Return the waveform of codes [1, groups, T], using a single forward pass."""
         if codes is None:
             return np.empty(0, dtype=np.float32)
         waveform: npt.NDArray[np.float32] = (
@@ -165,15 +171,15 @@ class Reference:
         return waveform
 
     def _audio_finish(self, talker: LogitGap) -> FinishReason:
-        """Why the talker ended; its last draw has no frame either way."""
+        """Return why the talker stopped. In either case, its last draw is not a frame."""
         return _finish(talker.last_drawn, self.model.config.talker_config.codec_eos_token_id)
 
 
 @contextlib.contextmanager
 def _capture_codes(model: Any) -> Iterator[list[torch.Tensor]]:
-    """Catch what `generate` hands to `code2wav.chunked_decode`, codes [1, groups, T].
+    """Capture the codes [1, groups, T] that `generate` passes to `code2wav.chunked_decode`.
 
-    The chunked decode itself is skipped: it drops samples at every block's end.
+    The chunked decoding itself is skipped, because it drops samples at the end of each block.
     """
     captured: list[torch.Tensor] = []
 
@@ -189,12 +195,12 @@ def _capture_codes(model: Any) -> Iterator[list[torch.Tensor]]:
 
 
 def _to_frames(codes: torch.Tensor | None, groups: int) -> npt.NDArray[np.int32]:
-    """Codes [1, groups, T] as int32 [T, groups]."""
+    """Return codes [1, groups, T] as int32 [T, groups]."""
     if codes is None:
         return np.empty((0, groups), dtype=np.int32)
     return np.ascontiguousarray(codes[0].T.cpu().numpy().astype(np.int32))
 
 
 def _finish(last: int, stop: int) -> FinishReason:
-    """`STOP` if the last id is the stop id."""
+    """Return `STOP` if the last ID is the stop ID."""
     return FinishReason.STOP if last == stop else FinishReason.LENGTH

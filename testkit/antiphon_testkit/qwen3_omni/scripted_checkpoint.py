@@ -1,9 +1,10 @@
-"""Write a tiny Qwen3-Omni checkpoint with known replies.
+"""Writes a tiny Qwen3-Omni checkpoint with known replies.
 
-It is the tiny checkpoint with a different head of the thinker. Attention and experts add nothing,
-so that the hidden state of a position depends only on its token, and the head has a row for the
-next token. Greedy decoding emits `follows[t]` after the token t, regardless of earlier tokens. The
-other weights are random, so that talker and code2wav generate noise.
+It is the same as the tiny checkpoint, but the thinker has a different head. Its attention and
+experts don't contribute anything, so the hidden state at a position depends only on the token
+there, and the head has a row for the next token. Greedy decoding emits `follows[t]` after token t,
+regardless of earlier tokens. The remaining weights are random, so the talker and code2wav generate
+noise.
 """
 
 from __future__ import annotations
@@ -19,20 +20,24 @@ from antiphon_testkit.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 from antiphon_testkit.qwen3_omni.tiny_shape import SMALL, TinyShape
 
 BEGINNING, END = "\n", "<|im_end|>"
-"""What a reply follows, the last token of the assistant's header, and what ends it."""
+"""The last token of the assistant header, which a reply follows, and the token that ends a
+reply.
+"""
 
 _SILENCED = re.compile(r"^thinker\.model\.layers\..*(o_proj|down_proj)(\.weight)?$")
 _SURENESS = 40.0
-"""Logit of the token that follows; others' are random, of some parts of it."""
+"""The logit of the token that follows. The logits of all other tokens are random and much
+smaller.
+"""
 
 
 def build_scripted_checkpoint(
     directory: Path, follows: Mapping[str, str], shape: TinyShape = SMALL, seed: int = 0
 ) -> None:
-    """Write a checkpoint to `directory` whose reply is `follows[BEGINNING]`, then the token that
-    follows.
+    """Write a checkpoint to `directory`. Its reply consists of `follows[BEGINNING]`, the token that
+    follows it, and so on.
 
-    Tokens that the tiny tokenizer does not have are added to it.
+    If the tiny tokenizer doesn't have one of these tokens, it is added.
     """
 
     def edit(model: Any, ids: Mapping[str, int]) -> None:

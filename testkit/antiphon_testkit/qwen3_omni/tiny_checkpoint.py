@@ -1,8 +1,8 @@
 """Writes a complete Qwen3-Omni-MoE checkpoint of a few megabytes with random weights.
 
-Use `python -m antiphon_testkit.qwen3_omni.tiny_checkpoint DIR`. Every part of the released model
-is there and the files are laid out as `save_pretrained` lays them out, so it stands
-in for the released one wherever no one listens to the result.
+Run it with `python -m antiphon_testkit.qwen3_omni.tiny_checkpoint DIR`. The checkpoint contains
+every part of the released model, and its files have the layout that `save_pretrained` uses. You can
+use it in place of the released one wherever the audio doesn't matter.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def build_tiny_checkpoint(
     configure: Callable[[Any], None] | None = None,
     entries: int = 0,
 ) -> None:
-    """Write a checkpoint into `directory`, which is made if it is missing.
+    """Write a checkpoint to `directory`, which is created if it doesn't exist.
 
-    The same shape and seed give the same weights. The tokenizer gets those of the `added` tokens
-    that it has not, and `edit` is given the model and the ids by token. `configure` is given the
-    configuration before the model is made, and the tokenizer's BPE has so many `entries` at least.
-    Raises `FailedPrecondition` if the directory holds something already.
+    The same shape and seed always give the same weights. `added` contains additional tokens for the
+    tokenizer, and `entries` is the minimum number of entries in its BPE. `configure` is called with
+    the configuration before the model is created, and `edit` is called with the model and the ID of
+    each token. Raises `FailedPrecondition` if the directory is not empty.
     """
     import torch
     from transformers import Qwen3OmniMoeForConditionalGeneration
@@ -69,7 +69,7 @@ def build_tiny_checkpoint(
 
 
 def leave_thinker(directory: Path) -> None:
-    """Remove talker and code2wav, their configurations and their ids.
+    """Remove the talker and code2wav, including their configurations and IDs.
 
     The Thinking and Captioner models are released in this form.
     """

@@ -1,4 +1,4 @@
-"""The `config.json` of a tiny Qwen3-Omni checkpoint, from its sizes and vocabulary."""
+"""The `config.json` of a tiny Qwen3-Omni checkpoint, based on its sizes and vocabulary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATCH_SIZE, POSITION_GRID = 16, 8
 
 
 def make_config(shape: TinyShape, vocabulary: TinyVocabulary) -> Qwen3OmniMoeConfig:
-    """The whole model's configuration; special ids come from the vocabulary."""
+    """Return the complete configuration. Special IDs are taken from the vocabulary."""
     from transformers import Qwen3OmniMoeConfig
 
     ids = vocabulary.ids
@@ -42,7 +42,7 @@ def make_config(shape: TinyShape, vocabulary: TinyVocabulary) -> Qwen3OmniMoeCon
 
 
 def _multimodal_ids(vocabulary: TinyVocabulary) -> dict[str, Any]:
-    """Return the fields for placeholders and time that thinker and talker share."""
+    """Return the placeholder and time fields that the thinker and the talker have in common."""
     return tiny_config.media_ids(vocabulary.ids, NAMED_TOKENS, "id") | {
         "user_token_id": vocabulary.ids["user"],
         "position_id_per_seconds": 13,
@@ -51,7 +51,7 @@ def _multimodal_ids(vocabulary: TinyVocabulary) -> dict[str, Any]:
 
 
 def _mrope(head_dim: int) -> dict[str, Any]:
-    """Interleaved three-axis RoPE."""
+    """Return the settings for interleaved RoPE with three axes."""
     return tiny_config.mrope(head_dim, head_dim // 6) | {
         "mrope_interleaved": True,
         "interleaved": True,
@@ -59,7 +59,7 @@ def _mrope(head_dim: int) -> dict[str, Any]:
 
 
 def _thinker(shape: TinyShape, vocabulary: TinyVocabulary) -> dict[str, Any]:
-    """`thinker_config`: text model, audio tower and vision tower."""
+    """Return `thinker_config`, with the text model, the audio tower and the vision tower."""
     return _multimodal_ids(vocabulary) | {
         "text_config": tiny_config.decoder_sizes(shape)
         | {
@@ -75,7 +75,8 @@ def _thinker(shape: TinyShape, vocabulary: TinyVocabulary) -> dict[str, Any]:
         "vision_config": tiny_config.vision_tower(shape)
         | {
             "num_position_embeddings": POSITION_GRID**2,
-            # Released with the model and read by vLLM; Transformers' class has neither.
+            # These fields are released with the model and read by vLLM, but transformers' class
+            # doesn't have them.
             "image_size": POSITION_GRID * PATCH_SIZE,
             "apply_vit_abs_pos_embed": True,
             "patch_size": PATCH_SIZE,
@@ -85,7 +86,7 @@ def _thinker(shape: TinyShape, vocabulary: TinyVocabulary) -> dict[str, Any]:
 
 
 def _talker(shape: TinyShape, vocabulary: TinyVocabulary) -> dict[str, Any]:
-    """`talker_config`: text model and code predictor."""
+    """Return `talker_config`, with the text model and the code predictor."""
     first = shape.codebook_size
     return _multimodal_ids(vocabulary) | {
         "text_config": tiny_config.decoder_sizes(shape, "talker_")
@@ -121,7 +122,7 @@ def _talker(shape: TinyShape, vocabulary: TinyVocabulary) -> dict[str, Any]:
 
 
 def _code2wav(shape: TinyShape) -> dict[str, Any]:
-    """`code2wav_config`; the rates stay, so a frame is 1920 samples."""
+    """Return `code2wav_config`. The rates don't change, so a frame corresponds to 1920 samples."""
     return tiny_config.decoder_sizes(shape, "decoder_") | {
         "codebook_size": shape.codebook_size,
         "num_quantizers": shape.code_groups,

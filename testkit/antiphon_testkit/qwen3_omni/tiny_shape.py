@@ -1,4 +1,6 @@
-"""Sizes of a tiny Qwen3-Omni checkpoint, and two sets of them that share almost none."""
+"""Sizes of a tiny Qwen3-Omni checkpoint. There are two sets of sizes that have almost no value in
+common.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,18 @@ from dataclasses import dataclass
 from antiphon.errors import InvalidArgument
 from antiphon_testkit.tiny_shape import TinyMultimodalSizes
 
-# Hugging Face never draws the last 1024 ids of the talker's vocabulary but eos.
+# Of the last 1024 IDs in the talker's vocabulary, Hugging Face only ever draws eos.
 CODEC_SPECIALS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class TinyShape(TinyMultimodalSizes):
-    """Sizes of a tiny checkpoint; the names follow the parts of the model.
+    """The sizes of a tiny checkpoint. Their names are based on the parts of the model.
 
-    The talker's and the code predictor's hidden size are one (`talker_hidden`), as
-    Hugging Face adds their embeddings. `accept_layer` counts the embedding as 0. With
-    `endless_text` and `endless_speech` thinker and talker never draw their end: they go
-    on to the limit that is asked for. Without `speaks` there is a thinker alone.
+    `talker_hidden` is the hidden size of both the talker and the code predictor, because Hugging
+    Face adds their embeddings. In `accept_layer`, 0 is the embedding. With `endless_text`, the
+    thinker never draws its end ID, and with `endless_speech`, the talker never does, so they
+    continue up to the requested limit. If `speaks` is false, the checkpoint only has a thinker.
     """
 
     layers: int = 3
@@ -55,7 +57,7 @@ class TinyShape(TinyMultimodalSizes):
     endless_speech: bool = False
 
     def check(self) -> None:
-        """Raise `InvalidArgument` for sizes that do not fit together."""
+        """Raise `InvalidArgument` if the sizes are not compatible."""
         TinyMultimodalSizes.check(self)
         for prefix in ("talker_", "predictor_", "decoder_"):
             self.check_divides(f"{prefix}kv_heads", f"{prefix}heads")
@@ -76,7 +78,7 @@ class TinyShape(TinyMultimodalSizes):
 
     @property
     def talker_vocabulary(self) -> int:
-        """Codes first, then the special ids."""
+        """The size of the talker's vocabulary, in which the codes precede the special IDs."""
         return self.codebook_size + CODEC_SPECIALS
 
 

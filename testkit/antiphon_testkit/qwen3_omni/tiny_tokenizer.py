@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from antiphon_testkit.tiny_tokenizer import TinyPreprocessor, TokenizerKind
 
-# In the released order; `<|endoftext|>` pads and `<|im_end|>` ends a reply.
+# The tokens are in the released order. `<|endoftext|>` is used for padding, and `<|im_end|>` ends a
+# reply.
 SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",

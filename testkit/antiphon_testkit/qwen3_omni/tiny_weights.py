@@ -1,4 +1,4 @@
-"""Random weights of a tiny Qwen3-Omni checkpoint."""
+"""The random weights of a tiny Qwen3-Omni checkpoint."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ PADDING_SHIFT = 10.0
 def fill_weights(
     model: Qwen3OmniMoeForConditionalGeneration, shape: TinyShape, spoken: Sequence[int], seed: int
 ) -> None:
-    """Overwrite every parameter; replies, of the ids `spoken`, and speech end by themselves."""
+    """Overwrite every parameter. With these weights, replies consist of the IDs in `spoken`, and
+    replies and speech end by themselves.
+    """
     RULES.fill(model, seed)
     config: Any = model.config
     thinker, talker = model.thinker, model.talker
@@ -60,5 +62,5 @@ def fill_weights(
     eos = config.talker_config.codec_eos_token_id
     padding = talker.text_projection(words[config.tts_pad_token_id]) * talker.model.norm.weight
     head = talker.codec_head.weight
-    # A zero row is never drawn, see `end_replies`.
+    # A zero row is never drawn. See `end_replies`.
     head[eos] = 0.0 if shape.endless_speech else speech_end(head[eos], padding, PADDING_SHIFT)

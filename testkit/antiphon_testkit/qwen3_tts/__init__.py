@@ -1,1 +1,3 @@
-"""The test kit of Qwen3-TTS: tiny checkpoints, and what the vendor's package made of them."""
+"""The test kit for Qwen3-TTS, with tiny checkpoints and the output of the vendor's package for
+them.
+"""

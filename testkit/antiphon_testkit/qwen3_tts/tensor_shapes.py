@@ -1,8 +1,8 @@
-"""Names and shapes of the tensors in a Qwen3-TTS checkpoint.
+"""The names and shapes of the tensors in a Qwen3-TTS checkpoint.
 
-Written down rather than taken from a model: transformers has no class for the model, and what
-the tests need is a checkpoint that the vendor's package and antiphon both load, without the
-package.
+They are listed here instead of being derived from a model, because transformers doesn't have a
+class for this model. The tests need a checkpoint that both the vendor's package and antiphon can
+load, and must not depend on the package to write it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon_testkit.tensor_shapes import Shapes, convolution, decoder_layer, l
 
 
 def model_shapes(shape: TtsShape, text_vocabulary: int) -> Shapes:
-    """Those of `model.safetensors`."""
+    """Return the shapes of `model.safetensors`."""
     hidden, middle, codes = shape.hidden, shape.text_hidden, shape.codebook_size
     shapes: Shapes = {
         "talker.codec_head.weight": (shape.talker_vocabulary, hidden),
@@ -52,7 +52,7 @@ def model_shapes(shape: TtsShape, text_vocabulary: int) -> Shapes:
 
 
 def decoder_shapes(shape: TtsShape) -> tuple[Shapes, dict[str, int]]:
-    """Those of the codec's decoder, and the stride of each transposed convolution."""
+    """Return the shapes of the codec's decoder, and the stride of each transposed convolution."""
     latent, hidden, width = shape.latent, shape.decoder_hidden, shape.codebook_dim
     shapes: Shapes = {
         **convolution("decoder.pre_conv.conv", width, latent, 3),
@@ -121,7 +121,7 @@ def _conv_next(stem: str, width: int) -> Shapes:
 
 
 def _speaker_encoder(config: dict[str, Any]) -> Shapes:
-    """Of an ECAPA-TDNN."""
+    """Return the shapes of an ECAPA-TDNN."""
     channels, kernels = config["enc_channels"], config["enc_kernel_sizes"]
     scale, squeezed = config["enc_res2net_scale"], config["enc_se_channels"]
     last, attention = channels[-1], config["enc_attention_channels"]

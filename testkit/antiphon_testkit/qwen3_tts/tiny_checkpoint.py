@@ -1,8 +1,9 @@
 """Writes a complete Qwen3-TTS checkpoint of a megabyte with random weights.
 
-Use `python -m antiphon_testkit.qwen3_tts.tiny_checkpoint DIR`. Files, configuration and
-tensors have the released names, so the vendor's package loads it and it stands in for a
-released one wherever no one listens to the result. Nothing of the package is needed here.
+Run it with `python -m antiphon_testkit.qwen3_tts.tiny_checkpoint DIR`. Files, fields and tensors
+have the same names as in a released checkpoint, so that the vendor's package can load it. You can
+use it in place of a released checkpoint wherever the audio doesn't matter. The package is not
+required to write it.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ PADDING_SHIFT = 2.0
 
 
 def build_tiny_tts(directory: Path, shape: TtsShape = CUSTOM_VOICE, seed: int = 0) -> None:
-    """Write a checkpoint into `directory`, which is made if it is missing.
+    """Write a checkpoint to `directory`, which is created if it doesn't exist.
 
-    The same shape and seed give the same weights. Raises `FailedPrecondition` if the
-    directory holds something already.
+    The same shape and seed always give the same weights. Raises `FailedPrecondition` if the
+    directory is not empty.
     """
     make_directory(directory)
     codec = directory / CODEC_FOLDER
@@ -100,7 +101,7 @@ def _codec_tensors(shape: TtsShape, config: dict[str, Any], seed: int) -> dict[s
 
 
 def _encoder_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """What of Mimi the codec's encoder has."""
+    """Return the shapes of the parts of Mimi that the codec's encoder uses."""
     from transformers import MimiConfig, MimiModel
 
     with torch.device("meta"):
@@ -114,7 +115,9 @@ def _encoder_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _shape_endings(tensors: dict[str, torch.Tensor], config: dict[str, Any]) -> None:
-    """Let speech end occasionally, and more often after the end of its text."""
+    """Change the weights so that speech ends occasionally, and more often after the end of its
+    text.
+    """
     padding = tensors["talker.model.text_embedding.weight"][config["tts_pad_token_id"]]
     for part in ("linear_fc1", "linear_fc2"):
         stem = f"talker.text_projection.{part}"

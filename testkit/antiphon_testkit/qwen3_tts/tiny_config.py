@@ -1,4 +1,6 @@
-"""The configuration files of a tiny Qwen3-TTS checkpoint, with the released ones' keys."""
+"""The configuration files of a tiny Qwen3-TTS checkpoint, with the same keys as the released
+ones.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from antiphon_testkit.tiny_config import decoder_sizes
 
 SAMPLES_PER_FRAME = 1920
 
-# Where a released checkpoint has its control ids, counted from the end of the codes.
+# The offsets of the control IDs in a released checkpoint, counted from the end of the codes.
 CONTROL_IDS = {
     "codec_pad_id": 100,
     "codec_bos_id": 101,
@@ -56,7 +58,7 @@ CODEC_PREPROCESSOR_CONFIG = {
 
 
 def make_config(shape: TtsShape, ids: Mapping[str, int], text_vocabulary: int) -> dict[str, Any]:
-    """`config.json`; `ids` are those of the tokenizer."""
+    """Return the content of `config.json`. `ids` contains the tokenizer's IDs."""
     config: dict[str, Any] = {
         "architectures": ["Qwen3TTSForConditionalGeneration"],
         "assistant_token_id": ids["assistant"],
@@ -78,7 +80,7 @@ def make_config(shape: TtsShape, ids: Mapping[str, int], text_vocabulary: int) -
 
 
 def speaker_config(shape: TtsShape) -> dict[str, Any]:
-    """The part of the encoder that makes a speaker's vector."""
+    """Return the section for the encoder that computes speaker vectors."""
     width = shape.speaker_channels
     return {
         "enc_attention_channels": width,
@@ -149,7 +151,7 @@ def _predictor_config(shape: TtsShape) -> dict[str, Any]:
 
 
 def make_codec_config(shape: TtsShape) -> dict[str, Any]:
-    """`speech_tokenizer/config.json`."""
+    """Return the content of `speech_tokenizer/config.json`."""
     return {
         "architectures": ["Qwen3TTSTokenizerV2Model"],
         "decode_upsample_rate": SAMPLES_PER_FRAME,
@@ -185,7 +187,7 @@ def make_codec_config(shape: TtsShape) -> dict[str, Any]:
 
 
 def _encoder_config(shape: TtsShape) -> dict[str, Any]:
-    """Of Mimi's encoder."""
+    """Return the configuration of Mimi's encoder."""
     return {
         "codebook_dim": shape.codebook_dim // 2,
         "codebook_size": shape.codebook_size,

@@ -1,4 +1,4 @@
-"""Sizes of tiny Qwen3-TTS checkpoints: two sets, one for each kind of released model."""
+"""Sizes of tiny Qwen3-TTS checkpoints. There are two sets, one for each kind of released model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from antiphon_testkit.tiny_shape import TinySizes
 
-# The vendor's `generate` never draws the last 1024 ids of the talker's vocabulary but eos.
+# Of the last 1024 IDs in the talker's vocabulary, the vendor's `generate` only ever draws eos.
 CODEC_SPECIALS = 1024
 
 CUSTOM_VOICE_KIND, BASE_KIND = "custom_voice", "base"
@@ -14,9 +14,10 @@ CUSTOM_VOICE_KIND, BASE_KIND = "custom_voice", "base"
 
 @dataclass(frozen=True, slots=True)
 class TtsShape(TinySizes):
-    """Sizes of a tiny checkpoint; `kind` is `tts_model_type`: preset voices, or clones.
+    """The sizes of a tiny checkpoint. `kind` is its `tts_model_type`, which selects preset voices
+    or voice cloning.
 
-    Where `predictor_hidden` is not `hidden`, a linear layer leads from one to the other.
+    If `predictor_hidden` is different from `hidden`, there is a linear layer between the two.
     """
 
     kind: str = CUSTOM_VOICE_KIND
@@ -32,7 +33,7 @@ class TtsShape(TinySizes):
     predictor_kv_heads: int = 1
     predictor_head_dim: int = 16
     predictor_intermediate: int = 48
-    # Of the codec: the decoder.
+    # The codec's decoder.
     latent: int = 24
     codebook_dim: int = 16
     decoder_hidden: int = 32
@@ -43,17 +44,17 @@ class TtsShape(TinySizes):
     decoder_intermediate: int = 48
     decoder_window: int = 5
     decoder_dim: int = 32
-    # The encoder, of which the first `code_groups` codebooks count.
+    # The codec's encoder. Only its first `code_groups` codebooks are used.
     encoder_hidden: int = 16
     encoder_filters: int = 2
     encoder_layers: int = 1
     encoder_codebooks: int = 6
-    # The speaker encoder, which ends with the talker's width.
+    # The speaker encoder, whose last layer has the talker's width.
     speaker_channels: int = 8
 
     @property
     def talker_vocabulary(self) -> int:
-        """Codes first, then the control ids."""
+        """The size of the talker's vocabulary, in which the codes precede the control IDs."""
         return self.codebook_size + CODEC_SPECIALS
 
 

@@ -1,7 +1,7 @@
-"""The tokenizer files of a tiny Qwen3-TTS checkpoint: those of a slow `Qwen2Tokenizer`.
+"""The tokenizer files of a tiny Qwen3-TTS checkpoint, which are those of a slow `Qwen2Tokenizer`.
 
-As in a released checkpoint there is no `tokenizer.json`, so that any release of transformers
-makes the fast tokenizer from vocabulary and merges.
+As in a released checkpoint, there is no `tokenizer.json`, so any release of transformers creates
+the fast tokenizer from the vocabulary and merges.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from antiphon_testkit.tiny_tokenizer import PLAIN_ADDED_TOKENS, write_slow_tokenizer
 
-# Some of the released ones, in their order.
+# Some of the released tokens, in the released order.
 SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -26,5 +26,5 @@ SPECIAL_TOKENS = (
 
 
 def write_tokenizer(directory: Path) -> dict[str, int]:
-    """Write the files; return the ids by token."""
+    """Write the files, and return the ID of each token."""
     return write_slow_tokenizer(directory, SPECIAL_TOKENS, PLAIN_ADDED_TOKENS)

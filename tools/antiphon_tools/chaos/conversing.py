@@ -1,8 +1,7 @@
-"""Listeners that hold a conversation in which the expected answer of each turn is known.
+"""Listeners that hold a conversation in which the expected answer to each turn is known.
 
-If the gateway is lost, an answer ends with the last piece that was received. The listener then
-deletes the answer and requests it again, so that the conversation and the next answer are as
-expected.
+If the gateway is lost, the answer ends with the last piece that was received. The listener then
+deletes this answer and requests it again, so that the rest of the conversation is as expected.
 """
 
 from __future__ import annotations

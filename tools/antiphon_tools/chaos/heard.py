@@ -28,7 +28,7 @@ class Heard:
     pieces: list[Piece] = field(default_factory=list)
     error: AntiphonError | None = None
     asked_at: float = field(default_factory=time.monotonic)
-    # Whether its gateway was lost and another has gone on with it.
+    # Whether the answer's gateway was lost and another gateway continued the answer.
     resumed: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""Listeners that compare each answer with the answer recorded without faults."""
+"""Listeners that compare each answer with one that was recorded without faults."""
 
 from __future__ import annotations
 

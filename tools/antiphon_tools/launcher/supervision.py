@@ -1,4 +1,6 @@
-"""What becomes of a deployment when one of its services ends by itself. Pure."""
+"""Determines what happens to a deployment when one of its services ends unexpectedly. The functions
+of this module have no side effects.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 OnExit = Literal["restart", "stop", "leave"]
-"""`restart` starts the service again, `stop` ends the deployment, `leave` only tells it.
+"""`restart` starts the service again, `stop` ends the deployment, and `leave` only reports the
+event.
 
-With `leave` the deployment ends with its gateway.
+With `leave`, the deployment ends when its gateway does.
 """
 
 FIRST_PAUSE_S = 0.5
@@ -18,9 +21,10 @@ STEADY_S = 60.0
 
 @dataclass(slots=True)
 class Backoff:
-    """How long a service that ended stays down: longer each time, until it was steady.
+    """The delay before a service is restarted. It increases each time, until the service has run
+    steadily.
 
-    A service that had been ready for `steady_s` has the shortest pause again.
+    After a service has been ready for `steady_s` seconds, the delay is reset to its minimum.
     """
 
     first_s: float = FIRST_PAUSE_S
@@ -29,7 +33,9 @@ class Backoff:
     _next_s: float = 0.0
 
     def pause_s(self, ready_for_s: float) -> float:
-        """The pause after an end that came this long after it was ready; 0: it never was."""
+        """Return the delay in seconds. `ready_for_s` is how long the service was ready, or 0 if it
+        never was.
+        """
         if not self._next_s or ready_for_s >= self.steady_s:
             self._next_s = self.first_s
         pause_s = min(self._next_s, self.longest_s)
