@@ -78,7 +78,7 @@ def trace_collector(
 
 
 def main() -> None:
-    """See the head of this file."""
+    """Run the command that the module's docstring describes."""
     with trace_collector() as (collector, endpoint):
         print(endpoint, flush=True)
         sys.stdin.read()
