@@ -1,3 +1,1 @@
-"""Reference recordings. This package contains the features and networks with which voice-cloning
-models encode them.
-"""
+"""Reference recordings: the features and networks that voice-cloning models use to encode them."""

@@ -1,4 +1,4 @@
-"""A cache for the results of recent clips. It is useful because most voices are cloned
+"""A cache for the results of recent clips, which is useful because most voices are cloned
 repeatedly.
 """
 
@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 KEPT_CLIPS = 64
-"""The number of results in the cache. Each of them has a size of some tens of KB."""
+"""The maximum number of results in the cache. Each result takes up some tens of KB."""
 
 Samples = npt.NDArray[np.float32]
 Result = TypeVar("Result")
 
 
 class ClipCache(Generic[Result]):
-    """Calls `encode` once for each clip and keeps the last `KEPT_CLIPS` results.
+    """Calls `encode` once for each clip, and keeps the last `KEPT_CLIPS` results.
 
     If several threads request the same new clip at the same time, each of them may encode it.
     """
@@ -32,7 +32,7 @@ class ClipCache(Generic[Result]):
         self._state = threading.Lock()
 
     def of(self, samples: Samples) -> Result:
-        """Return the result for samples float32 [n], which callers share. This method is
+        """Return the result for samples float32 [n]. Callers share this object. This method is
         thread-safe.
         """
         key = hashlib.blake2b(np.ascontiguousarray(samples).data, digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Spectral features of a clip. They are float32 rows that are computed from float32 samples [n]."""
+"""Spectral features of a clip, which are float32 rows computed from float32 samples [n]."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ FBANK_LOWEST_HZ = 20.0
 
 @dataclass(frozen=True, slots=True)
 class LogMel:
-    """The logarithm of magnitudes on Slaney's mel scale, for windows within the signal after
-    reflection.
+    """The logarithm of magnitudes on Slaney's mel scale. Windows are placed within the signal after
+    it has been extended by reflection.
     """
 
     sample_rate_hz: int
@@ -109,8 +109,8 @@ def kaldi_fbank(samples: npt.NDArray[np.float32], bins: int) -> npt.NDArray[np.f
 
 
 def resampled(samples: Tensor, from_hz: int, to_hz: int) -> Tensor:
-    """Resample [n] with a sinc filter and a Hann window, which is the default of torchaudio's
-    `resample`.
+    """Resample [n] with a sinc filter and a Hann window, like torchaudio's `resample` does by
+    default.
     """
     common = math.gcd(from_hz, to_hz)
     old, new = from_hz // common, to_hz // common

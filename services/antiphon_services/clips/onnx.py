@@ -1,8 +1,8 @@
 """ONNX networks in a checkpoint, which onnxruntime runs on a CPU.
 
 onnxruntime is an optional dependency (the extra `clips`) for stages that use such a network.
-Creating a session takes a second and as much memory as the size of the file. Therefore a session is
-only created when the first clip arrives.
+Creating a session takes a second and as much memory as the file, so a session is only created when
+the first clip arrives.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class OnnxNetwork:
         self._session: Any = None
 
     def __call__(self, *inputs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the first output of the network. The inputs must be in the order of the network's
-        inputs.
+        """Return the network's first output. The inputs must be in the order that the network
+        defines.
 
-        Raises `FailedPrecondition` if the file does not contain such a network.
+        Raises `FailedPrecondition` if the file doesn't contain a suitable network.
         """
         session = self._made()
         with reading(self._path):
@@ -58,7 +58,7 @@ def _session(path: Path) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    # This is the same setting as in the vendor's front end. Other clips use the other cores.
+    # The vendor's front end uses the same setting. Other clips can use the other cores.
     options.intra_op_num_threads = 1
     with reading(path):
         return onnxruntime.InferenceSession(

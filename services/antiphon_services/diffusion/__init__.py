@@ -1,3 +1,3 @@
-"""Masked diffusion, in which all positions of an answer are masked at first and are then drawn in
-several steps.
+"""Masked diffusion: all positions of an answer start out masked, and are drawn over several
+steps.
 """

@@ -1,7 +1,7 @@
 """LLaDA, a transformer in which every position of a sequence attends to all positions.
 
-The modules have the same names as the tensors in released checkpoints (`model.transformer.*`). The
-configuration is the `config.json` of a checkpoint. The layers are the same as Llama's, with rotary
+The modules have the same names as the tensors in released checkpoints (`model.transformer.*`), and
+the configuration is a checkpoint's `config.json`. The layers are the same as Llama's, with rotary
 positions, RMS norms and a gated MLP (GSAI-ML/LLaDA-8B, `LLaDALlamaBlock`).
 """
 
@@ -30,10 +30,10 @@ class Llada(nn.Module):
         self.rope_theta: float = config.rope_theta
 
     def forward(self, ids: Tensor, seen: Tensor | None = None) -> Tensor:
-        """Return the rows before the head [n, length, width], given the IDs int64 [n, length].
+        """Return the rows before the head [n, length, width] for IDs int64 [n, length].
 
-        `seen` (bool [n, length]) is False for padding, to which no position attends. In each
-        sequence, at least one position must be True. If `seen` is None, there is no padding.
+        `seen` (bool [n, length]) is False for padding, which no position attends to. At least one
+        position in each sequence must be True. If `seen` is None, there is no padding.
         """
         rotation = self._rotation(ids.shape[1], ids.device)
         mask = None if seen is None else seen[:, None, None, :]
@@ -53,7 +53,7 @@ class Llada(nn.Module):
 
 
 class LladaBlock(nn.Module):
-    """Attention over the whole sequence and a gated MLP, each preceded by a norm."""
+    """Attention over the entire sequence and a gated MLP, each preceded by a norm."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -72,8 +72,8 @@ class LladaBlock(nn.Module):
         self.ff_out = nn.Linear(inner, width, bias=False)
 
     def forward(self, rows: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        """Return the rows [n, length, width]. `mask` (bool [n, 1, 1, length]) is True for keys that
-        can be attended to.
+        """Return the block's output [n, length, width]. `mask` (bool [n, 1, 1, length]) is True for
+        keys that may be attended to.
         """
         normed = self.attn_norm(rows)
         queries = _rotate(_split(self.q_proj(normed), self.heads), rotation)

@@ -1,11 +1,11 @@
-"""One step of masked diffusion for several answers, in a single call of the model.
+"""One step of masked diffusion for several answers, in a single call to the model.
 
-A step draws an ID for each masked position in its range and fixes the IDs that have the highest
-confidence (`unmasking_plan.py`). Draws depend only on the seed of the answer, the step and the
-position. Therefore an answer does not depend on the other answers in the same call. If it is
-started again with the same seed, the result is the same.
+A step draws an ID for each masked position in its range, and fixes the IDs with the highest
+confidence (`unmasking_plan.py`). Draws depend only on the answer's seed, the step and the position,
+so an answer doesn't depend on the other answers in the call. Starting it again with the same seed
+gives the same result.
 
-The ID of the mask itself is never drawn. In the vendors' code, the position would remain masked.
+The mask's own ID is never drawn. In the vendors' code, drawing it would leave the position masked.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from antiphon_services.diffusion.unmasking_plan import UnmaskingStep
 from antiphon_services.lm.sampler import SamplingRows, choose_each, uniform_each
 
 POSITIONS_AT_ONCE = 128
-"""The number of positions that are drawn at once. It limits the memory for float64 numbers for
-these positions and all IDs.
+"""The number of positions that are drawn at once. This limits the memory for the float64 numbers,
+which are needed for all IDs at each of these positions.
 """
 SMALLEST_LOGARITHM = 1e-20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnIds:
-    """The IDs that an answer may contain, and the rows of the head for them.
+    """The IDs that an answer can contain, and their rows of the head.
 
     `weight` has the shape [choices, width]. `ids` is int64 [choices], or None if the choices are
-    the IDs themselves. The choices in `forbidden` (bool [choices]) are never drawn, but they are
-    included when the confidence of the other choices is computed.
+    the IDs themselves. Choices marked in `forbidden` (bool [choices]) are never drawn, but still
+    count when the confidence of other choices is computed.
     """
 
     weight: Tensor
@@ -49,7 +49,7 @@ class DrawnIds:
 
     @classmethod
     def any_but(cls, model: Llada, mask_id: int) -> Self:
-        """Return all IDs of the vocabulary except for the mask."""
+        """Return all IDs of the vocabulary except the mask."""
         weight = model.ff_out.weight
         forbidden = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
         forbidden[mask_id] = True
@@ -57,7 +57,7 @@ class DrawnIds:
 
     @classmethod
     def only(cls, model: Llada, ids: Sequence[int]) -> Self:
-        """Return the given IDs. Their rows are copied."""
+        """Return only the given IDs. Their rows are copied."""
         weight = model.ff_out.weight
         kept = torch.tensor(ids, device=weight.device)
         return cls(weight[kept], kept)
@@ -65,10 +65,10 @@ class DrawnIds:
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """Classifier-free guidance, with the logits u + (scale + 1) * (c - u).
+    """Classifier-free guidance with the logits u + (scale + 1) * (c - u).
 
-    c are the logits for the sequence of the answer. u are the logits for a second sequence, which
-    has a different `prompt`. In this sequence, the positions of the answer are masked unless
+    c are the logits for the answer's own sequence, and u are those for a second sequence with a
+    different `prompt`. In the second sequence, the answer's positions are masked unless
     `sees_answer` is true.
     """
 
@@ -81,12 +81,14 @@ class MaskedAnswer:
     """An answer between a prompt and the IDs in `after`.
 
     `ids` (int64 [count]) contains the IDs that have been fixed so far, and `mask_id` at all other
-    positions. The confidence is the probability of the ID that was drawn. It is computed at the
-    temperature of `sampling` if `tempered` is true, and at a temperature of 1 otherwise. If the
-    temperature is 0, the most likely ID is chosen. `sampling.seed` is the key for all draws. An
-    answer is done when the first block that contains one of the IDs in `ends` is finished. What
-    follows that ID is not part of the answer, and later blocks cannot change it. No position
-    attends to the ID `padding` in the prompts. Raises `InvalidArgument` if the plan has no steps.
+    positions. The confidence of an ID is its probability, which is computed at the temperature of
+    `sampling` if `tempered` is true, or at a temperature of 1 otherwise. If the temperature is 0,
+    the most likely ID is chosen. `sampling.seed` is the key for all draws.
+
+    An answer is done when the first block that contains one of the IDs in `ends` is finished.
+    Everything after that ID is not part of the answer, and later blocks can't change it. `padding`
+    is an ID in the prompts that no position attends to. Raises `InvalidArgument` if the plan has no
+    steps.
     """
 
     def __init__(
@@ -129,38 +131,40 @@ class MaskedAnswer:
 
     @property
     def steps_due(self) -> int:
-        """The number of steps for the whole answer. This is the number in the plan, or less if the
-        answer has ended earlier.
+        """The number of steps for the entire answer, which is smaller than the number in the plan
+        if the answer has ended early.
         """
         return self._taken if self._ended else len(self._plan)
 
     @property
     def done(self) -> bool:
-        """Whether all positions are fixed or the answer has ended earlier."""
+        """Whether all positions are fixed or the answer has ended early."""
         return self._ended or self._taken == len(self._plan)
 
     @property
     def settled(self) -> int:
-        """The number of positions at the start that are final because their blocks are finished."""
+        """The number of positions, counted from the beginning, that are final because their blocks
+        are finished.
+        """
         whole = self._taken == len(self._plan)
         return self._count if whole else self._plan[self._taken].start
 
     @property
     def rows(self) -> int:
-        """The number of sequences that a step computes."""
+        """The number of sequences that a step has to compute."""
         return 1 if self._unguided is None else 2
 
     @property
     def length(self) -> int:
-        """The number of positions in the longer sequence."""
+        """The length of the longest sequence."""
         unguided = 0 if self._unguided is None else len(self._unguided)
         return max(len(self._before), unguided) + self._count + len(self._after)
 
     def sequences(self) -> list[Tensor]:
-        """Return the sequences of the next step, each int64 [length].
+        """Return the sequences for the next step, each int64 [length].
 
-        The first one is the sequence of the answer. If there is guidance, it is followed by the
-        sequence with the other prompt.
+        The first one is the answer's own sequence. If there is guidance, the sequence with the
+        other prompt follows.
         """
         made = [torch.cat((self._before, self.ids, self._after))]
         if self._unguided is not None and self._guidance is not None:
@@ -190,9 +194,7 @@ class MaskedAnswer:
             self._ended = bool(torch.isin(self.ids[before : self.settled], self._ends).any())
 
     def _draw(self, rows: Sequence[Tensor], at: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return IDs (int64 [n]) and confidences (float64 [n]) for the positions `at` of the
-        answer.
-        """
+        """Return IDs (int64 [n]) and confidences (float64 [n]) for the answer's positions `at`."""
         parts = [
             self._draw_part(rows, part, numbers) for part in torch.split(at, POSITIONS_AT_ONCE)
         ]
@@ -219,11 +221,11 @@ class MaskedAnswer:
 
 
 def sequence_rows(model: Llada, answers: Sequence[MaskedAnswer]) -> list[list[Tensor]]:
-    """Return the argument for `advance` of each answer. All of them are computed in one call of the
+    """Return the argument for each answer's `advance`. All of them are computed in one call to the
     model.
 
     The sequences are padded to the length of the longest one. Nothing is kept between steps,
-    because every position may affect all others.
+    because every position can affect all others.
     """
     sequences = [each.sequences() for each in answers]
     flat = [ids for of_answer in sequences for ids in of_answer]
@@ -241,9 +243,9 @@ def sequence_rows(model: Llada, answers: Sequence[MaskedAnswer]) -> list[list[Te
 
 
 def _probabilities(logits: Tensor, choices: Tensor) -> Tensor:
-    """Return the softmax (float64 [n]) of `logits` [n, choices] at one choice of each row.
+    """Return the softmax (float64 [n]) of `logits` [n, choices] at one choice per row.
 
-    This needs only one copy of the logits in float64, while a softmax needs two.
+    This only needs one float64 copy of the logits, whereas a full softmax needs two.
     """
     wide = logits.double()
     weights = wide.sub_(wide.amax(-1, keepdim=True)).exp_()
@@ -251,7 +253,7 @@ def _probabilities(logits: Tensor, choices: Tensor) -> Tensor:
 
 
 def _gumbel(numbers: Tensor) -> Tensor:
-    """Return standard Gumbel numbers for numbers in [0, 1), with the same limits as in MaskGIT's
+    """Return standard Gumbel noise for numbers in [0, 1), with the same limits as in MaskGIT's
     code.
     """
     inner = -numbers.clamp(min=SMALLEST_LOGARITHM).log()

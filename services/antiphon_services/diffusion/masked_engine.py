@@ -3,9 +3,9 @@
 Each family implements its own segments, which determine the prompt, the IDs that can be drawn, and
 how these IDs are converted to output. Prompts are prepared on worker threads.
 
-In each call of the model, the engine advances as many segments as fit into the call. It reports the
-progress of each segment. When a block of an answer is finished, its IDs never change again, and the
-engine passes them on. A segment can be released between two steps without any additional cost.
+In each call to the model, the engine advances as many segments as fit, and reports the progress of
+each. When a block of an answer is finished, its IDs are final, so the engine passes them on. A
+segment can be released between any two steps at no additional cost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from antiphon_services.stage.preparation import Preparations, wait_for_one, wake
 
 
 class MaskedSegment(Protocol):
-    """The interface that the segments of a family implement."""
+    """The interface that a family's segments implement."""
 
     @property
     def answer(self) -> MaskedAnswer | None:
@@ -43,18 +43,18 @@ class MaskedSegment(Protocol):
         """Store input. Raises `AntiphonError` if the input is invalid."""
 
     def prepare(self, preparations: Preparations[Any]) -> Future[Any] | None:
-        """Start to prepare the prompt if the input is complete. Otherwise, return None."""
+        """Start to prepare the prompt if the input is complete, or return None otherwise."""
 
     def begin(self, prompt: Any) -> None:
-        """Create the answer from the prepared prompt. Raises `AntiphonError` if this is not
+        """Create the answer from the prepared prompt. Raises `AntiphonError` if this isn't
         possible.
         """
 
     def settled(self, ids: Sequence[int], *, done: bool) -> Sequence[EngineEvent]:
         """Return the output for IDs that have become final.
 
-        If `done` is true, the output also contains the end of each edge and a `Completed`. A
-        segment may return these earlier.
+        If `done` is true, this includes the end of each edge and a `Completed`, unless the segment
+        has already returned them.
         """
 
     def so_far(self) -> Completed:
@@ -64,9 +64,9 @@ class MaskedSegment(Protocol):
 class MaskedEngine:
     """Implements `antiphon.runtime.engine.PreparingEngine` for the segments that `begin` creates.
 
-    `role` is the role of the stage, and `edge` is its input edge. `slots` is the maximum number of
+    `role` is the stage's role, and `edge` is its input edge. `slots` is the maximum number of
     segments. `most_positions` is the maximum number of positions in a call, including padding and
-    guidance. A single segment is allowed to exceed it.
+    guidance. A single segment may exceed it.
     """
 
     def __init__(
@@ -90,15 +90,15 @@ class MaskedEngine:
         self._ended: set[SegmentKey] = set()
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Add a segment. Raises `ResourceExhausted` if all slots are in use. Errors of `begin` are
-        raised as well.
+        """Add a segment. Raises `ResourceExhausted` if all slots are in use, and any error that
+        `begin` raises.
         """
         if len(self._segments) == self._slots:
             raise ResourceExhausted(f"{self._role} has {self._slots} slots, and all are taken")
         self._segments[key] = self._begin(key, settings)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Pass input to the segment. When the input is complete, start to prepare the prompt.
+        """Pass input to the segment. Once the input is complete, start to prepare the prompt.
 
         Raises `AntiphonError` if the segment rejects the input.
         """
@@ -110,7 +110,7 @@ class MaskedEngine:
             preparation.add_done_callback(lambda _: self._wake())
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """Return the input edge, or None if the prompt is prepared or being prepared."""
+        """Return the input edge, or None if the prompt has been prepared or is being prepared."""
         begun = key in self._preparing or self._segments[key].answer is not None
         return None if begun else self._edge
 
@@ -120,7 +120,7 @@ class MaskedEngine:
         return preparation is not None and not preparation.done()
 
     def wake_with(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever a prompt has been prepared."""
+        """Set the function to call whenever a prompt has been prepared."""
         self._wake = wake
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class MaskedEngine:
         return self._segments[key].so_far()
 
     def release(self, key: SegmentKey) -> None:
-        """Remove the segment and cancel the preparation of its prompt."""
+        """Remove the segment, and cancel the preparation of its prompt."""
         self._preparations.drop(key)
         self._preparing.pop(key, None)
         del self._segments[key]
@@ -140,7 +140,7 @@ class MaskedEngine:
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Advance as many segments as fit into one call of the model.
+        """Advance as many segments as fit into one call to the model.
 
         Segments in `held` are skipped. The segments that have waited longest come first.
         """
@@ -172,7 +172,7 @@ class MaskedEngine:
         return events
 
     def _begin_prepared(self, held: Collection[SegmentKey], events: list[EngineEvent]) -> None:
-        """Begin the segments whose prompts are prepared."""
+        """Begin the segments whose prompts have been prepared."""
         ready = [key for key, each in self._preparing.items() if each.done() and key not in held]
         for key in ready:
             preparation = self._preparing.pop(key)
@@ -180,7 +180,7 @@ class MaskedEngine:
                 self._segments[key].begin(preparation.result())
 
     def _choose(self, held: Collection[SegmentKey]) -> list[tuple[SegmentKey, MaskedAnswer]]:
-        """Return the segments to advance. Their sequences fit into a single call."""
+        """Return the segments to advance, whose sequences together fit into a single call."""
         chosen: list[tuple[SegmentKey, MaskedAnswer]] = []
         count = longest = 0
         for key, segment in self._segments.items():

@@ -1,9 +1,8 @@
-"""Determines which positions of a masked answer a step may fix, and how many.
+"""Determines which positions of a masked answer a step can fix, and how many.
 
-All positions of an answer are masked at first. A step draws an ID for each masked position in its
-range and fixes the IDs that have the highest confidence. All other positions remain masked. The
-plan depends only on the length and the settings, so the number of steps is known before the first
-one.
+At the beginning, all positions of an answer are masked. A step draws an ID for each masked position
+in its range, and fixes the IDs with the highest confidence. The other positions remain masked. The
+plan depends only on the length and the settings, so the number of steps is known in advance.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ QUARTER_TURN = np.float32(math.pi / 2)
 
 @dataclass(frozen=True, slots=True)
 class UnmaskingStep:
-    """A step that draws the masked positions from `start` to `stop` of the answer and fixes `fixed`
-    of them. `fixed` is at least 1.
+    """A step that draws the masked positions from `start` to `stop` of the answer, and fixes
+    `fixed` of them. `fixed` is at least 1.
 
-    `noise` is the factor of the Gumbel noise that is added to the logarithms of the probabilities
-    when the positions are ordered.
+    When the positions are ranked, Gumbel noise is added to the logarithms of their probabilities.
+    `noise` is the factor for this noise.
     """
 
     start: int
@@ -34,13 +33,13 @@ class UnmaskingStep:
 
 
 def block_steps(count: int, block: int, steps: int) -> tuple[UnmaskingStep, ...]:
-    """Plan `count` positions in blocks of `block` positions, from left to right (the
-    semi-autoregressive sampling of LLaDA, arXiv:2502.09992).
+    """Plan `count` positions in blocks of `block` positions, from left to right (LLaDA's
+    semi-autoregressive sampling, arXiv:2502.09992).
 
     Each block gets an equal part of `steps`, rounded down, but at least one step. A block fixes the
-    same number of positions in each of its steps. If this is not possible, the first steps fix one
-    more position. Steps that would fix no position are left out. Positions before the range of a
-    step never change again. Raises `InvalidArgument` if a number is less than 1.
+    same number of positions in each of its steps. If this isn't possible, its first steps fix one
+    more position each. Steps that wouldn't fix any position are omitted. Positions before a step's
+    range never change again. Raises `InvalidArgument` if any number is less than 1.
     """
     for name, number in (("count", count), ("block", block), ("steps", steps)):
         _check_positive(name, number)
@@ -57,12 +56,12 @@ def block_steps(count: int, block: int, steps: int) -> tuple[UnmaskingStep, ...]
 def cosine_steps(count: int, steps: int, temperature: float) -> tuple[UnmaskingStep, ...]:
     """Plan `count` positions at once with the cosine schedule (MaskGIT, arXiv:2202.04200).
 
-    After a fraction t of the steps, cos(t * pi / 2) of the positions are masked. Their number is
-    rounded down in float32, but it decreases by at least one in each step, and at least one
-    position remains masked until the last step, which fixes all positions. The noise of a step is
-    the noise of the previous step multiplied by 1 - t. It starts with `temperature`. If `count` is
-    small, fewer than `steps` steps may be needed. Raises `InvalidArgument` if `count` or `steps` is
-    less than 1 or if the temperature is negative.
+    After a fraction t of the steps, cos(t * pi / 2) of the positions are still masked. Their number
+    is rounded down in float32. However, it decreases by at least one in each step, and at least one
+    position remains masked until the last step, which fixes everything. The noise starts at
+    `temperature`, and each step multiplies the previous step's noise by 1 - t. If `count` is small,
+    there may be fewer than `steps` steps. Raises `InvalidArgument` if `count` or `steps` is less
+    than 1 or if the temperature is negative.
     """
     _check_positive("count", count)
     _check_positive("steps", steps)

@@ -1,1 +1,1 @@
-"""Components that every stage uses: loading, precision, memory, threads and voices."""
+"""Components that every stage uses for loading, precision, memory, threads and voices."""

@@ -1,10 +1,10 @@
-"""Declares how a stage treats each field of a checkpoint's `config.json`. Unsupported values are
-rejected.
+"""Declares how a stage treats each field of a checkpoint's `config.json`, so that unsupported
+values can be rejected.
 
-For every object that it reads, a loader declares three groups of fields: fields that it supports
-with any value, fields that it supports with certain values only, and fields that do not affect
-inference. transformers ignores fields that its classes do not declare. A loader ignores them as
-well and logs their names. `docs/checkpoint-fields.md` lists all declarations.
+For every object that it reads, a loader declares three groups of fields: those that it supports
+with any value, those that it supports with certain values only, and those that don't affect
+inference. Any other field is ignored and its name is logged, because transformers also ignores
+fields that its classes don't declare. `docs/checkpoint-fields.md` lists all declarations.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Values = tuple[object, ...]
 
 
 def names(text: str) -> frozenset[str]:
-    """Return the field names in a text in which they are separated by white space."""
+    """Split a text into field names, which are separated by white space."""
     return frozenset(text.split())
 
 
-# Fields that transformers 4.57 and 5.19 write into every object, and settings for training.
+# Fields that transformers 4.57 and 5.19 write to every object, and training settings.
 ALWAYS_IDLE = names(
     "_attn_implementation_autoset _name_or_path add_cross_attention architectures "
     "attention_dropout auto_map bad_words_ids begin_suppress_tokens bos_token_id "
@@ -46,26 +46,26 @@ ALWAYS_IDLE = names(
     "use_cache "
 )
 
-# Quantization is detected from the tensors (`antiphon.runtime.checkpoint.quantization`).
+# Quantization is detected from the tensors instead (`antiphon.runtime.checkpoint.quantization`).
 TOLD_BY_TENSORS = names("quantization_config quantization")
 
 LAYER_SIZES = names(
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
     "num_key_value_heads hidden_act max_position_embeddings rms_norm_eps"
 )
-"""The fields of a language model that all versions of Qwen have."""
+"""The language model fields that all versions of Qwen have in common."""
 
 OFF: Values = (None, False)
 NONE_LISTED: Values = (None, [])
 NO_WINDOW: Values = (None, "full_attention")
 FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
 
-# Types of rotary embedding whose frequencies do not depend on the length of the sequence, so that a
-# single table contains all positions.
+# Types of rotary embeddings whose frequencies don't depend on the sequence length, so that a single
+# table can contain all positions.
 STATIC_ROPES: Values = ("default", "linear", "llama3", "yarn")
 PLAIN_ROPE: Values = ("default",)
 
-# Fields that not every class declares and that no stage supports. If a checkpoint enables one of
+# Fields that only some classes declare and that no stage supports. If a checkpoint enables one of
 # them, it was made for different code.
 FOREIGN: Mapping[str, Values] = {
     "attention_bias": OFF,
@@ -81,15 +81,14 @@ FOREIGN: Mapping[str, Values] = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigPart:
-    """The fields of the object at `path`, such as "code_config.text_config". The path of the whole
-    file is "".
+    """The fields of the object at `path`, such as "code_config.text_config". The path of the file's
+    top-level object is "".
 
-    The fields in `computed` are supported with any value. Those in `only` are restricted to the
-    listed values. Those in `idle` have no effect on this stage. If the object describes a rotary
-    embedding, `ropes` are its supported types. If `window` is true, the attention of the part may
-    be limited to a window, which `check_window` validates. If the part is implemented by Hugging
-    Face's own module, `own` is the class of its configuration, and all fields of that class are
-    supported.
+    Fields in `computed` are supported with any value, and fields in `only` are restricted to the
+    listed values. Fields in `idle` have no effect on this stage. If the object describes a rotary
+    embedding, `ropes` contains the supported types. If `window` is true, attention may be limited
+    to a window, which `check_window` validates. If Hugging Face's own module implements this part,
+    `own` is its configuration class, and all fields of this class are supported.
     """
 
     path: str
@@ -102,13 +101,13 @@ class ConfigPart:
 
     @property
     def stated(self) -> frozenset[str]:
-        """All fields that have a declaration, except for the fields in `ALWAYS_IDLE`."""
+        """All declared fields, except for those in `ALWAYS_IDLE`."""
         known = self.computed | self.only.keys() | self.idle
         return known | self.rope_fields | self.window_fields | self.own_fields
 
     @property
     def own_fields(self) -> frozenset[str]:
-        """The fields that the class of Hugging Face's own module declares."""
+        """The fields declared by the configuration class of Hugging Face's own module."""
         return declared_fields(self.own) if self.own else frozenset()
 
     @property
@@ -119,29 +118,29 @@ class ConfigPart:
 
     @property
     def window_fields(self) -> frozenset[str]:
-        """The fields that determine which layers have a window, and its width."""
+        """The fields that determine which layers have an attention window, and how wide it is."""
         names = ("layer_types", "max_window_layers", "sliding_window", "use_sliding_window")
         return frozenset(names) if self.window else frozenset()
 
     @property
     def required(self) -> Mapping[str, Values]:
-        """The values that fields are required to have."""
+        """The values that fields must have."""
         foreign = {name: each for name, each in FOREIGN.items() if name not in self.stated}
         return {**foreign, **self.only}
 
 
 def declared_fields(config_class: type[ReadsConfig]) -> frozenset[str]:
-    """Return the fields of a configuration class, except for the fields in `ALWAYS_IDLE`."""
+    """Return the fields of a configuration class, except for those in `ALWAYS_IDLE`."""
     made = config_class().to_dict().keys()
     return frozenset(made) - ALWAYS_IDLE - {"_output_attentions"}
 
 
 def check_fields(file: Path, config: Mapping[str, Any], parts: Sequence[ConfigPart]) -> None:
-    """Raise `FailedPrecondition` if a value is not supported. The error names the field, the value
-    and a remedy.
+    """Raise `FailedPrecondition` if a value is not supported. The error names the field and its
+    value, and suggests a remedy.
 
-    `config` is the content of `file`. Missing objects are skipped, because the code that needs an
-    object reports that it is missing.
+    `config` is the content of `file`. Missing objects are skipped, because the code that needs them
+    reports that they are missing.
     """
     for part in parts:
         given = _at(config, part.path)
@@ -160,10 +159,10 @@ def check_fields(file: Path, config: Mapping[str, Any], parts: Sequence[ConfigPa
 
 
 def check_window(file: Path, path: str, config: Any, positions: int, *, limited: str) -> None:
-    """Raise `FailedPrecondition` unless every layer can attend to all of `positions` positions.
+    """Raise `FailedPrecondition` unless every layer can attend to all `positions` positions.
 
     `config` is the object after transformers has parsed it. `positions` is the `context_limit` of
-    the stage `limited`. A window that is at least this long has no effect.
+    the stage `limited`. A window of at least this length has no effect, so it is accepted.
     """
     kinds = set(config.layer_types)
     if foreign := kinds - {FULL_ATTENTION, SLIDING_ATTENTION}:
@@ -193,7 +192,7 @@ def _check_rope(file: Path, part: ConfigPart, given: Mapping[str, Any]) -> None:
 
 
 def _at(config: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
-    """Return the object at the path, or None if there is none."""
+    """Return the object at this path, or None if it doesn't exist."""
     found: Any = config
     for name in path.split(".") if path else ():
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -201,14 +200,14 @@ def _at(config: Mapping[str, Any], path: str) -> Mapping[str, Any] | None:
 
 
 def _allowed(value: object, values: Values) -> bool:
-    """Return whether the value is allowed. If it is a list, all of its elements must be allowed."""
+    """Return whether the value is allowed. A list is allowed if all of its elements are."""
     if isinstance(value, list) and value:
         return all(_allowed(each, values) for each in value)
     return any(_same(value, each) for each in values)
 
 
 def _same(value: object, other: object) -> bool:
-    """Compare two values. Unlike in Python, `True` is not equal to 1."""
+    """Return whether two values are equal. Unlike in Python, `True` is different from 1."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 

@@ -1,10 +1,10 @@
-"""The base of configuration classes that read an object of `config.json` as transformers does, and
-import nothing of it.
+"""The base class for configurations that are read from `config.json` in the same way as in
+transformers, but without importing transformers.
 
-`transformers.PreTrainedConfig` costs 1.3 s of CPU and 27 MB to import, because transformers lists
-all its models and all installed packages. A class declares the fields that a stage reads, with the
-names, types and defaults of transformers. Tests compare each class with the corresponding class of
-transformers.
+Importing `transformers.PreTrainedConfig` takes 1.3 s of CPU time and 27 MB, because transformers
+lists all of its models and all installed packages. A subclass declares the fields that a stage
+reads, with the same names, types and defaults as in transformers. Tests compare each class with its
+counterpart in transformers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _ROPE_NEEDS: Mapping[str, frozenset[str]] = {
 
 
 class ReadsConfig(Protocol):
-    """A configuration class, of this package or of transformers."""
+    """A configuration class, either from this package or from transformers."""
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any]) -> Any:
-        """Read an object of `config.json`."""
+        """Create a configuration from an object of `config.json`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields by name."""
@@ -37,18 +37,18 @@ class ReadsConfig(Protocol):
 
 @dataclass_transform(kw_only_default=True)
 class ConfigObject:
-    """An object of `config.json`. Fields that the class does not declare become attributes.
+    """An object of `config.json`. Fields that the class doesn't declare become attributes.
 
-    A subclass becomes a dataclass whose fields accept values of the annotated type only. Another
+    Subclasses become dataclasses whose fields only accept values of the annotated type. Any other
     type raises `StrictDataclassFieldValidationError`. The module of a subclass must not postpone
     the evaluation of annotations.
 
-    If the class declares `rope_parameters`, the object describes a rotary embedding. The parameters
+    If the class declares `rope_parameters`, the object describes a rotary embedding. Its parameters
     are converted to the current layout: `rope_scaling`, `rope_theta` and `type` are older names.
     """
 
     aliases: ClassVar[Mapping[str, str]] = {}
-    """The declared field for each alternative name."""
+    """Maps alternative field names to the declared names."""
     default_theta: ClassVar[float] = 10_000.0
     default_rope_type: ClassVar[str] = "default"
     if TYPE_CHECKING:
@@ -60,11 +60,13 @@ class ConfigObject:
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any]) -> Self:
-        """Read an object. Raises what `ConfigObject` and `validate_rope` raise."""
+        """Create a configuration from an object. Raises the same errors as `ConfigObject` and
+        `validate_rope`.
+        """
         return cls(**config_dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields by their declared names, with tuples as lists."""
+        """Return all fields under their declared names. Tuples are converted to lists."""
         return {name: _plain(value) for name, value in vars(self).items()}
 
     def __post_init__(self, **others: Any) -> None:
@@ -74,19 +76,19 @@ class ConfigObject:
             setattr(self, self.aliases.get(name, name), value)
 
     def __getattr__(self, name: str) -> Any:
-        # Only called if there is no such attribute.
+        # Python only calls this method if there is no such attribute.
         if name in self.aliases:
             return getattr(self, self.aliases[name])
         raise AttributeError(f"{type(self).__name__} has no field {name}")
 
     def standardize_rope_params(self) -> None:
-        """Do nothing, because the parameters are in the current layout.
+        """Do nothing, because the parameters are already in the current layout.
 
-        The functions of `transformers.modeling_rope_utils` call this method.
+        The functions in `transformers.modeling_rope_utils` call this method.
         """
 
     def validate_rope(self) -> None:
-        """Raise `ValueError` if parameters of the rotary embedding are missing or nested, or if its
+        """Raise `ValueError` if the rotary embedding's parameters are missing or nested, or if its
         width is odd.
         """
         rope = vars(self).get("rope_parameters")
@@ -102,13 +104,13 @@ class ConfigObject:
             raise ValueError(f"head_dim is {width}; a rotary embedding needs an even number")
 
     def validate_layer_types(self) -> None:
-        """Raise `ValueError` if `layer_types` does not name every layer."""
+        """Raise `ValueError` if `layer_types` doesn't have an entry for every layer."""
         kinds, layers = vars(self).get("layer_types"), vars(self).get("num_hidden_layers")
         if kinds is not None and layers is not None and len(kinds) != layers:
             raise ValueError(f"layer_types names {len(kinds)} of {layers} layers")
 
     def _rope(self, others: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters of the rotary embedding in the current layout.
+        """Return the rotary embedding's parameters in the current layout.
 
         Fields that older configurations store elsewhere are removed from `others`.
         """

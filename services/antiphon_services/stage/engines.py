@@ -1,4 +1,4 @@
-"""Selects the engine of a stage according to its configuration and the installed packages."""
+"""Selects a stage's engine based on its configuration and the installed packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FITS = "fits"
 
 
 def require_torch(role: str, config: StageConfig) -> None:
-    """Raise `InvalidArgument` unless the configuration selects the torch engine and contains no
+    """Raise `InvalidArgument` unless the configuration selects the torch engine without any
     arguments for it.
     """
     if config.engine not in (AUTO, TORCH):
@@ -27,7 +27,9 @@ def require_torch(role: str, config: StageConfig) -> None:
 
 
 def refuse_fused(role: str, config: StageConfig) -> None:
-    """Raise `InvalidArgument` if fused kernels are configured for a stage that has none."""
+    """Raise `InvalidArgument` if fused kernels are configured, for a stage that doesn't have
+    any.
+    """
     if config.torch.fused:
         raise InvalidArgument(
             f"torch.fused: the {role} has no fused kernels; set torch.fused to false",
@@ -36,10 +38,10 @@ def refuse_fused(role: str, config: StageConfig) -> None:
 
 
 def check_device(config: StageConfig) -> None:
-    """Raise an error if torch does not support the configured device.
+    """Raise an error if torch doesn't support the configured device.
 
-    The error is `InvalidArgument` if the name is invalid. It is `FailedPrecondition` if this
-    machine does not have the device or this build of torch does not support it.
+    The error is `InvalidArgument` if the device's name is invalid. It is `FailedPrecondition` if
+    this machine doesn't have the device, or if this build of torch doesn't support it.
     """
     import torch
 
@@ -67,7 +69,7 @@ def check_device(config: StageConfig) -> None:
 
 
 def require_plain_torch(role: str, config: StageConfig) -> None:
-    """Validate the configuration of a stage that only runs on torch and has no fused kernels.
+    """Validate the configuration of a stage that only runs on torch and doesn't have fused kernels.
 
     Raises the same errors as `require_torch`, `refuse_fused` and `check_device`.
     """
@@ -77,9 +79,10 @@ def require_plain_torch(role: str, config: StageConfig) -> None:
 
 
 def choose_engine(role: str, config: StageConfig, *, vllm_runs: Callable[[], bool]) -> str:
-    """Return `torch` or `vllm`. `auto` selects vllm on a CUDA device if `vllm_runs` returns true.
+    """Return `torch` or `vllm`. With `auto`, vllm is selected on a CUDA device if `vllm_runs`
+    returns true.
 
-    Raises `InvalidArgument` for any other name, and for arguments that torch does not accept.
+    Raises `InvalidArgument` for any other name, and for arguments that torch doesn't accept.
     """
     if config.engine not in (AUTO, TORCH, VLLM):
         raise InvalidArgument(
@@ -94,12 +97,12 @@ def choose_engine(role: str, config: StageConfig, *, vllm_runs: Callable[[], boo
 
 
 def context_limit(role: str, config: StageConfig, most: int) -> int:
-    """Return the maximum number of positions in a segment. It is the setting or `most`, which is
-    the checkpoint's limit.
+    """Return the maximum number of positions in a segment. This is the configured value or, by
+    default, the checkpoint's limit `most`.
 
-    This function ignores the available memory, so `fits` is equivalent to `most`.
-    `antiphon_services.stage.memory_plan.planned_limit` takes the memory into account. Raises
-    `InvalidArgument` if the setting is greater than `most`.
+    The available memory is ignored, so `fits` has the same effect as `most`. To take memory into
+    account, use `antiphon_services.stage.memory_plan.planned_limit`. Raises `InvalidArgument` if
+    the configured value is greater than `most`.
     """
     if not isinstance(config.context_limit, int):
         return most

@@ -1,7 +1,8 @@
-"""Reads a checkpoint directory with transformers. Error messages name the file and a remedy.
+"""Reads a checkpoint directory with transformers, and raises errors that name the file and suggest
+a remedy.
 
-transformers itself reports a missing file as a problem with the hub. It fails with unrelated errors
-if values are invalid, and it fills in parts that are missing in `config.json`.
+transformers itself reports a missing file as a problem with the hub, fails with unrelated errors if
+a value is invalid, and fills in sections that are missing from `config.json`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from antiphon_services.stage.config_object import ReadsConfig
 
 
 def load_config(config_class: type[ReadsConfig], model_dir: Path, *parts: str) -> Any:
-    """Return the checkpoint's configuration, which must contain an object for each name in `parts`.
+    """Return a checkpoint's configuration, which must contain an object for each name in `parts`.
 
-    Raises `FailedPrecondition` if a part is missing or a value is invalid.
+    Raises `FailedPrecondition` if one of them is missing or a value is invalid.
     """
     path = model_dir / CONFIG_FILE
     content = read_config(model_dir)

@@ -1,12 +1,12 @@
 """Reads HyperPyYAML files as data.
 
-The loader of HyperPyYAML imports modules and calls functions that the file names. This module
-constructs nothing. A tagged mapping becomes a dictionary that contains the name under the key
-`!new`, `!name` or `!apply`, so that callers can compare it.
+HyperPyYAML's own loader imports modules and calls functions named in the file. This module doesn't
+construct anything. Instead, a tagged mapping becomes a dictionary that contains the name under the
+key `!new`, `!name` or `!apply`, which callers can compare with the expected name.
 
-The tags `!new:`, `!name:` and `!apply:` are supported on mappings, sequences and empty values.
-`!ref <key>` is supported if the key is a plain value at the top level. Products of references and
-numbers are supported as well.
+The tags `!new:`, `!name:` and `!apply:` are supported for mappings, sequences and empty values.
+`!ref <key>` is supported if the key is a plain value at the top level, and so are products of
+references and numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import yaml
 from antiphon.pipelines.files import reading, require_file
 
 ARGUMENTS = "!arguments"
-"""The key for the values of a tagged sequence."""
+"""The key that contains the values of a tagged sequence."""
 
 MAX_BYTES = 1 << 20
 
@@ -30,11 +30,11 @@ _Plain = str | int | float | bool | None
 
 
 class _Reference(str):
-    """The text that follows `!ref`."""
+    """The text after `!ref`."""
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which represents HyperPyYAML's tags as data."""
+    """PyYAML's safe loader, extended to represent HyperPyYAML's tags as data."""
 
 
 def _tagged(kind: str) -> Any:
@@ -59,10 +59,10 @@ _Loader.add_constructor(
 
 
 def read_hyperpyyaml(path: Path) -> dict[str, Any]:
-    """Return the top-level mapping of the file. References are resolved.
+    """Return the file's top-level mapping, with references resolved.
 
-    A reference to an object, such as another module, remains the text after `!ref`. Raises
-    `FailedPrecondition` if the file is missing, too large or has an unsupported form.
+    A reference to an object, such as another module, is left as the text after `!ref`. Raises
+    `FailedPrecondition` if the file is missing, is too large or has an unsupported form.
     """
     require_file(path)
     with reading(path):

@@ -1,4 +1,6 @@
-"""Limits the effect of a failure to the segment that causes it, although segments share calls."""
+"""Makes sure that a failure only affects the segment that causes it, even though segments share
+calls.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def alone(key: SegmentKey, events: list[EngineEvent], end: Callable[[], None]) -> Iterator[None]:
-    """A context manager in which an exception only fails this segment. `end` frees the segment's
-    resources.
+    """Return a context manager in which an exception only makes this segment fail. `end` frees the
+    segment's resources.
 
     If the device is lost, all segments are affected, so the error is raised.
     """
@@ -34,12 +36,12 @@ def alone(key: SegmentKey, events: list[EngineEvent], end: Callable[[], None]) -
 def apart(
     keys: Collection[SegmentKey], events: list[EngineEvent], end: Callable[[], None]
 ) -> Iterator[None]:
-    """Like `alone`, but for segments that share a call which cannot be repeated."""
+    """Like `alone`, but for segments that share a call which can't be repeated."""
     try:
         yield
         return
     except AntiphonError as error:
-        # The traceback is dropped because its frames refer to `events` and to the input.
+        # Drop the traceback, because its frames refer to `events` and to the input.
         fault = error.with_traceback(None)
     except Exception as error:
         if device_is_lost(error):
@@ -54,11 +56,11 @@ def apart(
 def together(
     run: Callable[[Sequence[Item]], Sequence[Result]], items: Sequence[Item]
 ) -> list[Callable[[], Result]]:
-    """Process all items in one call. Returns one function per item, which returns the result of the
-    item or raises its error.
+    """Process all items in one call. Returns a function for each item, which returns the item's
+    result or raises its error.
 
-    If the call fails, each item is processed separately when its result is requested. Therefore it
-    must be possible to repeat `run`. If the device is lost, the error is raised immediately.
+    If the call fails, each item is processed separately when its result is requested, so it must be
+    possible to repeat `run`. If the device is lost, the error is raised immediately.
     """
     try:
         return [partial(_result, result) for result in run(items)]

@@ -1,8 +1,8 @@
-"""Finds the code of a stage: the functions `load` and `memory` in the module `load` of the family's
-package for the role.
+"""Finds a stage's code, which consists of the functions `load` and `memory` in the module `load` of
+the family's package for the role.
 
-The module is imported when a stage is loaded for the first time, after the port has been bound. The
-import includes torch.
+The module, and with it torch, is only imported when the stage is loaded, after the port has been
+bound.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:
-    """Load the model of one stage.
+    """Load a stage's model.
 
-    Raises `NotFound` if the family has no code for this stage, and `InvalidArgument` if the dtype
-    is not supported.
+    Raises `NotFound` if the family doesn't have any code for this stage, and `InvalidArgument` if
+    the dtype is not supported.
     """
     only = pipeline.stage(role).dtype
     if only and config.dtype not in (None, only):
@@ -45,11 +45,11 @@ def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConf
 def stage_memory(
     pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig
 ) -> StageMemory | None:
-    """Return the memory that a stage would need, or None if the family does not declare it. Only
-    the configuration and the headers of the weights are read.
+    """Return the memory that a stage would need, or None if its family doesn't declare it. This
+    only reads the configuration and the headers of the weights.
 
-    Raises `NotFound` if the family has no code for the stage. Errors of the family's `memory`
-    function are raised as well.
+    Raises `NotFound` if the family doesn't have any code for the stage, and any error of the
+    family's `memory` function.
     """
     _silence_transformers()
     describe = getattr(_load_module(pipeline, role), "memory", None)
@@ -57,7 +57,7 @@ def stage_memory(
 
 
 def _load_module(pipeline: Pipeline, role: str) -> ModuleType:
-    """Import a stage's module `load`. Raises `NotFound` if it does not exist."""
+    """Import a stage's `load` module. Raises `NotFound` if it doesn't exist."""
     name = f"{pipeline.package}.{role}.load"
     try:
         return importlib.import_module(name)
@@ -68,9 +68,9 @@ def _load_module(pipeline: Pipeline, role: str) -> ModuleType:
 
 
 def _prepare_torch(config: StageConfig) -> None:
-    """Apply settings for the whole process before the first model is loaded.
+    """Apply process-wide settings before the first model is loaded.
 
-    The number of threads is limited so that the stages on one host can share its cores.
+    The number of threads is limited, so that the stages on a host can share its cores.
     """
     import torch
 
@@ -83,9 +83,10 @@ def _prepare_torch(config: StageConfig) -> None:
 
 
 def _silence_transformers() -> None:
-    """Have transformers log errors only, without importing it for stages that do not use it.
+    """Make transformers log only errors. This doesn't import transformers, because some stages
+    don't use it.
 
-    transformers reads the variable when it is imported.
+    transformers reads the environment variable when it is imported.
     """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if "transformers" in sys.modules:

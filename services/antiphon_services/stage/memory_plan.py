@@ -1,9 +1,9 @@
-"""Plans the memory of a stage before anything is loaded.
+"""Plans a stage's memory before anything is loaded.
 
-The size of the weights is read from the headers of the files, and the size of the keys and values
-is computed from the configuration. The remaining memory is used for the slots. With `context_limit:
-fits`, the slots are as long as this memory permits. The function `memory` of a family returns the
-`StageMemory` of a stage. `load` checks this value, and `antiphon plan` reports it.
+The size of the weights is determined from file headers, and the size of the keys and values is
+computed from the configuration. The remaining memory is used for slots. With `context_limit: fits`,
+the slots are as long as this memory allows. A family's `memory` function returns the `StageMemory`
+of a stage, which `load` checks and `antiphon plan` displays.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from antiphon_services.stage.engines import FITS, TORCH, VLLM, context_limit
 from antiphon_services.stage.precision import BFLOAT16, FLOAT32, dtype_name
 
 VLLM_WORKING_BYTES = 3 << 30
-"""The estimated size of the working memory that vLLM measures at startup, within its share of the
-memory.
+"""An estimate of the working memory that vLLM measures at startup and that is part of its memory
+share.
 """
 VLLM_SHARE = 0.92
-"""The default of `gpu_memory_utilization`."""
+"""vLLM's default for `gpu_memory_utilization`."""
 FP8_SHARE = 1.1
-"""The estimated number of bytes per weight if vLLM quantizes while loading. It includes the parts
-that are not quantized.
+"""An estimate of the number of bytes per weight if vLLM quantizes weights while loading. It
+accounts for the parts that are not quantized.
 """
 UNPLANNED = frozenset({"cpu_offload_gb", "num_gpu_blocks_override", "pipeline_parallel_size"})
-"""Arguments of vLLM that move memory to other places. If one of them is set, no configuration is
-rejected because of the plan.
+"""vLLM arguments that move memory elsewhere. If one of them is set, no configuration is rejected
+because of the plan.
 """
 CONTEXT_BYTES = 700_000_000
-"""The estimated GPU memory that CUDA uses in each process."""
+"""An estimate of the GPU memory that CUDA uses in each process."""
 LEAST_POSITIONS = 512
-"""The minimum context of a stage. Shorter segments are too short for a conversation."""
+"""The minimum context length of a stage. Shorter segments aren't long enough for a conversation."""
 STEP = 64
-"""The lengths of planned contexts are multiples of this."""
+"""Planned context lengths are multiples of this value."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """The memory that each position of a segment needs, as a count of numbers.
+    """The memory that each position of a segment needs, expressed as a count of numbers.
 
-    It consists of `layers` layers with `key_heads` heads of size `head_dim`, and of a row of `row`
-    numbers for a later stage.
+    It consists of the keys and values of `layers` layers with `key_heads` heads of size `head_dim`,
+    and of `row` numbers for a later stage.
     """
 
     layers: int
@@ -61,8 +61,8 @@ class Cached:
 
     @classmethod
     def of(cls, text: Any, *, row: int = 0) -> Cached:
-        """Return the memory for the configuration of a decoder. `text` comes from transformers or
-        is a mapping.
+        """Return the memory that a decoder configuration requires. `text` is a transformers
+        configuration or a mapping.
         """
         told = text if isinstance(text, dict) else text.to_dict()
         heads = told["num_attention_heads"]
@@ -75,18 +75,18 @@ class Cached:
 
     @property
     def numbers(self) -> int:
-        """The number of elements in the keys and values of all layers and in the row."""
+        """The number of elements in all layers' keys and values and in the row."""
         return 2 * self.layers * self.key_heads * self.head_dim + self.row
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The memory of a stage on its device, in bytes.
+    """A plan for the memory of a stage on its device, in bytes.
 
-    `room` is the available memory. `weights` and `working` memory are subtracted first. The
-    remaining memory contains `slots` segments, which need `position_bytes` bytes for each position.
-    An engine that uses paged memory counts as a single slot, for its longest segment. If the plan
-    is not `exact`, `working` is an estimate of a value that the engine measures itself.
+    `room` is the available memory. Subtracting `weights` and `working` leaves the memory for
+    `slots` segments, each of which needs `position_bytes` bytes per position. An engine with paged
+    memory counts as a single slot that holds its longest segment. If the plan is not `exact`,
+    `working` is only an estimate of a value that the engine measures itself.
     """
 
     room: int
@@ -98,31 +98,31 @@ class MemoryPlan:
 
     @property
     def for_slots(self) -> int:
-        """The number of bytes that remain for keys and values."""
+        """The number of bytes left for keys and values."""
         return max(self.room - self.weights - self.working, 0)
 
     @property
     def positions(self) -> int:
-        """The maximum length that all slots can have at the same time. It is a multiple of
+        """The maximum length that all slots can have at the same time. This is a multiple of
         `STEP`.
         """
         return self.for_slots // (self.slots * self.position_bytes) // STEP * STEP
 
     def cache(self, limit: int) -> int:
-        """Return the size of the keys and values in bytes if all slots have their full length."""
+        """Return the size of the keys and values, in bytes, if all slots are full."""
         return self.slots * limit * self.position_bytes
 
     def fits(self, limit: int) -> bool:
-        """Return whether the memory is sufficient for all slots at their full length."""
+        """Return whether there is enough memory for all slots to be full."""
         return self.cache(limit) <= self.for_slots
 
     def refuses(self, limit: int) -> bool:
-        """Return whether the stage is certain to run out of memory when it is loaded."""
+        """Return whether loading the stage would certainly run out of memory."""
         spare = 0 if self.exact else self.working
         return self.cache(limit) > self.room - self.weights - self.working + spare
 
     def describe(self, limit: int) -> str:
-        """Return a line that describes how the memory is used and what limit would fit."""
+        """Return a line that describes how the memory is used and which limit would fit."""
         taken = (
             f"weights {_gb(self.weights)} GB, keys and values {_gb(self.cache(limit))} GB "
             f"({self.slots} slots of {limit} positions), working memory {_gb(self.working)} GB, "
@@ -136,10 +136,10 @@ class MemoryPlan:
 class StoredPart:
     """A part of a checkpoint that a stage loads.
 
-    It consists of the tensors whose names begin with `prefix` but with none of the prefixes in
-    `skip`. The tensors are converted to `dtype`. If it is empty, they are converted to the dtype of
-    the stage. If `on_host` is true, the part stays in the memory of the host, regardless of the
-    device of the stage.
+    It consists of all tensors whose names begin with `prefix`, except for those whose names begin
+    with one of the prefixes in `skip`. The tensors are converted to `dtype`, or to the stage's
+    dtype if it is empty. If `on_host` is true, the part stays in host memory, no matter which
+    device the stage uses.
     """
 
     weights: Weights
@@ -155,9 +155,7 @@ class StoredPart:
         return cls(weights, name, tuple(longer))
 
     def sizes(self) -> dict[str, StoredSize]:
-        """Return the sizes of the stored tensors by dtype. Only the headers of the files are
-        read.
-        """
+        """Return the sizes of the stored tensors by dtype. This only reads file headers."""
         return self.weights.sizes(self.prefix, self.skip)
 
     def loaded(self, dtype: str) -> int:
@@ -175,14 +173,14 @@ def _no_state() -> int:
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """The memory that a stage needs. It is determined before the stage is loaded.
+    """The memory that a stage needs, which can be determined before the stage is loaded.
 
-    The stage loads the parts in `stored` and computes tables from them that contain `tables`
-    numbers. Both have the dtype `dtype`. `cached` describes the memory for each position of a
-    segment, or is None if positions need no memory. `most` is the maximum number of positions that
-    the checkpoint supports. `session_state` returns the size of a session's state in bytes, which
-    does not depend on the length of the session. `shared` is the size in bytes of the cache that
-    all sessions share.
+    The stage loads the parts in `stored`, and computes tables with a total of `tables` numbers from
+    them. Both use the dtype `dtype`. `cached` describes the memory for each position of a segment,
+    or is None if positions don't need any memory. `most` is the maximum number of positions that
+    the checkpoint supports. `session_state` returns the size, in bytes, of the state that a session
+    has regardless of its length. `shared` is the size, in bytes, of a cache that all sessions
+    share.
     """
 
     role: str
@@ -204,12 +202,12 @@ class StageMemory:
 
     @property
     def host_weights(self) -> int:
-        """The size of the weights that stay in the host's memory, in bytes."""
+        """The size of the weights that stay in host memory, in bytes."""
         return sum(each.loaded(self.dtype) for each in self.stored if each.on_host)
 
     @property
     def position_bytes(self) -> int:
-        """The number of bytes that each position of a segment needs on the device."""
+        """The number of bytes that each position of a segment takes up on the device."""
         return self.cached.numbers * number_bytes(self.dtype) if self.cached else 0
 
     @property
@@ -222,8 +220,8 @@ class StageMemory:
         return found
 
     def plan(self, *, free: int, total: int) -> MemoryPlan:
-        """Return the plan for a decoder. The GPU has `total` bytes of memory, and `free` bytes are
-        available.
+        """Return the plan for a decoder on a GPU that has `total` bytes of memory, of which `free`
+        bytes are available.
         """
         assert self.cached is not None, "positions take memory"
         if self.engine != VLLM:
@@ -251,9 +249,9 @@ def decoder_memory(
     engine: str = TORCH,
     tables: int = 0,
 ) -> StageMemory:
-    """Return the memory of a decoder with the configuration `text`, as `Cached.of` takes it.
+    """Return the memory of a decoder. `text` is its configuration, as in `Cached.of`.
 
-    Each position has a row of `row` numbers for a later stage.
+    Each position includes `row` numbers for a later stage.
     """
     told = text if isinstance(text, dict) else text.to_dict()
     return StageMemory(
@@ -278,16 +276,17 @@ def plan_stage(
     total: int,
     engine: str = TORCH,
 ) -> MemoryPlan:
-    """Return the plan for a decoder that has `numbers` weights in `stored` bytes.
+    """Return the plan for a decoder whose `numbers` weights take up `stored` bytes in the
+    checkpoint.
 
-    The GPU has `total` bytes of memory, and `free` bytes are available.
+    The GPU has `total` bytes of memory, of which `free` bytes are available.
     """
     size = number_bytes(dtype_name(engine, config, on_gpu=BFLOAT16))
     position_bytes = cached.numbers * size
     if engine != VLLM:
         return MemoryPlan(free, numbers * size, WORKING_BYTES, position_bytes, config.slots)
     arguments = config.engine_args
-    # Quantized weights keep their stored size. With several GPUs, weights and keys and values are
+    # Quantized weights keep their stored size. With several GPUs, the weights, keys and values are
     # divided among them.
     ranks = int(arguments.get("tensor_parallel_size", 1))
     if arguments.get("quantization") == "fp8":
@@ -307,12 +306,12 @@ def plan_stage(
 
 
 def planned_limit(memory: StageMemory) -> int:
-    """Return the maximum number of positions in a segment. It is `engines.context_limit`, or the
-    number that fits.
+    """Return the maximum number of positions in a segment. This is either `engines.context_limit`
+    or the number that fits into memory.
 
-    The latter is used if it is configured, which is the default on a GPU. On a GPU, the plan of the
-    stage is logged. Raises `InvalidArgument` if the number that fits is less than
-    `LEAST_POSITIONS` or less than the setting.
+    The latter is used if it is configured, which is the default on a GPU. On a GPU, the stage's
+    plan is logged. Raises `InvalidArgument` if the number that fits is less than `LEAST_POSITIONS`
+    or less than the configured number.
     """
     role, config, most = memory.role, memory.config, memory.most
     if not config.device.startswith("cuda"):
@@ -343,9 +342,9 @@ def planned_limit(memory: StageMemory) -> int:
 
 
 def check_room(memory: StageMemory) -> None:
-    """Log the memory plan of a stage on a GPU that has no keys and values per segment.
+    """Log the memory plan of a stage on a GPU that doesn't store keys and values per segment.
 
-    Raises `InvalidArgument` if the weights and the shared cache do not fit.
+    Raises `InvalidArgument` if the weights and the shared cache don't fit into memory.
     """
     role, config, streams = memory.role, memory.config, memory.shared
     if not config.device.startswith("cuda"):
@@ -368,7 +367,7 @@ def check_room(memory: StageMemory) -> None:
 
 
 def _remedy(plan: MemoryPlan, most: int) -> str:
-    """Return a suggestion for the error message if the configured limit does not fit."""
+    """Return what the error message should suggest if the configured limit doesn't fit."""
     freeing = "lower slots, or free the GPU's memory"
     if plan.positions < min(LEAST_POSITIONS, most):
         return freeing
@@ -376,17 +375,18 @@ def _remedy(plan: MemoryPlan, most: int) -> str:
 
 
 def _memory(device: str) -> tuple[int, int]:
-    """Return the number of free bytes and of all bytes of a GPU."""
+    """Return a GPU's free memory and total memory in bytes."""
     free, total = torch.cuda.mem_get_info(torch.device(device))
     return free, total
 
 
 def _vllm_memory() -> tuple[int, int]:
-    """Return the number of free bytes and of all bytes of the first GPU that is visible to vLLM.
+    """Return the free memory and total memory, in bytes, of the first GPU that is visible to vLLM.
     All of it is assumed to be free.
 
-    CUDA is not initialized in this process, because a context would need memory and vLLM computes
-    in separate processes. At this point, the first visible GPU is the configured one.
+    This doesn't initialize CUDA, because vLLM computes in separate processes and a CUDA context in
+    this process would only take up memory. At this point, the first visible GPU is the configured
+    one.
     """
     from vllm.platforms import current_platform
 

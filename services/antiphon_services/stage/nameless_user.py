@@ -1,8 +1,8 @@
-"""Supports users that have no entry in /etc/passwd. Some clusters, such as OpenShift, assign such
-users.
+"""Supports users that don't have an entry in /etc/passwd, which some clusters, such as OpenShift,
+use for containers.
 
-Some libraries look up the name of the user, or a home directory for compiled code. Python raises an
-error if there is none.
+Some libraries look up the user's name, or a home directory in which to store compiled code. Without
+an entry, Python raises an error.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import stat
 import tempfile
 from pathlib import Path
 
-# Environment variables that `getpass.getuser` reads before it asks the system.
+# The environment variables that `getpass.getuser` checks before it asks the operating system.
 _NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
 
 
 def settle_user() -> None:
     """Set a user name and a writable home directory in the environment if they are missing.
 
-    Call this before libraries that need them are imported.
+    Call this function before importing libraries that need them.
     """
     if not any(os.environ.get(name) for name in _NAMES) and not _is_known():
         os.environ["USER"] = f"uid_{os.getuid()}"
@@ -38,11 +38,11 @@ def _is_known() -> bool:
 
 
 def _own_directory() -> Path:
-    """Return a directory of this user inside the temporary directory. It remains the same after a
-    restart.
+    """Return a directory inside the temporary directory that belongs to this user. It stays the
+    same after a restart.
 
-    Its content is executed. Therefore a directory that other users have created or can write to is
-    not used.
+    Files in this directory are executed. For this reason, the directory is not used if it was
+    created by another user or if other users can write to it.
     """
     made = Path(tempfile.gettempdir()) / f"antiphon-home-{os.getuid()}"
     made.mkdir(mode=0o700, exist_ok=True)

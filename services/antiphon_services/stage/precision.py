@@ -1,4 +1,4 @@
-"""The dtype of a stage, and the rounding of float32 on a GPU."""
+"""The dtype of a stage, and how float32 is rounded on a GPU."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 def dtype_name(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> str:
     """Return the configured dtype. The default is `on_gpu` on a GPU, and float32 on a CPU.
 
-    A decoder in float32 is slow on a GPU. torch has no grouped product for float32, so the experts
-    run one after another and the host waits for the device in each layer.
+    A decoder is slow in float32 on a GPU. torch doesn't have a grouped product for float32, so
+    experts run one at a time, and the host waits for the device in each layer.
     """
     if not config.device.startswith("cuda"):
         return config.dtype or FLOAT32
@@ -46,10 +46,10 @@ def compute_dtype(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> t
 
 
 def keep_float32_exact() -> None:
-    """Disable TF32 rounding in matrix products and convolutions of this process.
+    """Disable TF32 rounding for matrix products and convolutions in this process.
 
-    torch enables it for convolutions by default. TF32 keeps only 10 of the 23 bits of the mantissa,
-    but float32 results should be as precise as the results of the reference.
+    By default, torch enables TF32 for convolutions. It keeps only 10 of the mantissa's 23 bits,
+    whereas float32 results should be as precise as the reference.
     """
     import torch
 

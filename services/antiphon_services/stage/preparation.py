@@ -1,18 +1,19 @@
-"""Prepares prompts on separate threads. On the engine's thread, this would delay every reply.
+"""Prepares prompts on separate threads, because doing so on the engine's thread would delay every
+reply.
 
-It takes seconds to tokenize a long text or to compute the mel features of a long recording.
-`text_ids` (`services/antiphon_services/text/literal.py`) and torch release the GIL.
+It can take seconds to tokenize a long text, or to compute the mel features of a long recording.
+`text_ids` (`services/antiphon_services/text/literal.py`) and torch release the GIL during this
+time.
 
-Long texts have a queue of their own, and large recordings, images and videos have another one.
-Small inputs have separate threads. If a segment is released, its queued work is dropped. Work that
-is in progress is completed, and its result is dropped.
+There is one queue for long texts, and another one for large recordings, images and videos. Small
+inputs have their own threads. When a segment is released, its queued work is dropped. Work that is
+already in progress runs to completion, but its result is dropped.
 
-Preparing a short text takes less time than starting a thread, so it may be prepared synchronously
-if this is enabled. With a GPU, a limited number of texts is prepared between two steps, because the
-GPU is idle during that time.
+Preparing a short text takes less time than starting a thread, so it can be done synchronously if
+this is enabled. With a GPU, only a limited number of texts is prepared between two steps, because
+the GPU is idle while this happens.
 
-The length of the queues is limited by the number of open segments, because each segment has at most
-one preparation.
+The queues can't grow without bound, because each open segment has at most one preparation.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from antiphon.values.segment import SegmentKey
 from antiphon_services.stage.budgets import GPU_PREPARED_AT_ONCE, GPU_SMALL_THREADS, on_gpu
 
 SHORT_TEXT_BYTES = 2 << 10
-"""A text of up to this size takes 0.1 to 0.3 ms, which is about as long as starting a thread while
-an engine is running.
+"""A text of up to this size takes 0.1 to 0.3 ms, which is about as long as it takes to start a
+thread while an engine is running.
 """
 
 LARGE_TEXT_BYTES = 64 << 10
 LARGE_MEDIA_BYTES = 4 << 20
-"""The minimum size of an input that counts as large. It takes about 20 ms and corresponds to a
-minute of audio.
+"""The minimum size of an input that is considered large. An input of this size takes about 20 ms,
+and corresponds to a minute of audio.
 """
 
 SMALL_AT_ONCE = 2
@@ -49,11 +50,11 @@ _log = logging.getLogger(__name__)
 
 
 class Preparations(Generic[PromptT]):
-    """Prepares prompts on a small number of threads. The threads end when there is no work.
+    """Prepares prompts on a small number of threads, which end when there is no more work.
 
-    A prompt that has no media and at most `at_once_bytes` bytes of text is prepared by the caller.
-    If `most_at_once` is set, this applies to at most that many prompts per step. Other small
-    prompts are prepared by `small_threads` threads.
+    A prompt without media and with up to `at_once_bytes` bytes of text is prepared by the calling
+    thread. If `most_at_once` is set, it limits how many prompts are prepared in this way per step.
+    Other small prompts are prepared by `small_threads` threads.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Preparations(Generic[PromptT]):
 
     @classmethod
     def of(cls, config: StageConfig, at_once_bytes: int = 0) -> Preparations[PromptT]:
-        """Return preparations that are suitable for the device of the stage."""
+        """Return an object with settings that are suitable for the stage's device."""
         if not on_gpu(config):
             return cls(at_once_bytes)
         return cls(
@@ -80,7 +81,7 @@ class Preparations(Generic[PromptT]):
         )
 
     def begin_step(self) -> None:
-        """Reset the number of prompts that have been prepared synchronously."""
+        """Reset the count of prompts that have been prepared synchronously."""
         self._made_at_once = 0
 
     def begin(
@@ -91,11 +92,10 @@ class Preparations(Generic[PromptT]):
         text_bytes: int,
         media_bytes: int,
     ) -> Future[PromptT]:
-        """Start to prepare a prompt from `text_bytes` bytes of text and `media_bytes` bytes of
-        media.
+        """Start to prepare a prompt that consists of `text_bytes` bytes of text and `media_bytes`
+        bytes of media.
 
-        The future raises the errors of `make`. It raises `ResourceExhausted` if no thread can be
-        started.
+        The future raises the errors of `make`, or `ResourceExhausted` if no thread can be started.
         """
         preparation: Future[PromptT] = Future()
         if text_bytes <= self._at_once_bytes and not media_bytes and self._may_make_at_once:
@@ -115,27 +115,27 @@ class Preparations(Generic[PromptT]):
         return self._most_at_once is None or self._made_at_once < self._most_at_once
 
     def drop(self, key: SegmentKey) -> None:
-        """Drop the queued work of a segment."""
+        """Drop a segment's queued work."""
         for lane in (self._small, self._text, self._media):
             lane.drop(key)
 
     def close(self) -> None:
-        """Drop all queued work, and wait for a limited time for work in progress."""
+        """Drop all queued work, and wait for a limited time until work in progress has ended."""
         for lane in (self._small, self._text, self._media):
             lane.close(CLOSE_TIMEOUT_S)
 
 
 def wait_for_one(preparations: Collection[Future[Any]]) -> None:
-    """Wait until one of the preparations is done. Returns immediately if there is none."""
+    """Wait until one of the preparations is complete. Returns immediately if there are none."""
     wait(preparations, return_when=FIRST_COMPLETED)
 
 
 def wake_nobody() -> None:
-    """Do nothing. This is the default for `wake_with`."""
+    """The default function for `wake_with`, which does nothing."""
 
 
 class _Lane(Generic[PromptT]):
-    """A queue that processes work in order of arrival on at most `at_once` threads."""
+    """A queue that processes work in order of arrival, on up to `at_once` threads."""
 
     def __init__(self, name: str, at_once: int) -> None:
         self._name = name
@@ -151,7 +151,7 @@ class _Lane(Generic[PromptT]):
             self._waiting[key] = (make, preparation)
             if len(self._threads) == self._at_once:
                 return
-            # If the engine's thread starts a thread, this thread inherits its niceness.
+            # If the engine's thread starts a thread, the new thread inherits its niceness.
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             try:
                 thread.start()
@@ -161,7 +161,7 @@ class _Lane(Generic[PromptT]):
                     del self._waiting[key]
                     preparation.set_exception(_no_thread(error))
             else:
-                # The thread does not start any work before the lock is released.
+                # The thread doesn't start any work until the lock is released.
                 self._threads.add(thread)
 
     def drop(self, key: SegmentKey) -> None:
@@ -179,7 +179,7 @@ class _Lane(Generic[PromptT]):
         while (work := self._next()) is not None:
             make, preparation = work
             outcome = _attempt(make)
-            # The result refers to the whole input.
+            # Drop the reference, because the result refers to the whole input.
             del work, make
             _settle(preparation, outcome)
             del outcome, preparation
@@ -204,13 +204,13 @@ def _settle(preparation: Future[PromptT], outcome: PromptT | Exception) -> None:
 
 
 def _attempt(make: Callable[[], PromptT]) -> PromptT | Exception:
-    """Return what `make` returns or raises. The result contains no reference cycles through
-    frames.
+    """Return the result of `make`, or the exception that it raises. Reference cycles through frames
+    are removed.
     """
     try:
         return make()
     except Exception as error:
         return error
     except BaseException as error:
-        # A panic of the tokenizer is not an ordinary Python exception.
+        # A panic in the tokenizer is not an ordinary Python exception.
         return Internal(f"the prompt could not be made: {type(error).__name__}: {error}")

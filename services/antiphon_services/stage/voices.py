@@ -1,4 +1,4 @@
-"""Selects the voice of a segment."""
+"""Selects a segment's voice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from antiphon.errors import InvalidArgument
 
 
 def choose_voice(asked: str, voices: Sequence[str]) -> str:
-    """Return the requested voice. If none is requested, the first voice is the default.
+    """Return the requested voice, or the first voice if none is requested.
 
     `voices` contains names in lower case. Raises `InvalidArgument` if the voice is unknown.
     """

@@ -1,3 +1,1 @@
-"""Text processing for stages. It comprises chat templates, detokenization, stop strings and
-function calls.
-"""
+"""Text processing for stages: chat templates, detokenization, stop strings and function calls."""

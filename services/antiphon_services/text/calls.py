@@ -1,13 +1,13 @@
-"""Extracts the function calls from a reply while its text is being generated.
+"""Extracts function calls from a reply while its text is being generated.
 
-Invariants:
+The following rules apply:
 
-- The text of a reply is the part that precedes its first call. Text between calls and after them is
-  dropped, as in vLLM's parser for this format.
-- Text is released as soon as it cannot be the beginning of a call. The line break that a model
-  generates before a call belongs to the call, because the chat template inserts it again.
-- A call is sent in pieces as it is generated (`written_call.py`). Its last piece is sent when the
-  call has ended and is valid. If a call is invalid, the reply fails, even if pieces of the call
+- A reply's text ends where its first call begins. Any text between or after calls is dropped, as in
+  vLLM's parser for this format.
+- Text is released as soon as it can't be the beginning of a call. If a model generates a line break
+  before a call, it belongs to the call, because the chat template inserts it again.
+- A call is sent in pieces while it is generated (`written_call.py`). The last piece is sent once
+  the call has ended and is valid. An invalid call makes the reply fail, even if pieces of the call
   have already been sent.
 """
 
@@ -23,9 +23,9 @@ from antiphon_services.text.written_call import WrittenCall, malformed
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """Determines which functions a reply may call, and how many calls it may contain.
+    """The rules for which functions a reply may call, and how many calls it may contain.
 
-    `begun` is the text with which the reply is forced to begin, including the start of a call. If
+    `begun` is text that the reply is forced to begin with, including the start of a call. If
     `parallel` is false, the reply ends after its first call.
     """
 
@@ -35,18 +35,18 @@ class CallRules:
 
     @classmethod
     def forcing(cls, functions: Collection[str], name: str, *, parallel: bool) -> CallRules:
-        """Return the rules for a reply that begins with a call of the function `name`. If `name` is
-        empty, any function may be called.
+        """Return rules that force the reply to begin with a call of the function `name`, or of any
+        function if `name` is empty.
         """
         begun = f'{OPEN}\n{{"name": "{name}", "arguments":' if name else OPEN
         return cls(functions, begun, parallel)
 
 
 class ReplyCalls:
-    """The calls of one reply.
+    """The calls in one reply.
 
-    `speakable` is the length of the text, in characters, that certainly does not belong to a call.
-    It no longer changes once the first call has `begun`.
+    `speakable` is the length, in characters, of the text that is certain not to belong to a call.
+    Once the first call has `begun`, it doesn't change any more.
     """
 
     def __init__(self, rules: CallRules) -> None:
@@ -54,12 +54,12 @@ class ReplyCalls:
         self.speakable = 0
         self.complete = False
         self._rules = rules
-        # The text that has not been released yet, or the whole call that is being generated.
+        # Text that hasn't been released yet or, during a call, the whole call so far.
         self._held = rules.begun.removeprefix(OPEN)
         self._call = WrittenCall(rules.functions) if self.begun else None
 
     def take(self, text: str, *, last: bool) -> tuple[str, list[CallPiece]]:
-        """Return the text to show and the pieces of calls to send after this text.
+        """Return the text to show, and the call pieces to send after it.
 
         Raises `MalformedCall` if a call is invalid.
         """
@@ -74,7 +74,7 @@ class ReplyCalls:
         return shown, pieces
 
     def _show(self, *, last: bool) -> str:
-        """Release the text that does not belong to a call, and detect the start of a call."""
+        """Release text that doesn't belong to a call, and detect the start of a call."""
         start = self._held.find(OPEN)
         if start < 0:
             count = len(self._held) if last else len(self._held) - self._doubtful()
@@ -88,17 +88,18 @@ class ReplyCalls:
         return shown
 
     def _doubtful(self) -> int:
-        """Return the number of characters at the end that may belong to a call."""
+        """Return the number of characters at the end of the text that may belong to a call."""
         opener = _begun_at_end(self._held, OPEN)
         line_break = self._held.endswith("\n", 0, len(self._held) - opener)
         return opener + line_break
 
     def _next_piece(self) -> CallPiece | None:
-        """Return the next piece of a call that may be sent."""
+        """Return the next piece of a call that can be sent."""
         if self._call is None:
             start = self._held.find(OPEN)
             if start < 0:
-                # The end of the text may be the beginning of a call. Everything else is dropped.
+                # The end of the text may be the beginning of a call, so keep it. Drop everything
+                # before it.
                 self._held = self._held[-len(OPEN) + 1 :]
                 return None
             self._held = self._held[start + len(OPEN) :]
@@ -111,8 +112,8 @@ class ReplyCalls:
 
 
 def _begun_at_end(text: str, tag: str) -> int:
-    """Return the number of characters at the end of the text that may be the beginning of
-    the tag.
+    """Return the number of characters at the end of the text that could be the beginning of the
+    tag.
     """
     longest = min(len(tag) - 1, len(text))
     return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)

@@ -1,17 +1,18 @@
-"""Converts messages to the IDs of a prompt with a chat template and a tokenizer. Each recording,
+"""Converts messages to prompt IDs by means of a chat template and a tokenizer. Each recording,
 image and video becomes a placeholder.
 
-Invariant: for ordinary text, the IDs are the same as with Hugging Face, which tokenizes the whole
-rendered template. The content of a message, the description of a function or a call can never
-become a control ID. If a text spells a control token, it is tokenized as a sequence of characters.
+For ordinary text, the IDs are the same as with Hugging Face, which tokenizes the entire rendered
+template. However, the content of a message, the description of a function or a call can never
+become a control ID. If a text contains the spelling of a control token, it is tokenized as a
+sequence of ordinary characters.
 
-Text that does not spell a control token is rendered and tokenized in the same way as by Hugging
-Face. Otherwise, a mark is inserted after every character that can begin a control token. In the
-rendered prompt, only the control tokens of the template itself are then intact. The prompt is split
-at these tokens, the marks are removed, and the pieces are tokenized with control tokens disabled.
-The tokenizer itself splits a text at added tokens first, so the pieces have the same IDs as they
-would have within the whole text. The assistant's own thoughts keep their tags, because templates
-search for these tags in order to remove the thoughts.
+If there is no such text, the prompt is rendered and tokenized in the same way as by Hugging Face.
+Otherwise, a mark is inserted after every character that can begin a control token, so that the only
+intact control tokens in the rendered prompt are the template's own. The prompt is then split at
+these tokens, the marks are removed, and the pieces are tokenized with control tokens disabled.
+Since the tokenizer also starts by splitting a text at added tokens, the pieces have the same IDs as
+they would have within the whole text. The assistant's own thoughts keep their tags, because
+templates search for these tags to remove the thoughts.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ from antiphon_services.text.tool_format import find_tool_format
 TEMPLATE_FILE = "chat_template.json"
 
 _MARK = "\ufdd0"
-"""A Unicode noncharacter, which does not occur in valid text."""
+"""A Unicode noncharacter, which never occurs in valid text."""
 
 
 NOTHING: Mapping[str, TemplateValue] = MappingProxyType({})
 _OF_VALUES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
-"""The exceptions that a template raises if values have unexpected types."""
+"""The exceptions that a template can raise if values have unexpected types."""
 
 
 class ChatTokenizer:
-    """The chat template and the tokenizer of a checkpoint."""
+    """A checkpoint's chat template and tokenizer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str | None) -> None:
-        """Create a tokenizer. If `template` is not None, it is used instead of the tokenizer's own
+        """Create a chat tokenizer. If `template` is not None, it replaces the tokenizer's own
         template.
         """
         self.tokenizer = tokenizer
@@ -72,7 +73,7 @@ class ChatTokenizer:
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the template supports functions, and calls in a known format."""
+        """Whether the template supports functions, and calls in a format that is known here."""
         return self._tool_format is not None
 
     def encode(
@@ -83,9 +84,9 @@ class ChatTokenizer:
     ) -> list[int]:
         """Return the prompt IDs, up to and including the header of the assistant's reply.
 
-        `tools` and `variables` are the `tools` and the `template` of a `Conversation`. Raises
-        `InvalidArgument` if the template rejects messages or variables, and `NotImplementedYet` if
-        it does not support functions or calls.
+        `tools` and `variables` are the `tools` and `template` of a `Conversation`. Raises
+        `InvalidArgument` if the template rejects the messages or variables, and `NotImplementedYet`
+        if it doesn't support functions or calls.
         """
         if self._tool_format is None:
             check_no_tools(messages, tools)
@@ -105,8 +106,8 @@ class ChatTokenizer:
         return self._encode_pieces(rendered)
 
     def encode_begun(self, text: str) -> list[int]:
-        """Return the IDs of the text with which a reply is forced to begin. Control tokens in this
-        text are recognized.
+        """Return the IDs of text that a reply is forced to begin with. Unlike elsewhere, control
+        tokens in this text are recognized.
         """
         return self._encode_pieces(text)
 
@@ -153,9 +154,9 @@ class ChatTokenizer:
         return str(rendered)
 
     def _called(self, messages: Sequence[ConversationMessage]) -> Iterator[str]:
-        """Yield all texts of the calls in the form in which they are passed to the template.
+        """Yield all texts in the calls, in the form in which they are passed to the template.
 
-        If arguments are passed as an object, escape sequences in them have been resolved.
+        If arguments are passed as an object, their escape sequences have been resolved.
         """
         for message in messages:
             yield message.tool_call_id
@@ -164,7 +165,7 @@ class ChatTokenizer:
                     yield from _strings(self._tool_format.write(call))
 
     def _message(self, message: ConversationMessage, marked: bool) -> dict[str, Any]:
-        """Return a message in the template's format, which is OpenAI's format."""
+        """Return a message in the template's format, which is the same as OpenAI's."""
         content = self._content(message, marked=marked)
         written: dict[str, Any] = {"role": message.role, "content": content}
         if message.tool_call_id:
@@ -175,7 +176,7 @@ class ChatTokenizer:
         return written
 
     def _marked(self, value: Any) -> Any:
-        """Return a JSON value in which the texts contain marks."""
+        """Return a copy of a JSON value with marks inserted into its texts."""
         if isinstance(value, str):
             return self._words(value, marked=True)
         if isinstance(value, list):
@@ -185,8 +186,8 @@ class ChatTokenizer:
         return value
 
     def _content(self, message: ConversationMessage, *, marked: bool) -> str | list[dict[str, Any]]:
-        """Return the content of a message in the template's format. It is a string if the message
-        only contains text.
+        """Return a message's content in the template's format, which is a string if the message
+        contains only text.
         """
         if all(isinstance(part, TextPart) for part in message.parts):
             words = self._words(_text(message), marked=marked)
@@ -197,7 +198,7 @@ class ChatTokenizer:
         return [self._part(part, marked=marked) for part in message.parts]
 
     def _part(self, part: Part, *, marked: bool) -> dict[str, Any]:
-        """Return a part of a message in the template's format."""
+        """Return a message part in the template's format."""
         match part:
             case TextPart(text):
                 return {"type": "text", "text": self._words(text, marked=marked)}
@@ -213,7 +214,7 @@ class ChatTokenizer:
         return self._first.sub(rf"\1{_MARK}", text) if marked else text
 
     def _encode_pieces(self, rendered: str) -> list[int]:
-        """Return the IDs of a rendered prompt in which only the template's control tokens are
+        """Return the IDs of a rendered prompt in which only the template's own control tokens are
         intact.
         """
         ids: list[int] = []
@@ -225,20 +226,17 @@ class ChatTokenizer:
         return ids + self._encode_literally(rendered[end:])
 
     def _encode_literally(self, piece: str) -> list[int]:
-        """Return the IDs of a piece without its marks. None of them is the ID of a control
-        token.
-        """
+        """Return the IDs of a piece after removing its marks. None of these is a control ID."""
         return self._literal.encode(piece.replace(_MARK, ""), field="messages")
 
 
 def load_chat_tokenizer(model_dir: Path, *, registered: str = "") -> ChatTokenizer:
-    """Return the tokenizer and the chat template of a checkpoint directory. Only local files are
-    used.
+    """Return the tokenizer and chat template of a checkpoint directory. Only local files are used.
 
-    `registered` has the same meaning as in `load_tokenizer`. If `chat_template.json` exists, it
-    contains the template of a processor, which Hugging Face's processor prefers to that of the
-    tokenizer. Raises `FailedPrecondition` if there is no template. The same error is raised if the
-    vocabulary is missing, because transformers would create an empty one.
+    `registered` has the same meaning as in `load_tokenizer`. If `chat_template.json` exists, its
+    template is used, because Hugging Face's processor prefers it to the tokenizer's template.
+    Raises `FailedPrecondition` if there is no template, or if the vocabulary is missing. In the
+    latter case, transformers would create an empty vocabulary.
     """
     tokenizer = load_tokenizer(model_dir, registered=registered)
     path = model_dir / TEMPLATE_FILE
@@ -252,7 +250,7 @@ def load_chat_tokenizer(model_dir: Path, *, registered: str = "") -> ChatTokeniz
 
 
 def check_no_tools(messages: Sequence[ConversationMessage], tools: Sequence[str]) -> None:
-    """Raise `NotImplementedYet` if there are functions or calls."""
+    """Raise `NotImplementedYet` if there are any functions or calls."""
     there = "tools" if tools else ""
     for index, message in enumerate(messages):
         if message.role == "tool" or message.tool_calls:
@@ -265,7 +263,7 @@ def check_no_tools(messages: Sequence[ConversationMessage], tools: Sequence[str]
 
 
 def text_bytes(messages: Sequence[ConversationMessage]) -> int:
-    """Return the size of the text of all messages, including calls, in UTF-8 bytes."""
+    """Return the size of the text in all messages, including calls, in UTF-8 bytes."""
     said = (_text(message) for message in messages)
     return sum(len(each.encode()) for each in (*said, *_calls(messages)))
 
@@ -276,7 +274,7 @@ def _text(message: ConversationMessage) -> str:
 
 
 def _calls(messages: Sequence[ConversationMessage]) -> Iterator[str]:
-    """Yield all texts of the calls in the messages, as they were received."""
+    """Yield all texts in the messages' calls, as they were received."""
     for message in messages:
         yield message.tool_call_id
         for call in message.tool_calls:

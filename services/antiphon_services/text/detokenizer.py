@@ -1,11 +1,11 @@
 """Converts sampled IDs to text one at a time, without splitting characters.
 
-Invariant: the concatenated pieces are equal to `tokenizer.decode(ids, skip_special_tokens=True)`
-for all sequences of IDs, even if a reply ends within a character. The vocabulary is byte-level, so
-each ID stands for a sequence of bytes. An incremental UTF-8 decoder holds back up to three bytes of
-an incomplete character, and replaces invalid bytes in the same way as the tokenizer's decoder.
-`tokenizers.DecodeStream` is not used, because it treats a real U+FFFD as an incomplete character
-and cannot return the remaining bytes when the reply ends.
+Concatenating the pieces always gives the same result as `tokenizer.decode(ids,
+skip_special_tokens=True)`, even if a reply ends in the middle of a character. The vocabulary is
+byte-level, so each ID represents a sequence of bytes. An incremental UTF-8 decoder holds back up to
+three bytes of an incomplete character, and replaces invalid bytes in the same way as the
+tokenizer's decoder. `tokenizers.DecodeStream` can't be used for this, because it treats an actual
+U+FFFD as an incomplete character, and can't return the remaining bytes when the reply ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antiphon.errors import FailedPrecondition
 
 
 class Vocabulary:
-    """The bytes of each ID. All segments share this object."""
+    """The bytes that each ID represents. All segments share this object."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Read the tokenizer's vocabulary. Raises `FailedPrecondition` if it is not byte-level."""
@@ -39,29 +39,29 @@ class Vocabulary:
         }
 
     def token_bytes(self, id_: int) -> bytes:
-        """Return the bytes of an ID. The result is empty for special and unknown IDs."""
+        """Return the bytes of an ID, or an empty value for special and unknown IDs."""
         return self._bytes_by_id.get(id_, b"")
 
     def print_bytes(self, id_: int) -> bytes:
-        """Return the bytes of an ID, or the name of a special ID. The result is empty for unknown
-        IDs.
+        """Return the bytes of an ID, or the name of a special ID. The result is empty for an
+        unknown ID.
         """
         return self._special.get(id_) or self.token_bytes(id_)
 
 
 class Detokenizer:
-    """The text of one reply, which is built from its IDs."""
+    """The text of a reply, which is built from its IDs."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, id_: int) -> str:
-        """Return the characters that are complete after this ID."""
+        """Return the characters that this ID completes."""
         return self._decoder.decode(self._vocabulary.token_bytes(id_))
 
     def flush(self) -> str:
-        """Return the text for an incomplete character at the end of the reply."""
+        """Return the text for an incomplete character at the end of the reply, if any."""
         return self._decoder.decode(b"", final=True)
 
     @property
@@ -71,10 +71,10 @@ class Detokenizer:
 
 
 def _byte_by_character() -> dict[str, int]:
-    """Return the byte for each character in byte-level tokens.
+    """Return the byte that each character represents in byte-level tokens.
 
-    Printable characters of Latin-1 represent the byte with their own value. The other bytes are
-    represented by the characters from U+0100 onwards.
+    Printable Latin-1 characters represent the byte with the same value. All other bytes are
+    represented by characters from U+0100 onwards.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(256)) - set(printable))

@@ -1,11 +1,11 @@
-"""The tokenizer of a checkpoint, and the tokenization of untrusted text without control tokens.
+"""A checkpoint's tokenizer, and the tokenization of untrusted text without control tokens.
 
-The tokenizer splits a text at added tokens first. Therefore the text between two added tokens has
-the same IDs if it is tokenized separately. If control tokens are disabled, text that spells one is
-tokenized as a sequence of characters.
+The tokenizer starts by splitting a text at added tokens, so the text between two added tokens has
+the same IDs if it is tokenized separately. If control tokens are disabled, text that contains the
+spelling of one is tokenized as a sequence of ordinary characters.
 
-Control tokens are the special tokens, and tokens such as `<tool_call>`, `</tool_response>` and
-`<think>`, which Qwen's tokenizers declare as not special so that decoding keeps them.
+Control tokens are the special tokens and those like `<tool_call>`, `</tool_response>` and
+`<think>`, which Qwen's tokenizers don't declare as special so that decoding keeps them.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ TOKENIZER_FILE, OLD_FILES = "tokenizer.json", ("vocab.json", "merges.txt")
 SETTINGS_FILE = "tokenizer_config.json"
 
 MOST_COMPOSED = 3
-"""The maximum factor by which normalization can shorten a text. For Hangul, 9 bytes can
-become 3.
+"""The maximum factor by which normalization can shorten a text. With Hangul, for example, 9 bytes
+can become 3.
 """
 
 
 _TAG = re.compile(r"</?[^<>\s]+>")
-"""Matches control tokens that were added as not special."""
+"""Matches control tokens that were added as non-special tokens."""
 
 
-# Each text is tokenized by one thread. A thread pool for batches would not survive a fork.
+# Each text is tokenized by a single thread. A thread pool for batches wouldn't survive a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class LiteralTokenizer:
-    """Tokenizes text as a sequence of characters. `control` contains the IDs of control tokens.
+    """Tokenizes text as a sequence of ordinary characters. `control` contains the IDs of control
+    tokens.
 
-    If `tags` is false, only special tokens are control tokens. This is suitable for a model that
-    reads text aloud, because tags have no meaning for it. This class is thread-safe. An ID stands
-    for at most `bytes_per_id` bytes. `written` contains the added tokens that a text can spell.
+    If `tags` is false, only special tokens are control tokens. Use this for a model that reads text
+    aloud, because tags have no meaning for it. An ID represents at most `bytes_per_id` bytes.
+    `written` contains the added tokens that a text can spell. This class is thread-safe.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, tags: bool = True) -> None:
@@ -61,7 +62,7 @@ class LiteralTokenizer:
         self.written = tuple(
             each.content for id_, each in tokenizer.added_tokens_decoder.items() if id_ not in found
         )
-        # Only tokens that this tokenizer treats as special are disabled.
+        # Only the tokens that this tokenizer treats as special are disabled.
         self._literal.add_special_tokens(
             [
                 AddedToken(each.content, special=True, normalized=each.normalized)
@@ -72,9 +73,9 @@ class LiteralTokenizer:
         self.bytes_per_id = _bytes_per_id(tokenizer)
 
     def encode(self, text: str, *, field: str) -> list[int]:
-        """Return the IDs of a text. They do not include control tokens.
+        """Return the IDs of a text, which never include a control token.
 
-        Raises `InvalidArgument` with the field if the tokenizer nevertheless produces one.
+        Raises `InvalidArgument` with the field if the tokenizer produces one anyway.
         """
         ids = text_ids(self._literal, text)
         if not set(ids).isdisjoint(self.control.values()):
@@ -85,9 +86,10 @@ class LiteralTokenizer:
 def load_tokenizer(model_dir: Path, *, registered: str = "") -> PreTrainedTokenizerBase:
     """Return the tokenizer of a checkpoint directory. Only local files are used.
 
-    `registered` is the class that transformers registers for the family. If the checkpoint names
-    this class, it is used, as `AutoTokenizer` would do. Raises `FailedPrecondition` if the
-    vocabulary is missing, because transformers would create an empty one.
+    `registered` is the class that transformers registers for the family. If the checkpoint
+    specifies this class, it is used directly, with the same result as `AutoTokenizer`. Raises
+    `FailedPrecondition` if the vocabulary is missing, because transformers would otherwise create
+    an empty one.
     """
     path = model_dir / TOKENIZER_FILE
     if not path.is_file():
@@ -108,10 +110,10 @@ def load_tokenizer(model_dir: Path, *, registered: str = "") -> PreTrainedTokeni
 
 
 def _tokenizer_class(model_dir: Path, registered: str) -> Any:
-    """Return the tokenizer's class, or `AutoTokenizer` if only this class can determine it.
+    """Return the tokenizer's class, or `AutoTokenizer` if nothing else can determine it.
 
-    Importing `AutoTokenizer` imports the modelling code of transformers. Stages avoid this, as
-    explained in `antiphon_services.lm.modules`.
+    Importing `AutoTokenizer` imports transformers' modelling code, which stages avoid for the
+    reason given in `antiphon_services.lm.modules`.
     """
     path = model_dir / SETTINGS_FILE
     settings = read_json(path) if registered and path.exists() else {}
@@ -123,7 +125,7 @@ def _tokenizer_class(model_dir: Path, registered: str) -> Any:
 
 
 def untruncated(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """Return Hugging Face's backend tokenizer without truncation. It is thread-safe."""
+    """Return Hugging Face's backend tokenizer with truncation disabled. It is thread-safe."""
     backend: Tokenizer = copy.deepcopy(tokenizer.backend_tokenizer)
     backend.no_truncation()
     backend.no_padding()
@@ -131,10 +133,11 @@ def untruncated(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the IDs of a text. The GIL is not held during the computation.
+    """Return the IDs of a text, without holding the GIL during the computation.
 
     `Tokenizer.encode` holds the GIL, so a long text would block all other threads of the stage for
-    seconds. The fast method for batches releases the GIL and computes the same IDs without offsets.
+    seconds. The fast method for batches releases the GIL and computes the same IDs, but without
+    offsets.
     """
     (encoding,) = tokenizer.encode_batch_fast([text])
     ids: list[int] = encoding.ids
@@ -142,9 +145,9 @@ def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _bytes_per_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the maximum number of bytes of text for which one ID can stand.
+    """Return the maximum number of bytes of text that one ID can represent.
 
-    A byte-level vocabulary represents each byte by one character.
+    A byte-level vocabulary uses one character for each byte.
     """
     longest = max(map(len, tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)))
     added = (len(t.content.encode()) for t in tokenizer.added_tokens_decoder.values())

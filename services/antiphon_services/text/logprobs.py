@@ -1,11 +1,10 @@
-"""The log probabilities of the IDs in a reply. They are held back until the text of the IDs is
-shown.
+"""The log probabilities of a reply's IDs, which are held back until the text of the IDs is shown.
 
-Invariant: an ID has an entry if and only if the text of the answer contains at least the beginning
-of its text. Stop IDs, other special IDs and IDs that a stop string removed have no entry. An entry
-is released together with the character in which the text of the ID begins, in the order of IDs. If
-the bytes of all entries are concatenated and decoded, they are equal to the text. If a stop string
-ended within an ID, they begin with the text.
+An ID has an entry if and only if at least the beginning of its text is part of the answer. There
+are no entries for stop IDs, other special IDs, and IDs removed because of a stop string. Entries
+are released in the order of IDs, each together with the character in which the ID's text begins.
+Concatenating and decoding the bytes of all entries gives the answer's text or, if a stop string
+ended in the middle of an ID, a text that begins with it.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ from antiphon_services.text.detokenizer import Vocabulary
 
 
 class ReplyLogprobs:
-    """The entries of one reply. This object is only created if a segment requests log
-    probabilities.
-    """
+    """The entries of a reply. This object only exists if the client requests log probabilities."""
 
     def __init__(self, vocabulary: Vocabulary, top: int) -> None:
-        """Create the entries. `top` is the number of most likely IDs in each entry."""
+        """Create an empty list of entries. `top` is the number of most likely IDs in each entry."""
         self.top = top
         self._vocabulary = vocabulary
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -33,7 +30,7 @@ class ReplyLogprobs:
         self._held: deque[tuple[int, TokenLogprob]] = deque()
 
     def push(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Add the next sampled ID and the most likely IDs at its position, with their log
+        """Add the next sampled ID, and the most likely IDs at its position, with their log
         probabilities.
         """
         data = self._vocabulary.token_bytes(ids[0])
@@ -45,7 +42,7 @@ class ReplyLogprobs:
         self._held.append((start, TokenLogprob(ids[0], data, logprobs[0], top)))
 
     def release(self, text: str) -> list[TokenLogprob]:
-        """Return the entries that are released together with the next piece of text."""
+        """Return the entries to release together with the next piece of text."""
         self._released += len(text)
         due: list[TokenLogprob] = []
         while self._held and self._held[0][0] < self._released:
@@ -53,7 +50,7 @@ class ReplyLogprobs:
         return due
 
     def _begin(self, data: bytes) -> int:
-        """Consume the bytes and return the offset of the character that contains the first byte."""
+        """Consume bytes, and return the offset of the character that contains the first of them."""
         self._end += len(self._decoder.decode(data[:1]))
         unfinished = bool(self._decoder.getstate()[0])
         start = self._end if unfinished else self._end - 1

@@ -1,4 +1,4 @@
-"""The text of a request that is spoken verbatim."""
+"""The text of a request that asks to have it spoken verbatim."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from antiphon.values.conversation import Conversation, TextPart
 MESSAGES = "messages"
 
 JSON_ESCAPE, JSON_AROUND = 6, 256
-"""The maximum bytes of JSON for one byte of text, and for the fields around the text."""
+"""The maximum number of JSON bytes for one byte of text, and for the fields around the text."""
 
 
 def most_json_bytes(text_bytes: int) -> int:
-    """Return the maximum size in bytes of a message whose text has at most `text_bytes` bytes."""
+    """Return the maximum size, in bytes, of a message whose text has up to `text_bytes` bytes."""
     return JSON_ESCAPE * text_bytes + JSON_AROUND
 
 
@@ -22,8 +22,8 @@ def too_long(what: str, field: str) -> InvalidArgument:
 
 
 def text_to_read(conversation: Conversation) -> str:
-    """Return the text of a conversation that consists of one message. Raises `InvalidArgument` if
-    there is none.
+    """Return the text of a conversation that consists of a single message. Raises `InvalidArgument`
+    if there is no text.
     """
     messages = conversation.messages
     if len(messages) != 1 or messages[0].role != "user":

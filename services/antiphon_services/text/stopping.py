@@ -33,11 +33,11 @@ from antiphon_services.text.detokenizer import Detokenizer
 
 @dataclass(frozen=True, slots=True)
 class ReleasedText:
-    """The output that one additional ID releases: text to show, IDs to speak, pieces of calls, and
-    the finish reason.
+    """What can be output after one more ID: text to show, IDs to speak, pieces of calls, and the
+    finish reason.
 
-    `speech_finish` is set once, together with the last ID to speak. This may be before the end of
-    the reply.
+    `speech_finish` is set exactly once, together with the last ID to speak. This can happen before
+    the end of the reply.
     """
 
     text: str
@@ -48,7 +48,9 @@ class ReleasedText:
 
 
 class ReplyText:
-    """The IDs that were sampled for one segment, to which the rules above are applied."""
+    """The IDs sampled for a segment. This class applies the rules that the module's docstring
+    describes.
+    """
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class ReplyText:
         limit: int,
         calls: ReplyCalls | None = None,
     ) -> None:
-        """Create an empty reply. `limit` is the maximum number of IDs that may be sampled. It must
+        """Create an empty reply. `limit` is the maximum number of IDs that can be sampled, and must
         be at least 1.
         """
         self.ids: list[int] = []
@@ -74,7 +76,9 @@ class ReplyText:
         self._unspoken: deque[tuple[int, int]] = deque()
 
     def push(self, id_: int) -> ReleasedText:
-        """Add the next sampled ID. Do not call this after the result contained a `finish`."""
+        """Add the next sampled ID. Don't call this again after the result has contained a
+        `finish`.
+        """
         self.ids.append(id_)
         finish = self._finish_after(id_)
         self._held += self._detokenizer.push(id_)
@@ -90,7 +94,7 @@ class ReplyText:
         return self._release(len(self._held) - self._doubtful(), None)
 
     def _finish_after(self, id_: int) -> FinishReason | None:
-        """Return the finish reason if the ID itself or the number of IDs ends the reply, or None
+        """Return the finish reason if this ID, or the number of IDs, ends the reply, or None
         otherwise.
         """
         if id_ in self._stop_ids:
@@ -98,19 +102,19 @@ class ReplyText:
         return FinishReason.LENGTH if len(self.ids) == self.limit else None
 
     def _end(self) -> int:
-        """Return the offset at which the text of the latest ID ends."""
+        """Return the offset at which the latest ID's text ends."""
         return self._released + len(self._held) + self._detokenizer.inside_character
 
     def _find_stop_string(self) -> int | None:
-        """Return the offset at which the earliest stop string starts in the held text, or None if
-        there is none.
+        """Return the offset of the earliest stop string in the held text, or None if there is
+        none.
         """
         starts = [self._held.find(stop) for stop in self._stop_strings]
         return min((start for start in starts if start >= 0), default=None)
 
     def _doubtful(self) -> int:
-        """Return the number of characters at the end of the held text that may be the beginning of
-        a stop string.
+        """Return the number of characters at the end of the held text that could be the beginning
+        of a stop string.
         """
         return max(
             (
@@ -123,7 +127,7 @@ class ReplyText:
         )
 
     def _release(self, count: int, finish: FinishReason | None) -> ReleasedText:
-        """Release the first `count` held characters, and the IDs that end within them."""
+        """Release the first `count` held characters, and the IDs whose text ends within them."""
         text, self._held = self._held[:count], self._held[count:]
         self._released += count
         calls: list[CallPiece] = []
@@ -137,8 +141,8 @@ class ReplyText:
         return ReleasedText(text, tuple(spoken), finish, self._speech_finish(finish), tuple(calls))
 
     def _speech_finish(self, finish: FinishReason | None) -> FinishReason | None:
-        """Return the finish reason if speech ends with this release, or None if it continues or has
-        already ended.
+        """Return the finish reason if speech ends with this release, or None if speech continues or
+        has already ended.
         """
         if self._calls is not None and self._calls.begun:
             self._unspoken.clear()
@@ -149,8 +153,8 @@ class ReplyText:
         return finish
 
     def _may_be_spoken(self, end: int) -> bool:
-        """Return whether an ID whose text ends at `end` belongs to neither a stop string nor a
-        call.
+        """Return whether an ID whose text ends at `end` is neither part of a stop string nor part
+        of a call.
         """
         if self._calls is not None:
             return end <= self._calls.speakable

@@ -1,10 +1,10 @@
 """Determines how a chat template formats function calls by trying it out.
 
-Only the format of Qwen's and Hermes' models is supported. It is a JSON object with `name` and
-`arguments` between `<tool_call>` and `</tool_call>`. Templates differ in the type that they expect
-for the arguments of earlier calls. If a template accepts text, the original text is passed, so that
-the prompt contains exactly the characters that the model generated. If a template would quote text,
-the object is passed.
+The only supported format is that of Qwen's and Hermes' models, which is a JSON object with `name`
+and `arguments` between `<tool_call>` and `</tool_call>`. Templates differ in the type that they
+expect for the arguments of earlier calls. If a template accepts text, it is given the original
+text, so that the prompt contains exactly the characters that the model generated. If it would quote
+text, it is given the object.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphon.values.conversation import ToolCall
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 Apply = Callable[[list[dict[str, Any]], list[Any]], str]
-"""Renders messages and functions with a template."""
+"""A function that renders messages and functions with a template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ToolFormat:
         if not self.arguments_as_text:
             try:
                 arguments = json.loads(arguments)
-                # An escape sequence may represent a lone surrogate, which tokenizers reject.
+                # An escape sequence can represent a lone surrogate, which tokenizers reject.
                 json.dumps(arguments, ensure_ascii=False).encode()
             except (ValueError, RecursionError) as error:
                 raise InvalidArgument(
@@ -51,8 +51,8 @@ class ToolFormat:
 
 
 def find_tool_format(apply: Apply) -> ToolFormat | None:
-    """Return the form in which a template accepts calls. The result is None if it does not support
-    calls or uses a different format.
+    """Return the form in which a template accepts calls, or None if it doesn't support calls or
+    uses a different format.
     """
     function = {"name": "tried", "description": "a trial", "parameters": {"type": "object"}}
     tools = [{"type": "function", "function": function}]

@@ -1,5 +1,5 @@
-"""A text that arrives in pieces of UTF-8. A piece may end within a character. This module performs
-no I/O.
+"""A text that arrives in pieces of UTF-8, which may end in the middle of a character. This module
+doesn't perform any I/O.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from antiphon.pipelines.edges import PIECE_FIELD
 
 
 class Utf8Pieces:
-    """Joins the pieces of one text and decodes them to characters."""
+    """Joins the pieces of a text, and decodes them to characters."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def take(self, utf8: bytes, *, last: bool) -> str:
-        """Return the characters that are complete after this piece. If `last` is true, the text
-        ends with it.
+        """Return the characters that this piece completes. Set `last` if the text ends with it.
 
         Raises `InvalidArgument` if the text is not valid UTF-8.
         """
@@ -33,5 +32,5 @@ class Utf8Pieces:
 
 
 def nothing_to_say() -> InvalidArgument:
-    """Return the error for a text without any content to speak."""
+    """Return the error for a text that contains nothing to speak."""
     return InvalidArgument(f"{PIECE_FIELD}: there is nothing to say", field=PIECE_FIELD)

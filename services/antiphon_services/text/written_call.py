@@ -1,13 +1,13 @@
-"""A single function call, which is released while it is being generated.
+"""A function call that is released while it is being generated.
 
-Invariants:
+The following rules apply:
 
-- The name is released when the arguments begin, if the function exists. The arguments are released
-  character by character as they are generated.
+- If the function exists, its name is released when the arguments begin. The arguments are then
+  released character by character as they are generated.
 - If the parts of a call are in a different order, the whole call is released when it has ended.
-- The last piece is released when the call has ended and is valid. A call is valid if it is a JSON
-  object that contains the name of an existing function and an object of arguments that is equal to
-  the arguments that were released.
+- The last piece is released when the call has ended and is valid. A valid call is a JSON object
+  with the name of an existing function and an object of arguments, which must be equal to the
+  arguments already released.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEAD = re.compile(
 
 
 class MalformedCall(UnusableOutput):
-    """The model generated an invalid function call."""
+    """Raised if the model generates an invalid function call."""
 
 
 class _DecodedCall(msgspec.Struct, frozen=True):
@@ -40,19 +40,20 @@ _arguments_decoder = msgspec.json.Decoder(dict[str, object])
 
 
 class WrittenCall:
-    """A call of one of the given functions that is being generated."""
+    """A call of one of the given functions, while it is being generated."""
 
     def __init__(self, functions: Collection[str]) -> None:
         self._functions = functions
-        # What has been released so far: the name, and the arguments from `_start` to `_left`.
+        # What has been released so far, which is the name, and the arguments from `_start` to
+        # `_left`.
         self._name = ""
         self._start = self._left = 0
         self._depth = 0
         self._quoted = self._escaped = self._closed = False
 
     def more(self, written: str) -> CallPiece | None:
-        """Return the text that can be released, or None if there is none. `written` is the text of
-        the call so far.
+        """Return the text that can be released, or None if there isn't any. `written` is the call's
+        text so far.
 
         Raises `MalformedCall` if the function is unknown.
         """
@@ -67,7 +68,7 @@ class WrittenCall:
         return CallPiece(name, written[first : self._left]) if self._left > first else None
 
     def end(self, written: str) -> CallPiece:
-        """Return the last piece of a call that is complete. Raises `MalformedCall` if the call is
+        """Return the last piece of a complete call. Raises `MalformedCall` if the call is
         invalid.
         """
         try:
@@ -97,7 +98,7 @@ class WrittenCall:
         return at
 
     def _read(self, character: str) -> None:
-        """Process one character of the arguments, which are an object that ends with its closing
+        """Process one character of the arguments, which form an object that ends with its closing
         brace.
         """
         if self._quoted:
