@@ -1,8 +1,8 @@
 """Reports the combined health of several stages that run in one container.
 
-An orchestrator can only probe a container as a whole. Each probe is forwarded to every stage, so
-that a stage with a blocked event loop fails the liveness check. A stage without a process is being
-restarted. It is considered alive, but not ready.
+An orchestrator can only probe a container as a whole. Each probe is therefore forwarded to every
+stage, so that the liveness check fails if any stage has a blocked event loop. A stage without a
+process is being restarted. It counts as alive, but not as ready.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Runs a complete deployment on this host, with each stage and the gateway as separate processes.
+"""Runs a complete deployment on this host, with the gateway and each stage in separate processes.
 
-All stages start at the same time and report their addresses before they load. The gateway then
-starts with a deployment file that contains these addresses. The deployment is ready when all
-processes are ready. If a process ends before that, all processes are stopped. If it ends later, the
-other processes continue and the gateway rejects requests that it cannot serve. If restarts are
-enabled, the process is restarted at the same address.
+All stages start at the same time and report their addresses before they load. The gateway is then
+started with a deployment file that contains these addresses. The deployment is ready when all
+processes are. If a process ends before that, all processes are stopped. If one ends later, the
+others keep running, and the gateway rejects requests that it can't serve. If restarts are enabled,
+the process is restarted at the same address.
 """
 
 from __future__ import annotations

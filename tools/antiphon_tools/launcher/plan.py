@@ -150,10 +150,11 @@ def with_addresses(deployment: Deployment, addresses: Mapping[str, tuple[str, ..
 
 
 def with_resume_key(deployment: Deployment, path: Path) -> Deployment:
-    """Return the deployment with a new resume key in `path`, unless it already has a key file.
+    """Return the deployment with a new resume key in `path`, unless it already specifies a key
+    file.
 
-    Without a file, a gateway generates its own key. After a restart, it could therefore not
-    continue the conversations of the previous process.
+    Without a key file, each gateway process generates a key of its own, so it can't continue the
+    conversations of the previous process after a restart.
     """
     if deployment.gateway.resume.key_file:
         return deployment

@@ -1,4 +1,6 @@
-"""Finds problems that prevent a deployment from starting, based on files and their headers."""
+"""Finds problems that would prevent a deployment from starting, by inspecting files and their
+headers.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Finds the largest load that a service can sustain, by bracketing and bisection.
+"""Finds the highest load that a service can sustain, by bracketing and bisection.
 
-The load is doubled while it can be sustained, or halved while it cannot, until both limits are
-known. After that, the load between the limits is tried until they are close enough. Results on a
-noisy machine may not be monotonic. The search still ends when the limits are close or the maximum
-number of trials is reached, and `best` is always a load that was tried and sustained.
+The load is doubled as long as it can be sustained, or halved as long as it can't, until there is an
+upper and a lower limit. Loads between the limits are then tried until the limits are close enough.
+On a noisy machine, results may not be monotonic. Even then, the search ends when the limits are
+close or after the maximum number of trials, and `best` is always a load that was actually
+sustained.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ class Trial:
 
 @dataclass(slots=True)
 class CapacitySearch:
-    """Search for the largest load that meets `goodput`.
+    """A search for the highest load that meets `goodput`.
 
-    Run `next_load`, and pass the result to `record`, until `next_load` is None. `start` is the
-    first load. The search ends when the smallest failed load is at most `1 + resolution` times the
-    largest successful load, or after `max_trials`. `whole` restricts loads to integers.
+    To use it, run the load that `next_load` returns and pass the result to `record`, until
+    `next_load` returns None. `start` is the first load. The search ends when the lowest failed load
+    is at most `1 + resolution` times the highest successful load, or after `max_trials` trials. If
+    `whole` is true, all loads are integers.
     """
 
     start: float
@@ -44,7 +46,7 @@ class CapacitySearch:
 
     @property
     def best(self) -> float | None:
-        """The largest sustained load that is below all failed loads, or None if there is none."""
+        """The highest sustained load that is below all failed loads, or None if there is none."""
         carried = [each.load for each in self.trials if each.carried]
         ceiling = self._ceiling
         below = [load for load in carried if ceiling is None or load < ceiling]
@@ -79,7 +81,7 @@ class CapacitySearch:
 
     @property
     def _ceiling(self) -> float | None:
-        """The smallest load that could not be sustained."""
+        """The lowest load that could not be sustained."""
         return min((each.load for each in self.trials if not each.carried), default=None)
 
     def _between(self, best: float, ceiling: float) -> float | None:
@@ -89,5 +91,7 @@ class CapacitySearch:
         return middle if best < middle < ceiling else None
 
     def _rounded(self, load: float) -> float:
-        """Round loads that are counts to integers. For example, the load between 2 and 4 is 3."""
+        """Round loads that are counts to integers. The load between 2 and 4, for example, becomes
+        3.
+        """
         return float(max(1, round(load))) if self.whole else load

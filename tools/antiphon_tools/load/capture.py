@@ -1,7 +1,8 @@
-"""Records the chunks between the stages of a deployment, so that they can be replayed to one stage.
+"""Records the chunks that a deployment's stages send to each other, so that they can be replayed to
+a single stage.
 
-Like the gateway, the recorder opens each session on all stages. Every output edge is sent to its
-consumers and to the recorder.
+Like the gateway, the recorder opens each session on all stages. Every output edge is sent both to
+its consumers and to the recorder.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ async def record(
     timeout_s: float,
     trust: Trust | None = None,
 ) -> list[Timed]:
-    """Run requests one after another on these stages, which are given as addresses by role.
+    """Run requests one after another on these stages, which are addresses by role.
 
     Returns the chunks of every edge that a stage consumes, in the order in which they were
-    received. Raises the typed error of a stage that fails.
+    received. If a stage fails, its typed error is raised.
     """
     described = [await describe_stage(stages[role], role, trust) for role in stages]
     pipeline = pipeline_named(described[0].pipeline)
@@ -137,6 +138,6 @@ class _CapturedSession:
 
 
 def _first(failures: ExceptionGroup[Exception]) -> Exception:
-    """Return the first error. The errors of other stages are usually a consequence of it."""
+    """Return the first error, because errors of other stages are usually consequences of it."""
     first = failures.exceptions[0]
     return _first(first) if isinstance(first, ExceptionGroup) else first

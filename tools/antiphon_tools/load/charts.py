@@ -1,7 +1,7 @@
-"""The plots of a result, with their titles and legends.
+"""The plots of a result, including their titles and legends.
 
-In plots over time, periods that are not counted are shaded. These are the warm-up, and the time
-after the last request could be due.
+In plots over time, periods that don't count are shaded. These are the warm-up, and the time after
+the last request could be due.
 """
 
 from __future__ import annotations

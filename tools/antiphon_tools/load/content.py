@@ -27,13 +27,13 @@ WORDS = tuple(_SAID.split())
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The properties that all requests of a run share.
+    """The properties that all requests of a run have in common.
 
-    `prompt_length` is measured in words, or in tokens if a stage receives tokens. `reply_tokens`
-    and `frames` are maximum lengths. If they are 0, the model decides. `prompts` are used in turn.
-    If there are none, prompts consist of random words to repeat, so that a reply is as long as its
-    prompt. `outputs` contains the outputs to request from the gateway. If it is empty, all
-    available outputs are requested. `options` contains the options of the model.
+    `prompt_length` is in words, or in tokens if the stage receives tokens. `reply_tokens` and
+    `frames` are maximum lengths, or 0 to let the model decide. If there are `prompts`, they are
+    used in turn. Otherwise prompts ask the model to repeat random words, so that a reply is as long
+    as its prompt. `outputs` contains the outputs to request from the gateway, which are all
+    available outputs if it is empty. `options` contains model options.
     """
 
     prompt_length: int = 12
@@ -47,16 +47,16 @@ class Content:
     options: GivenOptions = field(default_factory=dict)
 
     def prompt(self, number: int) -> str:
-        """Return the prompt of request `number`, the same on each call."""
+        """Return the prompt for request `number`. It is the same on each call."""
         if self.prompts:
             return self.prompts[number % len(self.prompts)]
         return f"{LEAD}{' '.join(random.Random(number).choices(WORDS, k=self.prompt_length))}."
 
     def sampling(self, number: int, *, text: bool) -> SamplingRequest:
-        """Return the sampling parameters of a stage that generates text or, otherwise, codec
-        frames.
+        """Return the sampling parameters for a stage, which generates text if `text` is true and
+        codec frames otherwise.
 
-        Each request has its own seed. With a limit of M draws, there are at most M - 1 frames.
+        Each request has its own seed. A limit of M draws results in at most M - 1 frames.
         """
         most = self.reply_tokens if text else self.frames and self.frames + 1
         return SamplingRequest(seed=number, max_tokens=most or None)

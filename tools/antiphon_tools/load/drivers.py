@@ -25,7 +25,7 @@ from antiphon_tools.load.upstream import FeedOf, made_up
 
 
 class ServiceDriver(Driver, Protocol):
-    """A driver that can list the outputs of its requests."""
+    """A driver that can also list the outputs of its requests."""
 
     @property
     def outputs(self) -> Collection[str]:
@@ -37,9 +37,9 @@ class ServiceDriver(Driver, Protocol):
 async def connected(options: LoadOptions, target: Target) -> AsyncIterator[ServiceDriver]:
     """Return the driver for the service under test.
 
-    Raises `FailedPrecondition` if there is a different service at the target, and `InvalidArgument`
-    if the stage does not have one of the options. Errors while describing the service are raised as
-    well.
+    Raises `FailedPrecondition` if a different service is running at the target, and
+    `InvalidArgument` if the stage doesn't support one of the options. Errors that occur while the
+    service is described are passed on.
     """
     if options.service != GATEWAY:
         async with contextlib.aclosing(await _stage_driver(options, target)) as stage:

@@ -30,7 +30,7 @@ CHAT_PATH = "/v1/chat/completions"
 class GrpcDriver:
     """Implements `run.Driver` with `antiphon.AsyncClient`.
 
-    The sizes of `text`, `audio` and `image` only include the characters, samples and files
+    The sizes of `text`, `audio` and `image` only count the characters, samples and files
     themselves.
     """
 
@@ -44,7 +44,7 @@ class GrpcDriver:
         trust: Trust | None = None,
     ) -> None:
         self.outputs = content.outputs or model.outputs
-        # A rejected request is a valid result, so it must not be retried.
+        # A rejection is a valid result, so the request must not be retried.
         once, tls = Retry(attempts=1), trust.over_grpc() if trust else False
         self._client = AsyncClient(address, tls=tls, retry=once)
         self._model = model
@@ -90,9 +90,9 @@ def _note(event: Event, now: float, trace: Trace, sample_rate_hz: int) -> None:
 
 
 class HttpDriver:
-    """Implements `run.Driver` with streamed chat completions, using a new connection for each.
+    """Implements `run.Driver` with streamed chat completions. Each request uses a new connection.
 
-    The sizes of `text`, `audio` and `image` include the complete server-sent events, with base64
+    The sizes of `text`, `audio` and `image` count complete server-sent events, including base64
     encoding.
     """
 

@@ -1,7 +1,7 @@
-"""A minimal HTTP/1.1 client to load a server with streamed responses.
+"""A minimal HTTP/1.1 client for loading a server with streamed responses.
 
-Each connection serves one request and is then closed. This keeps requests independent and the
-driver's own work small. Redirects and compression are not supported.
+Each connection is closed after a single request, which keeps requests independent of each other and
+the driver's own overhead low. Redirects and compression are not supported.
 """
 
 from __future__ import annotations

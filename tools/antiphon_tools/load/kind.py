@@ -1,4 +1,6 @@
-"""Checks which service is running at a gRPC address, so that the load test uses the correct one."""
+"""Checks which service is running at a gRPC address, so that the load test doesn't use the wrong
+one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describes the code and the machine, on which a result also depends."""
+"""Describes the code and the machine, because results depend on both."""
 
 from __future__ import annotations
 

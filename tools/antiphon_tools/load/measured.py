@@ -1,7 +1,7 @@
 """The measurements of a single request.
 
-Times are measured from the moment when the request was due, not from when the driver sent it.
-Otherwise, a service that delays the driver would appear to be faster.
+Times are measured from the moment at which the request was due, and not from the moment at which
+the driver sent it. Otherwise, a service that slows down the driver would appear to be faster.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Traffic:
 class FedAmounts:
     """The input that a stage has received in real time.
 
-    `audio_s` is the duration of audio up to and including this input, `due_at` is the time when the
-    input was due, and `late_s` is the delay that the driver itself caused.
+    `audio_s` is the duration of audio up to and including this input, `due_at` is the time at which
+    the input was due, and `late_s` is the part of its delay that the driver itself caused.
     """
 
     audio_s: float
@@ -90,10 +90,10 @@ class FedAmounts:
 
 
 class OwnDelay:
-    """Determines which part of a chunk's delay is caused by the driver.
+    """Determines how much of a chunk's delay is caused by the driver.
 
-    The driver causes a delay if it wakes up too late, until it has caught up. Any additional delay
-    is caused by the stage, which did not read its input.
+    If the driver wakes up too late, it causes a delay until it has caught up. Any additional delay
+    is caused by the stage, because it didn't read its input.
     """
 
     def __init__(self) -> None:
@@ -153,9 +153,9 @@ class Trace:
         )
 
     def _with_feed(self) -> Iterator[tuple[float, float, float, float]]:
-        """Yield the audio pieces together with their input.
+        """Yield each piece of audio together with its input.
 
-        Each item consists of the arrival time of the piece, its duration in seconds, the time when
+        Each item contains the arrival time of the piece, its duration in seconds, the time at which
         the last input for it was due, and the delay of that input. If the stage is not paced, all
         input is due at the start.
         """
@@ -170,21 +170,21 @@ class Trace:
             yield at, seconds, source.due_at, source.late_s
 
     def _underrun_of_feed(self) -> float:
-        """Return the underrun of an ideal stage that takes no time.
+        """Return the underrun of an ideal stage that doesn't take any time.
 
-        It is not 0, because the first frame of a stage is shorter than the others, and a feed of
-        one frame per frame duration never compensates for this.
+        It is greater than 0 because a stage's first frame is shorter than the others, and a feed of
+        one frame per frame duration never makes up for this.
         """
         return underrun((due_at, seconds) for _, seconds, due_at, _ in self._with_feed())
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measurements of a completed request. `error` is empty if it was successful.
+    """The measurements of a completed request. `error` is empty if the request was successful.
 
-    `due_at` is a time on the driver's clock. Other times are in seconds relative to it. A metric is
-    None if the event did not occur. `gaps` contains the intervals between pieces of audio, or of
-    text if there is no audio.
+    `due_at` is a time on the driver's clock, and all other times are in seconds relative to it. A
+    metric is None if its event didn't occur. `gaps` contains the intervals between pieces of audio,
+    or between pieces of text if there is no audio.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""The objectives that a request must meet to count as good."""
+"""Objectives that a request must meet to be counted as good."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Objective:
     def met_by(self, request: Measured) -> bool:
         """Return whether a request meets the objective.
 
-        A request that failed, or that has no value for the metric, does not.
+        A request that failed doesn't meet it, and neither does one without a value for the metric.
         """
         value = request.metric(self.metric)
         return not request.error and value is not None and value <= self.limit
@@ -46,7 +46,8 @@ class Objective:
 def default_objectives(outputs: Collection[str]) -> tuple[Objective, ...]:
     """Return the default objectives for a service with these outputs.
 
-    They depend on whether the service generates audio, images or only text, in this order.
+    They depend on whether the service generates audio. If it doesn't, they depend on whether it
+    generates images or only text.
     """
     if AUDIO in outputs:
         return Objective("ttfa", 1.0), Objective("underrun", 0.1)

@@ -29,9 +29,9 @@ from antiphon_tools.load.upstream import Pace
 class LoadOptions:
     """The options of a load test.
 
-    If `record` is set, a recording is made and `service` is empty. `deployment` is started if
-    `target` is empty. If there are no `objectives`, the defaults for the outputs of the service
-    apply. `trust` is set if the gateway uses TLS, and `stage_trust` is set if the stages do.
+    If `record` is set, a recording is made, and `service` is empty. If `target` is empty,
+    `deployment` is started. If there are no `objectives`, the defaults for the service's outputs
+    are used. `trust` is set if the gateway uses TLS, and `stage_trust` is set if the stages do.
     """
 
     service: str

@@ -1,9 +1,9 @@
 """A model of a client's audio player, which determines whether playback is interrupted.
 
-The player starts with the first piece. If it has played all audio before the next piece arrives, it
-is short of audio. The underrun is the maximum shortage during an answer. It is also the total
-duration of interruptions for a player that waits whenever it runs out of audio, and the initial
-delay that would prevent all interruptions.
+The player starts with the first piece. If it has played everything before the next piece arrives,
+it runs short of audio. The underrun is the longest such shortage during an answer. For a player
+that pauses whenever it runs out of audio, this is also the total duration of all pauses, and the
+initial delay that would have prevented them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Piece = tuple[float, float]
 
 
 def underrun(pieces: Iterable[Piece]) -> float:
-    """Return the maximum shortage in seconds, or 0 if playback is never interrupted."""
+    """Return the longest shortage in seconds, or 0 if playback is never interrupted."""
     worst, received_s, started_at = 0.0, 0.0, None
     for at_s, seconds in pieces:
         if started_at is None:

@@ -1,15 +1,15 @@
-"""Schedules the requests of a run, independently of their type.
+"""Schedules the requests of a run, whatever their type.
 
-In an open loop with a given rate, requests are due at the arrivals of a Poisson process, regardless
-of whether earlier requests have ended. This models independent users. Times are measured from when
-a request was due. If `max_open` requests are open, a request that is due is not sent and counts as
-failed, so that requests are never delayed silently.
+In an open loop with a given rate, requests are due at the arrivals of a Poisson process, whether or
+not earlier requests have ended. This is a model of independent users. Times are measured from the
+moment at which a request was due. If a request is due while `max_open` requests are open, it is not
+sent and counts as failed, so that requests are never delayed silently.
 
 In a closed loop with a given number of sessions, each session sends its next request as soon as it
-has received its answer.
+has received an answer.
 
-Requests that are due during the warm-up are sent as well, but they are not part of the result.
-After the last arrival, the run waits up to `drain_s` for open requests.
+Requests that are due during the warm-up are sent as usual but are not part of the result. After the
+last arrival, the run waits for open requests for up to `drain_s` seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from antiphon.errors import AntiphonError, InvalidArgument
 from antiphon_tools.load.arrivals import poisson_arrivals
 from antiphon_tools.load.measured import NOT_SENT, UNFINISHED, Measured, Trace
 
-# Otherwise, a session whose requests fail immediately would repeat them in a tight loop.
+# Without this pause, a session whose requests fail immediately would send them in a tight loop.
 PAUSE_AFTER_ERROR_S = 0.1
 
 
@@ -31,11 +31,11 @@ class Driver(Protocol):
     """Sends one type of request."""
 
     async def ask(self, trace: Trace) -> None:
-        """Run the request to its end, and record observations in `trace`, with times of the loop's
-        clock.
+        """Run the request until it ends, and record observations in `trace`. Times are those of the
+        event loop's clock.
 
-        Raises `AntiphonError` if the request fails. All resources are released in this case, and if
-        the method is cancelled.
+        Raises `AntiphonError` if the request fails. All resources are released in this case, and
+        also if the method is cancelled.
         """
 
 
@@ -67,17 +67,18 @@ class Load:
 
     @property
     def ends_s(self) -> float:
-        """The time at which the last request can be due, in seconds after the start."""
+        """The time at which the last request can be due, in seconds since the start."""
         return self.warm_up_s + self.seconds
 
 
 @dataclass(slots=True)
 class LoadRun:
-    """The state of a run, and its result after it has ended.
+    """The state of a run and, after it has ended, its result.
 
     Times are on the event loop's clock. `requests` contains the requests that were due after the
-    warm-up, in the order in which they ended. `open_counts` contains the time and the number of
-    open requests at each change. `messages` contains the message of the first error of each kind.
+    warm-up, in the order in which they ended. `open_counts` contains the time of each change in the
+    number of open requests, and the new number. `messages` contains the message of the first error
+    of each kind.
     """
 
     load: Load
@@ -108,7 +109,7 @@ async def run_load(
 ) -> LoadRun:
     """Send the requests of a load. Returns when all of them have ended.
 
-    `begun` is called with the run before its first request. Set `stop` to end the arrivals early.
+    `begun` is called with the run before its first request. To end the arrivals early, set `stop`.
     """
     run = LoadRun(load, started_at=asyncio.get_running_loop().time())
     begun(run)
@@ -125,9 +126,7 @@ class _Runner:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def go(self) -> None:
-        """Start requests when they are due, wait for them, and cancel requests that take too
-        long.
-        """
+        """Start requests when they are due, wait for them, and cancel those that take too long."""
         load = self._run.load
         async with asyncio.TaskGroup() as group:
             if load.rate is not None:
@@ -207,7 +206,9 @@ class _Runner:
 
 
 def _name(error: AntiphonError) -> str:
-    """Return the kind of an error and where it occurred. Errors are counted by this key."""
+    """Return the kind of an error and where it occurred, which is the key by which errors are
+    counted.
+    """
     where = " ".join(
         f"{kind} {name}" for kind, name in (("stage", error.stage), ("edge", error.edge)) if name
     )

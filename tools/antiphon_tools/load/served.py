@@ -26,7 +26,8 @@ class OptionUnderLoad(msgspec.Struct, frozen=True):
 class ModelUnderLoad(msgspec.Struct, frozen=True):
     """A model as listed by `/v1/models`.
 
-    Other servers may only list the `id`. The defaults of the other fields match OpenAI's models.
+    Other servers may only return the `id`, so the defaults of the other fields match OpenAI's
+    models.
     """
 
     id: str

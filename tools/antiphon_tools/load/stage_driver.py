@@ -1,9 +1,9 @@
-"""Loads a single stage with its real protocol.
+"""Loads a single stage, using its real protocol.
 
 The driver takes the place of the gateway, the upstream stages and the client. Each session is a
-`RunSession` stream. The chunks that other stages would send over links are sent on this stream, and
-the stage returns the output of all edges on it. Therefore, the stage performs all of its work and
-no other stage is needed. The content of the edges follows from the declaration of the pipeline.
+`RunSession` stream. Chunks that other stages would send over links are sent on this stream, and the
+stage returns the output of all edges on it. The stage therefore does all of its usual work, but no
+other stage is needed. The pipeline's declaration determines the content of the edges.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antiphon_tools.load.measured import FedAmounts, OwnDelay, StageTimes, Trace
 from antiphon_tools.load.trust import Trust, stage_tls
 from antiphon_tools.load.upstream import Feed, FeedOf
 
-# A rejected request is a valid result, so it must not be retried.
+# A rejection is a valid result, so the request must not be retried.
 ONCE = Retry(attempts=1)
 DESCRIBE_TIMEOUT_S = 30.0
 
@@ -40,8 +40,8 @@ async def describe_stage(
 class StageDriver:
     """Implements `run.Driver` for a single stage.
 
-    If `paced` is true, chunks are sent at the times of their feed. A piece of audio consists of
-    samples, or of codec frames if the stage generates frames.
+    If `paced` is true, chunks are sent at the times given by their feed. A piece of audio consists
+    of samples, or of codec frames if this is what the stage generates.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from antiphon_tools.load.result import LeftOpen
 from antiphon_tools.load.stage_driver import describe_stage
 from antiphon_tools.load.trust import Trust
 
-# A stage detects the end of a session slightly later than its client.
+# A stage detects the end of a session slightly later than the client does.
 END_GRACE_S = (0.0, 0.1, 0.3, 1.0)
 
 States = Mapping[str, stage_pb2.DescribeResponse]

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# The number of values required for a percentile. At least one value must be above it. With 19
-# values, for example, the maximum is above both p90 and p99, so reporting it as p99 would be
-# misleading.
+# The number of values required for a percentile, chosen so that at least one value is above it.
+# With 19 values, for example, the maximum is above both p90 and p99, so it would be misleading to
+# report it as p99.
 ENOUGH_FOR = {90: 10, 99: 100}
 
 

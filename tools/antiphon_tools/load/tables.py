@@ -1,7 +1,7 @@
-"""The tables of a result, which are used for both the terminal and the page.
+"""The tables of a result, which are used both on the terminal and on the HTML page.
 
-Each cell contains the formatted figure and its path in the JSON result, in which names are
-separated by `/`. This makes it possible to compare the displayed values with the saved values.
+Each cell contains the formatted figure and its path in the JSON result, with names separated by
+`/`. This makes it possible to check that the displayed values match the saved ones.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from antiphon_tools.load.result import CapacityResult, Result
 from antiphon_tools.load.statistics import ENOUGH_FOR, Distribution
 
 ENOUGH_REQUESTS = 20
-"""With fewer requests, a goodput of 95% cannot be distinguished from one of 100%."""
+"""The minimum number of requests. With fewer requests, a goodput of 95% can't be distinguished from
+100%.
+"""
 
 PERCENTILES = ("mean", "p50", "p90", "p99", "max")
 DASH = "-"
-"""Displayed instead of figures that are based on too few values."""
+"""Displayed in place of figures that would be based on too few values."""
 
 
 _ENOUGH = f"n values; {DASH}: too few of them, " + ", ".join(

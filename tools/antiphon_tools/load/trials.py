@@ -1,4 +1,6 @@
-"""Runs a single load or a capacity search, including everything except the requests themselves."""
+"""Runs a single load or a capacity search. This module contains everything except the requests
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ LOOKS_PER_RUN = 60
 LOOK_EVERY_S = (0.2, 2.0)
 DRIVER = "load driver"
 CHECKS = 3
-"""The maximum number of requests that are made before a load."""
+"""The maximum number of attempts to make the request that precedes a load."""
 
 
 async def load_service(options: LoadOptions, target: Target, stream: TextIO) -> Result:
@@ -69,9 +71,9 @@ async def load_service(options: LoadOptions, target: Target, stream: TextIO) -> 
 
 
 async def check_driver(driver: Driver) -> None:
-    """Make one request. Raises an error that each request would get.
+    """Make one request, and raise an error that every request would encounter.
 
-    The request is made again after an error that the next request may not get.
+    If the error might not occur again, the request is repeated.
     """
     for number in range(CHECKS):
         now = asyncio.get_running_loop().time()
@@ -118,7 +120,7 @@ class Trials:
     async def find_capacity(self) -> tuple[Observed, CapacityResult]:
         """Search for the capacity. Returns it together with the observations of the best run.
 
-        If no run had sufficient goodput, the observations of the last run are returned.
+        If no run had sufficient goodput, the observations of the last run are returned instead.
         """
         options = self._options
         by_sessions = options.load.sessions is not None
@@ -165,7 +167,7 @@ class Trials:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Make the first Ctrl-C end only the arrivals."""
+        """Make the first Ctrl-C only end the arrivals."""
         loop = asyncio.get_running_loop()
 
         def stop() -> None:

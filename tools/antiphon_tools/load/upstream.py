@@ -1,7 +1,7 @@
-"""The input of a stage under load: the chunks of its upstream, and their times.
+"""The input of a stage under load, which consists of its upstream's chunks and their times.
 
-A feed is generated from the stage's declaration, or recorded from a real run. Its times are seconds
-since the session's start. They apply if the load is paced at real time, and are ignored otherwise.
+A feed is either generated from the stage's declaration or recorded from a real run. Its times are
+in seconds since the session's start. They are only used if the load is paced in real time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from antiphon.wire.chunks import chunk_to_proto
 from antiphon_tools.load.content import Content
 
 RATE_HZ = 30.0
-"""The default number of positions per second for edges without audio. It approximates the speed at
-which a model generates text.
+"""The default number of positions per second for edges without audio, which is approximately the
+speed at which a model generates text.
 """
 
 SINGLE_FRAMES = ChunkPolicy(first=1, ramp=(), steady=1)

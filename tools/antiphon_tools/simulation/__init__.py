@@ -1,8 +1,8 @@
-"""A simulation of the protocol between the gateway and the stages, without sockets or a clock.
+"""A simulation of the protocol between the gateway and the stages, without sockets or a real clock.
 
-Events can occur in any order. The stages use the real session tables and engine rounds, with
-engines that only count. The gateway uses the real `SegmentProgress` and `DeliveredOutput` in a
-simple loop. Sessions are lines of a standing stream, whose ends are the real `StandingLines`,
-`LineTable` and `ServedSession`. They are connected by queues. A seed determines the next message,
-the next step, and the faults.
+Events can occur in any order. The stages use the real session tables and engine rounds, but their
+engines only count. The gateway uses the real `SegmentProgress` and `DeliveredOutput` in a simple
+loop. Sessions are lines of a standing stream, and its ends are the real `StandingLines`,
+`LineTable` and `ServedSession`, connected by queues. Everything that can vary (the next message,
+the next step and the faults) is determined by a seed.
 """

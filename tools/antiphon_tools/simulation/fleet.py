@@ -1,9 +1,10 @@
-"""Replicas and their links, with the messages and faults that may occur next.
+"""The replicas and their links, with the messages and faults that may occur next.
 
-A replica may be killed, and is restarted. It may be suspended, and resumes or is replaced by the
-gateway. A link may break, and is reconnected or lost. The payload of a chunk may be lost. The call
-of a standing stream may break, and another one continues the stream, unless either end has given it
-up. A stream may carry more than the window of a line.
+A replica can be killed, and is then restarted. It can also be suspended, and then either resumes or
+is replaced by the gateway. A link can break, and is then either reconnected or lost. The payload of
+a chunk can be lost. The call of a standing stream can break, in which case another call continues
+the stream, unless either end has given it up. A stage can also send more on a stream than the
+window of a line allows.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ Move = tuple[str, Callable[[], None]]
 class SimulatedFleet:
     """The replicas of both stages.
 
-    `failed` is true after any fault that may end a session. `waited` is true after a delay that
-    exceeds the timeouts of the stages. `overrun` contains the sessions whose lines have exceeded
-    their window. Only these sessions may end for this reason.
+    `failed` becomes true after any fault that can end a session. `waited` becomes true after a
+    delay that exceeds the stages' timeouts. `overrun` contains the sessions whose lines have
+    exceeded their window, which is only a valid reason to end for these sessions.
     """
 
     def __init__(self) -> None:
@@ -210,7 +211,7 @@ class SimulatedFleet:
 
     def check_rest(self) -> None:
         """Raise `Violation` if a resource is still held long after the last call."""
-        # Chunks for a session that was never opened are kept for a while.
+        # Chunks are kept for a while if their session hasn't been opened.
         for _ in range(3):
             self.advance(10.0)
         for host in self.hosts_up():
@@ -387,7 +388,7 @@ class SimulatedFleet:
         consumer = link.consumer
         link.back.append(DestinationLost(consumer.address, error, boot_id=consumer.boot_id))
 
-    # -- what fails --------------------------------------------------------------------------
+    # -- faults ---------------------------------------------------------------------------------
 
     def _kill(self, host: SimulatedStage) -> None:
         self.failed = True

@@ -1,8 +1,8 @@
-"""A link between two stages, with the real logs of both ends and the messages in transit.
+"""A link between two stages, with the real logs of both ends and simulated messages in transit.
 
-Sent chunks are kept until they are acknowledged, and responses are kept until they are confirmed.
-If the link breaks, all messages in transit are lost. When it is reconnected, each end resends what
-the other end has not received.
+Chunks are kept until they are acknowledged, and responses are kept until they are confirmed. If the
+link breaks, all messages in transit are lost. When the link is reconnected, each end resends
+whatever the other end hasn't received.
 """
 
 from __future__ import annotations
@@ -93,12 +93,14 @@ class SimulatedLink:
 
     @property
     def owes_acknowledgement(self) -> bool:
-        """Whether the consumer has received chunks that are not acknowledged yet."""
+        """Whether the consumer has received chunks that it hasn't acknowledged yet."""
         return not self.suspended and self.acknowledged < self.received
 
     @property
     def may_lose_payload(self) -> bool:
-        """Whether the next chunk to arrive is the one that the consumer expects."""
+        """Whether the next chunk to arrive is the one that the consumer expects, so that losing its
+        payload is possible.
+        """
         batch = self.forth[0] if self.forth and not self.suspended else None
         return isinstance(batch, SentChunk) and batch.number == self.received
 
@@ -147,7 +149,7 @@ class SimulatedLink:
             self.back.append(answer)
 
     def sever(self) -> None:
-        """Break the link. Messages in transit are lost, except the information that an end is
+        """Break the link. Messages in transit are lost, except for the information that an end is
         gone.
         """
         self.suspended = True

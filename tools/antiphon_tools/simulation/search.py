@@ -19,7 +19,7 @@ MOST_FAULTS = 3
 MOST_CANCELS = 2
 MOST_CHOICES = 400
 RARE = 24
-"""On average, one in this many choices causes a fault or a recovery, if one is possible."""
+"""On average, one choice in this many causes a fault or a recovery, if one is possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,9 @@ def _named(world: World, script: Sequence[str]) -> Iterator[Move]:
 
 
 def shrink(found: Found) -> Found:
-    """Reduce the number of moves, calls and frames as long as the same kind of violation occurs."""
+    """Reduce the number of moves, calls and frames for as long as the same kind of violation
+    occurs.
+    """
     kind = _kind(found.what)
 
     def again(scenario: Scenario, script: Sequence[str]) -> Found | None:

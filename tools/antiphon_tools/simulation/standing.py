@@ -1,7 +1,8 @@
 """The gateway's standing stream to an instance of a stage, with the real lines of both ends.
 
-Each end learns by itself that the call is gone, after what was on its way, or instead of it. The
-gateway then continues the stream on another call, unless one of the ends has given it up.
+Each end detects on its own that the call has broken. Messages in transit may arrive before that, or
+they may be lost. The gateway then continues the stream with another call, unless one of the ends
+has given up the stream.
 """
 
 from __future__ import annotations
@@ -23,51 +24,55 @@ from antiphon_tools.simulation.host import SimulatedStage
 from antiphon_tools.simulation.network import GONE, Gone, Violation
 
 WINDOW_BYTES = 160
-"""The size of one or two chunks of audio."""
+"""The window of a line, which is enough for one or two chunks of audio."""
 BATCH_REQUESTS = 3
-"""An opening, that nothing follows it, and a part of what another line has."""
+"""Enough for an opening, the message that nothing follows it, and some of another line's
+messages.
+"""
 RESUME_WINDOW_S = 1.0
-"""The moves of the simulation decide when it ends."""
+"""The actual end of this window is determined by the simulation's moves."""
 TRACING = Tracing()
 REFUSED = Gone()
-"""The stage does not have the stream, or listens no more."""
+"""The response if the stage doesn't have the stream or no longer listens."""
 
 
 class OverrunTable(LineTable):
-    """A table that can be made to send what it should not."""
+    """A table that can be made to send messages that exceed the window of a line."""
 
     excess: list[stage_pb2.LineMessage]
-    """What the stage sends although the window of its line is full."""
+    """Messages that the stage sends even though the window of their line is full."""
 
     def take(self) -> list[stage_pb2.LineMessage]:
-        """What is ready, and the excess."""
+        """Return the messages that are ready, followed by the excess messages."""
         excess, self.excess = self.excess, []
         return [*excess, *super().take()]
 
 
 class SimulatedStanding:
-    """A standing stream, until each end has given it up."""
+    """A standing stream, which exists until both ends have given it up."""
 
     def __init__(self, host: SimulatedStage, sessions: SessionRegistry) -> None:
         self.host = host
         self.down: deque[stage_pb2.LineRequest | Gone] = deque()
         self.up: deque[stage_pb2.LineResponse | Gone] = deque()
         self.gateway_sends = self.stage_sends = False
-        """Whether an end may have something to send."""
+        """Whether this end may have something to send."""
         self.gateway_over = self.stage_over = False
-        """Whether an end has given the stream up."""
+        """Whether this end has given up the stream."""
         self.stage_suspended = False
-        """Whether the stage has no call of the stream."""
+        """Whether the stage currently has no call for this stream."""
         self._has_call = False
         """Whether the gateway has a call, as far as it knows."""
         self._stage_is_called = False
-        """Whether the stage has this call, and not one before it."""
+        """Whether the stage has received the current call and not just an earlier one."""
         self._is_known = False
-        """Whether the stage has had a call of the stream."""
+        """Whether the stage has ever had a call for this stream."""
         self.waiting: set[int] = set()
-        """The lines of the stage that wait for their readers."""
+        """The lines of the stage that are waiting for their readers."""
         self._batch_requests = 0
-        """What the stage takes in a batch, as far as the gateway has been told."""
+        """The maximum number of requests that the stage accepts in a batch, as far as the gateway
+        knows.
+        """
         self.lines = StandingLines(self._gateway_ready)
         self.table = OverrunTable(
             self._serving(sessions), host.role, WINDOW_BYTES, self, self._stage_ready
@@ -78,7 +83,7 @@ class SimulatedStanding:
 
     @property
     def is_lost(self) -> bool:
-        """Whether an end knows that the call is gone, or will learn of it."""
+        """Whether an end knows that the call has broken, or is going to detect it."""
         over = self.gateway_over or self.stage_over
         suspended = self.lines.is_suspended or self.stage_suspended
         return over or suspended or self._up_is_lost or self._down_is_lost
@@ -90,7 +95,7 @@ class SimulatedStanding:
 
     @property
     def may_be_given_up(self) -> bool:
-        """Whether only the stage still has the stream, without a call."""
+        """Whether the stage is the only end that still has the stream, and has no call for it."""
         return self.stage_suspended and self.gateway_over and not self.stage_over
 
     @property
@@ -102,7 +107,9 @@ class SimulatedStanding:
         return any(isinstance(each, Gone) for each in self.down)
 
     def call(self) -> bool:
-        """The gateway begins or continues the stream; whether the stage may have the stream."""
+        """Begin or continue the stream from the gateway. Returns whether the stage may have the
+        stream.
+        """
         self._has_call, self._stage_is_called = True, False
         self.down.clear()
         if self.stage_over or (self.lines.is_suspended and not self._is_known):
@@ -134,7 +141,7 @@ class SimulatedStanding:
             self.down.append(request)
 
     def send_up(self) -> None:
-        """The stage sends what its lines have."""
+        """Send the pending messages of the stage's lines."""
         response = self.numbered.take()
         if response is None:
             self.stage_sends = False
@@ -142,7 +149,7 @@ class SimulatedStanding:
             self.up.append(response)
 
     def arrive_up(self) -> None:
-        """The gateway gets the next message, or learns that the call is gone."""
+        """Deliver the next message to the gateway, or let it detect that the call has broken."""
         response = self.up.popleft()
         if response is REFUSED:
             self.lose_at_gateway()
@@ -155,7 +162,7 @@ class SimulatedStanding:
             self.lines.receive(response)
 
     def arrive_down(self) -> None:
-        """The stage gets the next message, or learns that the call is gone."""
+        """Deliver the next message to the stage, or let it detect that the call has broken."""
         request = self.down.popleft()
         if isinstance(request, Gone):
             self.down.clear()
@@ -170,19 +177,19 @@ class SimulatedStanding:
             self.numbered.begin(request)
 
     def sever(self) -> None:
-        """The call breaks: what is on its way is lost."""
+        """Break the call. Messages in transit are lost."""
         if not self.gateway_over:
             self.up = deque([GONE])
         if not self.stage_over:
             self.down = deque([GONE])
 
     def end_call(self) -> None:
-        """The call breaks after what is on its way."""
+        """Break the call after all messages in transit have been delivered."""
         self.up.append(GONE)
         self.down.append(GONE)
 
     def lose_at_gateway(self) -> None:
-        """The gateway gives the stream up, and its call with it."""
+        """Let the gateway give up the stream together with its call."""
         self.gateway_over = True
         self.lines.end(Unavailable("the stage is gone"))
         self.up.clear()
@@ -190,7 +197,7 @@ class SimulatedStanding:
             self.down = deque([GONE])
 
     def lose_at_stage(self) -> None:
-        """The stage gives the suspended stream up."""
+        """Let the stage give up the suspended stream."""
         self.stage_over = True
         self.table.close()
 
@@ -202,7 +209,9 @@ class SimulatedStanding:
             self.up.append(GONE)
 
     def overrun(self, number: int) -> None:
-        """Let the stage exceed the window of a line, together with messages of other lines."""
+        """Make the stage exceed the window of a line, while also sending messages of other
+        lines.
+        """
         suspended = session_pb2.SessionSuspended(address="x" * WINDOW_BYTES)
         response = session_pb2.SessionResponse(suspended=suspended)
         message = stage_pb2.LineMessage(line=number, response=response)
@@ -212,11 +221,11 @@ class SimulatedStanding:
     # -- what the stage's table reports --------------------------------------------------------
 
     def stalled(self, number: int) -> None:
-        """Record that a line waits for its reader."""
+        """Record that a line is waiting for its reader."""
         self.waiting.add(number)
 
     def moved(self, number: int) -> None:
-        """Record that a line no longer waits."""
+        """Record that a line is no longer waiting."""
         self.waiting.remove(number)
 
     def _stage_ready(self) -> None:
@@ -252,7 +261,7 @@ class SimulatedStream:
 
     @property
     def readable(self) -> bool:
-        """Whether the reader can make progress or detect the end."""
+        """Whether a call to `read` would return a response or detect the end of the stream."""
         return bool(self.unprocessed_bytes or self.line.has_response or self.line.is_over)
 
     def send(self, request: session_pb2.SessionRequest) -> None:

@@ -1,8 +1,8 @@
-"""Calls, a gateway and replicas of two stages, with all events that can occur between them.
+"""Calls, a gateway and the replicas of two stages, with all events that can occur between them.
 
-Each of the `moves` and `faults` is an event that may occur next. The caller selects one of them. If
-an expectation is violated, `Violation` is raised. Messages in the same queue keep their order, like
-in real streams and links. Messages in different queues can arrive in any order.
+Every element of `moves` and `faults` is an event that may occur next, and the caller selects one of
+them. `Violation` is raised if an expectation is violated. As in real streams and links, messages in
+the same queue keep their order, while messages in different queues can arrive in any order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from antiphon_tools.simulation.standing import SimulatedStream
 
 MOMENT_S = 0.05
 MOST_MOMENTS = 20
-"""The total duration of this many moments is shorter than any timeout of a stage."""
+"""The total duration of this many moments is less than any timeout of a stage."""
 LONG_S = 6.0
 """Longer than any timeout of a stage."""
 MOST_MOVES = 20_000

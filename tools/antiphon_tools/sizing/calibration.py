@@ -1,8 +1,8 @@
-"""Computes the file of measurements from load-test results and the duration of a single call.
+"""Computes a file of measurements from load-test results and the duration of a single call.
 
 If a stage is loaded by itself, at full speed and with a constant number of sessions, every step
-includes all of these sessions. This yields the step time for their number. The overhead outside of
-stages, in event loops and the network, is the duration of a single call minus its steps.
+includes all sessions, which gives the step time for this number. The overhead outside of stages, in
+event loops and the network, is the duration of a single call minus its steps.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from antiphon_tools.sizing.run_figures import check_answered, of_edge, of_stage,
 from antiphon_tools.sizing.simulation.steps import FleetSimulation
 
 HOPS_AFTER_TEXT = 2
-"""The number of messages between processes from the first text to the first audio, without the one
-for the text.
+"""The number of messages between processes from the first text to the first audio, not counting the
+one for the text.
 """
 _ROUNDS = 3
 
@@ -52,11 +52,11 @@ def calibrated(
     first_audio_s: float,
     rest_s: float | None = None,
 ) -> MeasuredPipeline:
-    """Set `gateway.call_s` and `network_s` so that a single call takes as long as measured.
+    """Set `gateway.call_s` and `network_s` so that a single call takes as long as was measured.
 
-    `rest_s` is the time from the first audio to the end of the call. If its steps take less time
-    than that, the steps of the stage that generates frames are made longer, because the loop of an
-    engine also takes time between two steps.
+    `rest_s` is the time from the first audio to the end of the call. If the simulated steps take
+    less time than this, the steps of the stage that generates frames are lengthened, because an
+    engine's loop also takes time between two steps.
     """
     for _ in range(_ROUNDS):
         (call,) = FleetSimulation(measured, dict.fromkeys(measured.stages, 1)).run([offered]).calls
@@ -94,7 +94,9 @@ def _with_longer_frames(measured: MeasuredPipeline, by_s: float) -> MeasuredPipe
 def calibrated_by(
     measured: MeasuredPipeline, alone: Result, runs: Iterable[Result]
 ) -> MeasuredPipeline:
-    """Call `calibrated` with the measurements of a gateway run that has a single session."""
+    """Call `calibrated` with the measurements of a run against the gateway with a single
+    session.
+    """
     check_answered(alone)
     text, audio = alone.metrics.get("ttft"), alone.metrics.get("ttfa")
     if audio is None:
@@ -164,8 +166,8 @@ def _chunk_steps(
 ) -> tuple[float, dict[float, float]]:
     """Return the duration of a step with this many sessions, and the additional time per frame.
 
-    With a single session, the first step has one frame, and the remaining steps share the other
-    frames.
+    With a single session, the first step has one frame, and the remaining frames are divided
+    equally among the other steps.
     """
     times = of_stage(run, role).times
     frames = positive(run, "settings.frames", run.settings.get("frames"))
@@ -180,7 +182,9 @@ def _chunk_steps(
 
 
 def _rising(points: Mapping[float, float]) -> dict[float, float]:
-    """Make the points non-decreasing. Neighbors in the wrong order are replaced with their mean."""
+    """Make the points non-decreasing, by replacing neighbours in the wrong order with their
+    mean.
+    """
     groups: list[list[tuple[float, float]]] = []
     for point in sorted(points.items()):
         groups.append([point])

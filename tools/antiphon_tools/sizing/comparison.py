@@ -18,19 +18,19 @@ from antiphon_tools.sizing.run_figures import check_answered, positive
 
 PERCENTILES = (50.0, 90.0, 95.0)
 LENGTHS_CV = 0.15
-"""The assumed variation in the length of replies. It is small because replies repeat the same
-number of words.
+"""The assumed variation in reply length. It is small because all replies repeat the same number of
+words.
 """
 SAME_MOMENT_S = 1e-3
 BLOCK = 8
-"""The number of consecutive calls in a block of the bootstrap. Calls in a block affect each
-other.
+"""The number of consecutive calls in a block of the bootstrap. Calls are grouped because they
+affect each other.
 """
 DRAWS = 1000
 WITHIN = (5.0, 95.0)
 PHASES = 8
-"""The number of simulations of a run. In each simulation, calls arrive at different times relative
-to engine steps.
+"""The number of times that a run is simulated. In each simulation, calls arrive at different times
+relative to the engine's steps.
 """
 
 
@@ -39,11 +39,11 @@ ComparedCall = tuple[float, tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The measured and predicted time to first audio of runs at one rate, in seconds.
+    """The measured and predicted time to first audio for all runs with the same rate, in seconds.
 
     `measured` and `predicted` contain percentiles. `calls` contains the measured time and all
-    predictions of each answered call, in order. `interval` is the range in which nine out of ten
-    errors of p95 would lie for other calls of the same kind.
+    predictions for each answered call, in order. `interval` is the range that would contain nine
+    out of ten errors of p95 for other calls of the same kind.
     """
 
     rate: float
@@ -68,10 +68,10 @@ def compared(
     tokens_per_s: float,
     phases: int = PHASES,
 ) -> Comparison:
-    """Simulate the calls of a run with the same lengths.
+    """Simulate a run's calls with the same lengths.
 
-    The time within an engine step at which a call arrives is random, and affects its time to first
-    audio. Therefore, only the first simulation uses the original arrival times. In the others, each
+    At which point of an engine step a call arrives is random, and affects its time to first audio.
+    For this reason, only the first simulation uses the original arrival times. In the others, each
     call is delayed by up to the duration of the longest step. Raises `InvalidArgument` if the run
     has no rate or too few answers.
     """

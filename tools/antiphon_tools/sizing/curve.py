@@ -13,8 +13,8 @@ from antiphon.errors import InvalidArgument
 class Curve:
     """A piecewise linear function. `xs` must be in ascending order.
 
-    Below the first point, the value is constant. After the last point, the last segment is
-    extended, but the value never decreases.
+    Below the first point, the value is constant. Beyond the last point, the last segment is
+    extended, except that the value never decreases.
     """
 
     xs: tuple[float, ...]

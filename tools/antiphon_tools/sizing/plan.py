@@ -1,8 +1,9 @@
 """Searches for the cheapest fleet that meets a goal.
 
-First, all roles are scaled up together from the minimum that the offered work requires, until the
-goal is met. Then, each role is reduced as far as the goal permits, starting with the most expensive
-one. In the resulting plan, no single role can be reduced without missing the goal.
+The search starts with the minimum number of replicas that the offered work requires, and scales all
+roles up together until the goal is met. Each role is then reduced as far as the goal allows,
+starting with the most expensive one. In the resulting plan, reducing any single role would miss the
+goal.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from antiphon_tools.sizing.simulation.outcome import FleetOutcome
 from antiphon_tools.sizing.simulation.steps import FleetSimulation
 
 LARGEST_GROWTH = 64
-"""The maximum scaling factor. If this many times the minimum is not sufficient, more replicas do
-not help.
+"""The maximum scaling factor. If this many times the minimum is not enough, adding replicas doesn't
+help.
 """
 GATEWAY_BUSY = 0.6
-"""The maximum utilization of a gateway's event loop, which uses a single core."""
+"""The maximum utilization of a gateway's event loop, which can only use a single core."""
 GATEWAY_DEVIATIONS = 3.0
-"""The capacity of a gateway for calls must exceed the average number of calls by this many standard
+"""A gateway must have capacity for the average number of calls plus this many standard
 deviations.
 """
 STEPS_MOST_EVENTS = 2_000_000
-"""With more events than this, calls are simulated without individual steps. Simulating steps would
-take several minutes each time.
+"""If there are more events than this, calls are simulated without individual steps, because
+simulating the steps would take several minutes each time.
 """
 
 Granularity = str
@@ -39,9 +40,9 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A percentile of answered calls must start to speak within a time limit.
+    """The goal that a given percentile of answered calls starts to speak within a time limit.
 
-    In addition, a minimum fraction of calls must be answered.
+    In addition, at least a given fraction of all calls must be answered.
     """
 
     first_audio_s: float
@@ -283,8 +284,8 @@ def in_words(attempt: Attempt, goal: Goal) -> str:
 def _mean_calls(max_calls: int, burstiness: float) -> float:
     """Return the average number of calls for which `max_calls` is sufficient.
 
-    `max_calls` is `GATEWAY_DEVIATIONS` standard deviations above it. If calls arrive independently,
-    the variance equals the mean. Bursts increase the standard deviation.
+    `max_calls` is `GATEWAY_DEVIATIONS` standard deviations above this average. If calls arrive
+    independently, the variance is equal to the mean. Bursts increase the standard deviation.
     """
     half = GATEWAY_DEVIATIONS * max(1.0, burstiness) / 2
     return float((math.sqrt(half**2 + max_calls) - half) ** 2)

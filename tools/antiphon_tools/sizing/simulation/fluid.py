@@ -1,16 +1,17 @@
-"""Simulates a fleet of thousands of replicas by call. Stages progress at their measured rates.
+"""Simulates a fleet of thousands of replicas at the level of calls, assuming that stages progress
+at their measured rates.
 
 Individual steps are not simulated. All sessions of a replica progress at the same rate, which
-follows from the step time for the number of open sessions (`shared_rate.py`). The time to first
-audio of a call is the sum of the times in the gateway, for the prompt, for the first token, for the
-first frame and for the first chunk. Each of these starts at a random point within a step of the
-replica.
+depends on the step time for the number of open sessions (`shared_rate.py`). A call's time to first
+audio is the sum of the times spent in the gateway, on the prompt, on the first token, on the first
+frame and on the first chunk. Each of these starts at a random point within one of the replica's
+steps.
 
-There can be many gateways. Each of them has its own `AdmissionQueue`, which only contains its own
-calls. To choose a replica, it uses reports that are up to `report_s` old, and the number of its own
-calls. A replica that is full rejects a call, and another replica is tried.
+There can be many gateways. Each gateway has its own `AdmissionQueue`, which only contains its own
+calls. It chooses replicas based on reports that are up to `report_s` old and on the number of its
+own calls. If a replica is full, it rejects the call, and another one is tried.
 
-The event loop of a gateway is busy with messages for part of the time. Its work for each call takes
+A gateway's event loop spends part of its time on messages, so its work for each call takes
 correspondingly longer.
 """
 
@@ -39,8 +40,8 @@ from antiphon_tools.sizing.simulation.steps import WAITING_BYTES, counted_span_s
 
 REPORT_S = 0.1
 TRIES = 3
-"""The number of replicas of a role that are tried before a call returns to the queue of its
-gateway.
+"""The number of replicas of a role that are tried before a call goes back to its gateway's
+queue.
 """
 MOST_BUSY = 0.99
 _ROUNDS = 6

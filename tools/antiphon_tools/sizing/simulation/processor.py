@@ -1,7 +1,8 @@
-"""Simulates cores that are shared by tasks, and threads that process tasks sequentially.
+"""Simulates cores that are shared by tasks, and threads that process tasks one at a time.
 
-Cores are shared in the same way as on Linux. A task uses at most one core. If there are not enough
-cores, they are divided by weight. Each step of niceness changes the weight by a factor of 1.25.
+Cores are shared in the same way as on Linux. A task can use at most one core. If there aren't
+enough cores, they are divided by weight, and each step of niceness changes the weight by a factor
+of 1.25.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class SharedCores:
     def _share(self) -> None:
         """Set the speed of each task, and schedule an update for the first completion."""
         left, weights = self._cores, sum(job.weight for job in self._jobs)
-        # Start with the highest weight. If a task gets a full core, the others share the rest.
+        # Start with the highest weight. If a task gets a full core, the remaining tasks share the
+        # rest.
         for job in sorted(self._jobs, key=lambda each: -each.weight):
             job.speed = min(1.0, left * job.weight / weights) if weights > 0 else 1.0
             left, weights = left - job.speed, weights - job.weight

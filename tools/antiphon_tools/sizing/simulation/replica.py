@@ -1,9 +1,11 @@
-"""One replica of a stage, step by step: an engine that all sessions share, and its event loop.
+"""Simulates a stage replica step by step. It consists of an engine that all sessions share, and an
+event loop.
 
-A step includes all work that is ready when it begins: one output of every session whose input has
-arrived, and rows of prompts, up to `rows_per_step` in total. For a stage that computes audio it
-includes the waiting frames. With the last rows of its prompt a session also emits its first output,
-if the input has arrived. Input that arrives during a step waits for the next step.
+A step includes all work that is ready when it begins: one output for every session whose input has
+arrived, and up to `rows_per_step` prompt rows in total. For a stage that generates audio, it
+includes the waiting frames. In the step that processes the last rows of its prompt, a session also
+emits its first output, provided that the input has arrived. Input that arrives during a step waits
+for the next one.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from antiphon_tools.sizing.simulation.processor import SerialThread, SharedCores
 Deliver = Callable[["StageSegment", int, bool], None]
 """Sends positions of a segment. The last argument is true if these are the last positions."""
 BEGUN = -1
-"""Used instead of a number of positions. It means that the rows of the segment are processed from
-now on.
+"""Passed in place of a number of positions to indicate that the segment's rows are now being
+processed.
 """
 
 

@@ -1,8 +1,9 @@
-"""A replica whose sessions all progress at one rate, which decreases with their number.
+"""Simulates a replica whose sessions all progress at the same rate, which decreases as their number
+grows.
 
-The progress since the start is one number for all sessions. A session is complete when the number
-has grown by its positions, so that the cost of an event does not depend on the number of sessions.
-Prompts pause all sessions while they are computed.
+The progress since the start is a single number for all sessions. A session is complete when this
+number has grown by the session's positions, so the cost of an event doesn't depend on the number of
+sessions. Computing a prompt pauses all sessions.
 """
 
 from __future__ import annotations
