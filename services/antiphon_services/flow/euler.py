@@ -49,9 +49,11 @@ class EulerSteps:
 
     @classmethod
     def pruned(cls, steps: int) -> EulerSteps:
-        """Return steps of empirically pruned step sampling, with sway towards the start (F5-TTS).
+        """Return the steps of empirically pruned step sampling, with sway towards the beginning
+        (F5-TTS).
 
-        If there is no table for the number of steps, the steps are equal before sway is applied.
+        If there is no table for this number of steps, they all have the same width before sway is
+        applied.
         """
         if steps in PRUNED_POINTS:
             points = 1 / 32 * torch.tensor(PRUNED_POINTS[steps], dtype=torch.float32)

@@ -1,26 +1,27 @@
-"""The step loop of engines for models that draw codes. Subclasses define what happens in a step.
+"""The step loop for engines whose models draw codes. Subclasses define what happens in a step, and
 `lm.frames` defines the segments.
 
-Each step ends with a draw that the host must read, both to send the frame and to know whether the
-segment continues. If the host launched the next step only after reading the draw, the device would
-be idle during the round trip and during the work of the host, in every frame. With `launch_ahead`,
-the host and the device overlap:
+Each step ends with a draw that the host must read, both to send the frame and to find out whether
+the segment continues. If the host only launched the next step after reading the draw, the device
+would be idle during the round trip and during the host's own work, in every frame. With
+`launch_ahead`, the work of the host and the device overlaps:
 
     step n runs       host launches step n + 1, then reads the draws of step n
     step n + 1 runs   host sends the frames of step n, launches step n + 2, ...
 
-This is possible because step n + 1 needs nothing from the host that depends on step n. The codes
-that were drawn stay on the device, where the next row is built from them (`GroupedFrameDecoder`).
-The host only provides text and positions, which it already has.
+This is possible because step n + 1 doesn't need anything from the host that depends on step n. The
+codes that were drawn stay on the device, where the next row is built from them
+(`GroupedFrameDecoder`). The host only provides text and positions, which it already has.
 
-The host does not know whether a segment ends with step n, but launches a row for the segment
-anyway. If the segment has ended, its draw is dropped (`PendingStep`) and the doubtful positions of
-the slot are cleared. A wrong guess therefore costs one row but never results in a wrong frame.
+At this point, the host doesn't know whether a segment ends with step n, but it launches a row for
+the segment anyway. If the segment has ended, its draw is dropped (`PendingStep`), and the doubtful
+positions of the slot are cleared. A wrong guess therefore costs one row, but never results in a
+wrong frame.
 
-This has the following consequences:
+Launching ahead has the following consequences:
 
-* New input, such as text or a new session, joins one step later.
-* If a segment is held, its draw waits in the segment and does not block any other segment.
+* New input, such as text or a new session, is included one step later.
+* If a segment is held, its draw waits in the segment and doesn't block any other segment.
 * A step is read as soon as its copy to the host is complete, while the next step is still running.
   The copy uses a different stream, so its source must not be overwritten (`lm.readback`).
 * Logits that are not finite are detected one step late. Positions that are not yet known to be

@@ -1,22 +1,22 @@
-"""Determines when a reply ends, and which part of it may be shown and spoken so far.
+"""Determines when a reply ends, and which part of it can already be shown and spoken.
 
-Invariants:
+The following rules apply:
 
-- A reply ends with a stop ID, with a stop string, or after `limit` IDs. If several of these apply,
-  the first one in this list takes precedence. The text of the reply ends directly before the
-  earliest stop string.
-- Text is released as soon as it cannot be the beginning of a stop string.
-- There is a row for every ID except for the last one that was sampled, because Hugging Face uses ID
-  n as input to get ID n+1. Therefore the last ID is never spoken, whether it is a stop ID or the ID
-  at which the length limit was reached. Every other ID may be spoken immediately.
-- If there are stop strings, an ID is spoken once its text has been released. It is never spoken if
-  its text ends after the start of the stop string. For this rule, an ID that ends within a
-  character counts as ending after the first byte of that character.
-- If the reply may contain function calls, `calls.py` removes the calls from the text that the rules
-  above release. An ID is spoken once it is known that its text does not belong to a call. No ID is
-  spoken after the start of the first call.
+- A reply ends with a stop ID, with a stop string, or after `limit` IDs. If several of these apply
+  at the same time, the first one in this list takes precedence. The reply's text ends just before
+  the earliest stop string.
+- Text is released as soon as it can't be the beginning of a stop string.
+- Every ID except the last one has a row, because Hugging Face uses ID n as the input for ID n + 1.
+  The last ID is therefore never spoken, whether it is a stop ID or the ID at which the length limit
+  was reached. Any other ID can be spoken immediately.
+- If there are stop strings, an ID is only spoken once its text has been released. It is never
+  spoken if its text ends after the start of the stop string. For this rule, an ID that ends in the
+  middle of a character is treated as if it ended after the character's first byte.
+- If the reply may contain function calls, `calls.py` removes them from the text that the previous
+  rules release. An ID is only spoken once it is certain that its text isn't part of a call. No ID
+  is spoken after the start of the first call.
 
-Offsets are counted in characters of the whole text.
+Offsets are counted in characters from the beginning of the text.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class TalkerInput:
     """The input of the reference's talker.
 
     `rows` (float32 [P + 2, hidden]) contains the rows of the prompt, without the codec's pad and
-    start embeddings. `reply` (float32 [n, hidden]) contains the rows of later steps, the last of
-    which is repeated indefinitely. `text_ids` (int64 [P + 2]) determines the positions.
+    start embeddings. `reply` (float32 [n, hidden]) contains the rows of later steps. Its last row
+    is repeated indefinitely. `text_ids` (int64 [P + 2]) determines the positions.
     """
 
     rows: npt.NDArray[np.float32]
