@@ -47,8 +47,8 @@ class AnswerMaker:
     def count(self, prompt: MaskedPrompt, asked: SamplingRequest) -> int:
         """Return the number of positions in the answer, which is at least 1.
 
-        Raises `InvalidArgument` if there is no room for an answer after the prompt, or if an image
-        does not fit.
+        Raises `InvalidArgument` if there is no room for an answer after the prompt, or not enough
+        room for an image.
         """
         room = self._context_limit - len(prompt.ids) - len(prompt.after)
         if asked.max_tokens is not None and asked.max_tokens < prompt.count:
@@ -74,7 +74,7 @@ class AnswerMaker:
         """Create an answer, without computing its first step.
 
         Options that are not set in `asked` default to the options of the task. Raises
-        `InvalidArgument` if the answer does not fit after the prompt.
+        `InvalidArgument` if there isn't enough room for the answer after the prompt.
         """
         mode, kind, count = prompt.mode, prompt.mode.kind, self.count(prompt, asked)
         if asked.temperature is None:

@@ -129,7 +129,9 @@ class TaskSegment:
         return self._input.begin(self._key, preparations)
 
     def begin(self, prompt: MaskedPrompt) -> None:
-        """Start the answer. Raises `InvalidArgument` if it does not fit after the prompt."""
+        """Start the answer. Raises `InvalidArgument` if there isn't enough room for it after the
+        prompt.
+        """
         asked, answers = self._settings.asked, self._maker.answers
         self.answer = answers.make(prompt, self._request, self._settings.sampling, asked)
         self._prompt = prompt

@@ -82,8 +82,8 @@ class GroupEncoder:
         return linear(states.reshape(count, -1), self._down)
 
     def _attend(self, _layer: int, queries: Tensor, keys_values: Tensor) -> Tensor:
-        """Compute attention among the frames of each group. The rows are frames, ordered by
-        group.
+        """Compute attention among the frames of each group. Each row is a frame, and rows are
+        ordered by group.
         """
         heads = queries.shape[1]
 

@@ -1,4 +1,4 @@
-"""The input of a talker segment that has arrived, and the rows that can already be computed.
+"""The input that has arrived for a talker segment, and the rows that can already be computed.
 
 The talker's prompt consists of all user turns in the thinker's prompt, followed by nine rows for
 the answer. Let A be the IDs from the last assistant header onwards, which are the end of the prompt
@@ -6,16 +6,16 @@ followed by the reply. The text side of the nine rows is
 
     A[0]  A[1]  A[2]  tts_pad x 4  tts_bos  A[3]
 
-Each later step adds one row: A[4], A[5] and so on, then tts_eos once, and then tts_pad.
+Each later step adds one row: first A[4], A[5] and so on, then tts_eos once, and tts_pad after that.
 
-A row is ready only if all of its parts have arrived. tts_eos and tts_pad are ready only after the
-end of `tokens`, so that the talker does not speak silence while a token is late.
+A row is ready once all of its parts have arrived. tts_eos and tts_pad are only ready after the end
+of `tokens`, so that the talker doesn't speak silence while a token is late.
 
-A prompt may grow while the user is speaking. In this case, its IDs arrive in pieces. Until the end
-of `prompt`, hidden rows may be sent again from some row onwards, and only user rows are ready.
+A prompt can grow while the user is speaking, in which case its IDs arrive in pieces. Until the end
+of `prompt`, only user rows are ready, and hidden rows from a certain row onwards may be sent again.
 
 This mirrors `Qwen3OmniMoeForConditionalGeneration.generate` and `_get_talker_assistant_parts`. This
-module does not import torch.
+module doesn't import torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The prompt of Qwen3-TTS's talker, as IDs. This module does not import torch.
+"""The prompt of Qwen3-TTS's talker, as IDs. This module doesn't import torch.
 
 Each row of the prompt is the sum of a text side and, after the role, a codec side:
 
@@ -7,15 +7,15 @@ Each row of the prompt is the sum of a text side and, after the role, a codec si
                                   or nothink, think_bos, think_eos;
                                   speaker                               pad  bos
 
-Each later step adds a row. Its codec side is the previous frame. Its text side is the next text ID,
-then eos once, and then pad. This is the trailing mode.
+Each later step adds a row whose codec side is the previous frame. Its text side is the next text
+ID, then eos once, and pad after that. This is the trailing mode.
 
-If the whole text comes first, the first text ID is replaced by the whole text and eos, all with
-codec pad. They are followed by a row of text pad with codec bos, and later rows have text pad.
+If the whole text comes first instead, the first text ID is replaced by the whole text and eos, all
+with codec pad. The next row has text pad and codec bos, and all later rows have text pad.
 
-A clone by codes also has a reference. Its text comes before the text to speak, and its frames come
-after codec bos. In the trailing mode, text and frames share rows. This mirrors
-`Qwen3TTSForConditionalGeneration.generate` and `generate_icl_prompt` of the vendor's package.
+A clone that is based on codes also has a reference. Its text comes before the text to speak, and
+its frames come after codec bos. In the trailing mode, its text and frames share rows. This mirrors
+`Qwen3TTSForConditionalGeneration.generate` and `generate_icl_prompt` in the vendor's package.
 """
 
 from __future__ import annotations
