@@ -84,8 +84,8 @@ def sample_alone(row: LogitsRow) -> int:
 
 
 def score_together(sampled: Sequence[Sampled]) -> list[Score]:
-    """Return the log probabilities of each chosen ID and of the 1 + `top` most likely IDs,
-    according to the model.
+    """Return each chosen ID, followed by the `top` most likely IDs, together with their log
+    probabilities according to the model.
 
     The log probabilities are the log-softmax of the logits in float32, as in `transformers` and
     vLLM.

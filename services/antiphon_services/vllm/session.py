@@ -100,7 +100,7 @@ class VllmSession:
         )
 
     async def inputs(self, parameters: SamplingParams) -> AsyncIterator[StreamingInput]:
-        """Yield the parts as they arrive. This only ends when the request's task is cancelled."""
+        """Yield the parts as they arrive. This only ends when the request's task does."""
         while True:
             part = await self.parts.get()
             yield StreamingInput(part.input(), parameters)

@@ -25,15 +25,14 @@ class UtteranceDecoding(Protocol):
     def ready(self, count: int, *, finished: bool) -> bool:
         """Return whether more samples can be computed from the first `count` codes.
 
-        `finished` is true if the utterance has no further codes.
+        Set `finished` if the utterance has no further codes.
         """
 
     def advance(self, codes: Array, *, finished: bool) -> Work[Tensor]:
-        """Compute the next samples from all codes received so far, and yield the amount of work
-        done.
+        """Compute the next samples from all codes received so far. Yields the amount of work done.
 
-        `codes` is a uint16 array of shape [count]. The result is a float32 tensor of shape [n].
-        `finished` is true if the utterance has no further codes. Only call this method if `ready`
+        `codes` is a uint16 array of shape [count], and the result is a float32 tensor of shape [n].
+        Set `finished` if the utterance has no further codes. Only call this method if `ready`
         returns True.
         """
 

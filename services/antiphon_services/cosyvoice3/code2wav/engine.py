@@ -2,12 +2,12 @@
 
 The delivery setting of the edge `codes` determines how the audio is computed:
 
-- If the edge is delivered whole, the flow attends to the entire utterance. The engine decodes an
-  utterance after its last code has arrived.
+- If the edge is delivered whole, the flow attends to the entire utterance, so the engine decodes an
+  utterance once its last code has arrived.
 - If the edge is streamed, the flow processes one block at a time, and the engine emits samples
-  whenever a block is complete. `mel_stream` describes this mode.
+  whenever a block is complete. This mode is described in `mel_stream`.
 
-The arrival times of codes do not affect the choice.
+The time at which codes arrive doesn't make a difference.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The talker engine, which decodes the speech codes of many segments.
 
-Worker threads prepare the prompts, because tokenizing the text and encoding a reference recording
-take a long time. Each step performs one forward pass. It includes up to `prefill_rows` rows of
-prompts, and one row for each segment whose prompt is complete. Each of these segments samples one
-code, which is emitted in the same step. The first output of a segment is its voice, which is sent
-in a single chunk.
+Prompts are prepared on worker threads, because it takes a long time to tokenize a text or to encode
+a reference recording. Each step performs one forward pass, which includes up to `prefill_rows`
+prompt rows, and one row for each segment whose prompt is complete. Each of these segments samples
+one code, which is emitted in the same step. A segment's first output is its voice, which is sent in
+a single chunk.
 
 Draws are counted in the same way as in the vendor's code. An utterance ends if the sampled token is
 not a code, or after the maximum number of draws. In the latter case, the last code is still spoken.
 
-If the text is streamed, it is spoken in turns while it arrives, as described in `interleaved.py`. A
-segment waits for more input if there is not enough text for its next turn.
+If the text is streamed, it is spoken in turns while it arrives, as described in `interleaved.py`.
+If there isn't enough text for the next turn, the segment waits for more input.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Builds the prompts of the vendor's tasks as token IDs. This module does not import torch.
+"""Builds the prompts of the vendor's tasks as token IDs. This module doesn't import torch.
 
-Each layout is taken from a script in the vendor's `validation` directory. The exception is the
-layout for spoken answers, which is taken from `UniversalPrompting`. Padding on the left is omitted,
-because no position attends to it and only relative positions matter. In prompts that edit an image,
-the padding is between the image and the text, so it is kept. The vendor picks an instruction such
-as "Transcribe the given audio." at random. This module always uses the first one in the vendor's
-list.
+Each layout is taken from a script in the vendor's `validation` directory, except for the layout of
+spoken answers, which is taken from `UniversalPrompting`. Padding on the left is omitted, because no
+position attends to it and only relative positions matter. Prompts for editing an image keep their
+padding, because it is between the image and the text. The vendor's code picks an instruction such
+as "Transcribe the given audio." at random, whereas this module always uses the first one in the
+vendor's list.
 """
 
 from __future__ import annotations

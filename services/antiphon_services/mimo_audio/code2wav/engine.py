@@ -2,8 +2,8 @@
 
 If the edge `codes` is delivered whole, one minute of frames is decoded at a time, as in the
 vendor's code. If the edge is streamed, frames are decoded in smaller windows, so the samples are
-only approximately the same, as explained in `FrameCodecDecoder`. The choice depends on the delivery
-setting and not on the arrival times of frames.
+only approximately the same, as explained in `FrameCodecDecoder`. Which of these applies depends on
+the delivery setting and not on when frames arrive.
 """
 
 from __future__ import annotations

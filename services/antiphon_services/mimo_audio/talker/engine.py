@@ -1,15 +1,15 @@
-"""The talker engine, which decodes text and codes of many segments, one position per step.
+"""The talker engine, which decodes the text and codes of many segments, one position per step.
 
-Worker threads prepare the prompts, because encoding recordings takes a long time. Each step
-performs one forward pass. It includes up to `prefill_rows` rows of prompts, and one row for each
-segment whose prompt is complete. Each of these segments samples a token in the same step, and a
-group of frames if the token stands for a group.
+Prompts are prepared on worker threads, because encoding recordings takes a long time. Each step
+performs one forward pass, which includes up to `prefill_rows` prompt rows, and one row for each
+segment whose prompt is complete. Each of these segments samples a token in the same step, and also
+a group of frames if the token stands for one.
 
-The text of an answer consists of all of its tokens. The speech consists of all groups before the
+An answer's text consists of all of its tokens, and its speech consists of all groups before the
 first end-of-speech token. A group at the last position is omitted, because the vendor's code drops
-the position that ends the answer, even if the answer ends at the maximum length. The vendor's code
-also drops all groups before a later start-of-speech token. By that time, this engine has already
-emitted them, so it keeps them.
+the position that ends the answer, even if the answer only ends because it has reached the maximum
+length. The vendor's code also drops all groups before a later start-of-speech token. This engine
+has already emitted them by that time, so it keeps them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The beginning of an answer that the client already has. Does not import torch.
+"""The beginning of an answer that the client already has. This module doesn't import torch.
 
 The client sends it as `antiphon.values.history`. Its positions are processed together with the
 prompt, and decoding continues as if they had been drawn one by one. A group is only known if its
-frames are known. They reach the client later than the tokens. The last token is drawn again, so
-that the usual code decides whether the answer ends with it.
+frames are, because frames reach the client later than tokens. The last token is drawn again, so
+that the usual code decides whether it ends the answer.
 """
 
 from __future__ import annotations

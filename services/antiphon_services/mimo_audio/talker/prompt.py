@@ -1,10 +1,11 @@
-"""The prompt of the talker, which consists of text positions and groups. Does not import torch.
+"""The talker's prompt, which consists of text positions and groups. This module doesn't import
+torch.
 
-This module mirrors the prompts of the vendor's `MimoAudio`. Spoken dialogue, speech-to-text, text
-dialogue and understanding share one layout, which contains the parts of all messages in order.
-Speech synthesis and transcription have their own layouts. The vendor picks an instruction such as
-"Please transcribe this audio file" at random. This module always uses the first one in the vendor's
-list.
+It mirrors the prompts of the vendor's `MimoAudio`. Spoken dialogue, speech-to-text, text dialogue
+and understanding share one layout, which contains the parts of all messages in order. Speech
+synthesis and transcription have layouts of their own. The vendor's code picks an instruction such
+as "Please transcribe this audio file" at random, whereas this module always uses the first one in
+the vendor's list.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The code2wav engine, which computes the audio of many segments.
 
-Each segment has its own stream, which stores the state that the next latents require. Latents are
-decoded once, in order, as soon as they arrive. Because a latent has to wait for the next one, and
-the last rows have to wait for the end of the stream, samples are completed slightly later than
-their frames arrive.
+Each segment has a stream of its own, which stores the state needed to decode further latents.
+Latents are decoded exactly once, in order, as soon as they arrive. However, a latent has to wait
+for the next one, and the last rows have to wait for the end of the stream, so samples are completed
+slightly later than their frames arrive.
 
-Each step decodes pieces of many segments in a single call. The streams do not affect each other. If
-the call fails, the piece of each segment is decoded separately, so that an error only affects its
-own segment.
+Each step decodes pieces of many segments in a single call, but the streams don't affect each other.
+If the call fails, each segment's piece is decoded separately, so that an error only affects its own
+segment.
 """
 
 from __future__ import annotations

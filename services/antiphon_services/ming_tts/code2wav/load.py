@@ -56,8 +56,8 @@ FRAME_ROWS = LATENT_ROWS * STEP_LATENTS
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
     """Return the memory required for the audio decoder.
 
-    Each session stores the rows that the layers can attend to. Raises `FailedPrecondition` if the
-    checkpoint cannot be read.
+    This includes the cached rows of each session, which its later rows attend to. Raises
+    `FailedPrecondition` if the checkpoint can't be read.
     """
     checkpoint = MingCheckpoint.read(model_dir)
     prefix = checkpoint.audio_prefix + DECODER

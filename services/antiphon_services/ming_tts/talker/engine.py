@@ -1,15 +1,15 @@
 """The talker engine, which decodes frames of latents for many segments, one frame per step.
 
-Worker threads prepare the prompts, because tokenizing the text and encoding a reference recording
-take a long time. Each step performs one forward pass. It includes up to `prefill_rows` rows of
-prompts, frames that the client already has, and one row for each segment whose prompt is complete.
-Each of these segments samples one frame, which is emitted in the same step.
+Prompts are prepared on worker threads, because it takes a long time to tokenize a text or to encode
+a reference recording. Each step performs one forward pass, which includes up to `prefill_rows`
+prompt rows, frames that the client already has, and one row for each segment whose prompt is
+complete. Each of these segments samples one frame, which is emitted in the same step.
 
-The stop head reads the state from which a frame is sampled. An utterance ends with the frame at
-which the stop head stops, or after the maximum number of draws. In both cases, the last frame is
-part of the speech. The next utterance of the text then starts in the same slot. If it has not
-arrived, the segment waits for more input. For frames that the client already has, the stop head
-determines the utterance to which they belong.
+The stop head reads the same state from which a frame is sampled. An utterance ends with the frame
+at which the stop head stops, or after the maximum number of draws. In both cases, the last frame is
+still spoken. The text's next utterance then starts in the same slot. If it hasn't arrived yet, the
+segment waits for more input. The stop head also decides which utterance the client's known frames
+belong to.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ NO_CODE = 0
 
 @dataclass(frozen=True, slots=True)
 class FlowVoice:
-    """The term [HALVES, width] that a voice adds to the input of every row, with and without
-    guidance by the voice.
+    """The term [HALVES, width] that a voice adds to the input of every row, once with and once
+    without the voice.
     """
 
     offset: Tensor
