@@ -1,7 +1,7 @@
 """The `antiphon` command, which is installed with the server's distribution.
 
-Each subcommand is a separate module that is only imported when it runs. As a result, commands such
-as `antiphon load` and `antiphon keys` do not require torch.
+Each subcommand is a separate module, which is only imported when it runs. This means that commands
+such as `antiphon load` and `antiphon keys` don't require torch.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Measure the style of pages and docstrings by looking for patterns that make sentences unclear.
+"""Measures the style of pages and docstrings, by looking for patterns that make sentences unclear.
 
-Pages may match `PATTERNS` up to twice as often as well-maintained documentation does (h11, etcd's
-raft, trio, starlette, mini-sglang and Temporal), and must have a similar sentence length. The
-limits for docstrings are in `DOCSTRING_LIMITS`, which may only be lowered.
+Pages may match `PATTERNS` up to twice as often as well-maintained documentation (h11, etcd's raft,
+trio, starlette, mini-sglang and Temporal), and their sentences must have a similar length.
+`DOCSTRING_LIMITS` contains the limits for docstrings, which may only be lowered.
 
-`python -m antiphon_tools.wording` fails if the pages exceed a limit, and prints the sentences
-concerned. `--docstrings` prints the rates for the docstrings in each top-level directory, and the
-files with the most matches.
+If the pages exceed a limit, `python -m antiphon_tools.wording` fails and prints the sentences that
+match. `--docstrings` prints the rates for the docstrings in each top-level directory, and the files
+with the most matches.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class Wording:
         return sum(len(_WORD.findall(each.text)) for each in self.sentences)
 
     def matching(self, pattern: Pattern) -> list[Sentence]:
-        """Return the sentences that match a pattern. A sentence is repeated for each additional
-        match.
+        """Return the sentences that match a pattern. A sentence with several matches is included
+        several times.
         """
         return [s for s in self.sentences for _ in pattern.words.finditer(s.text)]
 
@@ -176,7 +176,7 @@ def docstrings(folder: str, root: Path = ROOT) -> Wording:
 
 
 def faults_of_pages(wording: Wording) -> list[str]:
-    """Return the violated limits of pages, with the sentences that match."""
+    """Return a description of each limit that the pages exceed, with the sentences that match."""
     faults = []
     for name, pattern in PATTERNS.items():
         rate = wording.rate(pattern)
@@ -195,7 +195,9 @@ def faults_of_pages(wording: Wording) -> list[str]:
 
 
 def faults_of_docstrings(measured: Mapping[str, Wording]) -> list[str]:
-    """Return the violated limits in `DOCSTRING_LIMITS`, with the files that match."""
+    """Return a description of each limit in `DOCSTRING_LIMITS` that is exceeded, with the files
+    that match.
+    """
     faults = []
     for folder, wording in measured.items():
         for name, limit in DOCSTRING_LIMITS[folder].items():

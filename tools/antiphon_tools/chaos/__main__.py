@@ -51,13 +51,13 @@ LITTLE_AHEAD: dict[str, Any] = {
     "max_stage_ahead_seconds": 0.1,
     "max_stage_ahead_positions": 4,
 }
-"""Limits how far stages run ahead of playback.
+"""Limits how far stages can run ahead of playback.
 
-As a result, each stage is busy while its answer is being played, so that it can be killed during
+As a result, each stage stays busy while its answer is being played, so that it can be killed during
 that time.
 """
 ONCE = Retry(attempts=1)
-"""Disables the retries of the SDK, so that only the deployment can hide a fault."""
+"""Disables the SDK's retries, so that a fault can only be hidden by the deployment itself."""
 
 
 def main(
@@ -97,14 +97,17 @@ def _launcher(options: argparse.Namespace) -> type[Launcher]:
 def _ended(options: argparse.Namespace, count: int, began_at: float) -> bool:
     """Return whether the run is complete.
 
-    By default, a run takes two minutes. It can be limited to a number of rounds or a time instead.
+    By default, a run takes two minutes. Options can set a different time or a number of rounds
+    instead.
     """
     seconds = options.seconds or (float("inf") if options.rounds else SECONDS)
     return count == options.rounds or time.monotonic() - began_at >= seconds
 
 
 async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool:
-    """Kill replicas during answers and print the cost. Returns whether a check failed."""
+    """Kill replicas during answers, and print how much each kill has cost. Returns whether a check
+    failed.
+    """
     model = _model(options, directory)
     done: list[Kill] = []
     async with (

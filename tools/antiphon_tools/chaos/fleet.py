@@ -1,4 +1,6 @@
-"""The deployment under test: its processes, and the resources that they use when idle."""
+"""The deployment under test, which consists of its processes and the resources that they use when
+idle.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,16 @@ from antiphon_tools.launcher.launcher import Launcher, Running
 from antiphon_tools.launcher.plan import GATEWAY, role_of
 
 MOST_DESCRIPTORS_MORE = 16
-"""The permitted increase since the start. Connections to restarted processes come and go."""
+"""The permitted increase in open descriptors since the start. It isn't zero because connections to
+restarted processes come and go.
+"""
 RECOVERY_S = 120.0
 REST_S = 15.0
 LOOK_S = 0.1
 RELIST_S = 5.0
-"""The interval after which the gateway lists the replicas again.
+"""The interval, in seconds, after which the gateway lists the replicas again.
 
-It limits how long a watch that no longer reports changes can affect answers.
+If a watch stops reporting changes, this limits how long answers are affected.
 """
 
 
@@ -72,7 +76,7 @@ class TargetFleet:
 
     def victim(self, name: str, chance: random.Random) -> Victim:
         """Return a service as the target of a fault."""
-        # The listeners connect to the gateway directly, so nothing happens to its connection.
+        # Nothing happens to the gateway's own connection, because listeners connect to it directly.
         wire = self.wires.get(name) or CutWire(self.running.grpc_address)
         drawn = random.Random(chance.getrandbits(32))
         move_unseen = partial(self.registry.move_unseen, name, drawn)
@@ -143,9 +147,9 @@ class TargetFleet:
     async def _descriptors_left(self) -> list[str]:
         """Return the processes that still have too many open descriptors after a while.
 
-        The limit for a process is based on the number of descriptors that processes of the same
-        type had after all of them had answered for the first time. Descriptors may remain open for
-        some time, because an interrupted link is kept until it can no longer be recovered.
+        A process's limit is based on the number of descriptors that processes of the same type had
+        open after all of them had answered for the first time. Descriptors can stay open for some
+        time, because an interrupted link is kept until it can no longer be recovered.
         """
         opened = self._opened()
         if not self.descriptors:

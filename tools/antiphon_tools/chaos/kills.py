@@ -27,19 +27,19 @@ LOOK_S = 0.03
 PROBE_PAUSE_S = 0.05
 """The pause before a rejected request is repeated."""
 MOST_MISSES = 20
-"""The maximum number of consecutive answers for which the stage finished before it could be
+"""The maximum number of consecutive answers for which the stage has finished before it could be
 killed.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A kill of one replica while it generated an answer. Times are in seconds.
+    """A replica that was killed while it was generating an answer. Times are in seconds.
 
     `at_s` is the duration of the speech that the listener had received, or 0 before the first
-    piece. `found` describes the failed checks. `added_s` is the maximum delay of the audio compared
-    to the answer without faults. `underrun_s` is the maximum delay for a player that starts with
-    the first piece.
+    piece. `found` describes the checks that failed. `added_s` is the maximum delay of the audio
+    compared to the answer without faults. `underrun_s` is the maximum delay for a player that
+    starts with the first piece.
     """
 
     stage: str
@@ -113,7 +113,8 @@ class Kills:
     async def learn(self) -> None:
         """Record every answer without faults. Raises `ChaosFound` if an answer fails."""
         for question in known_questions(self._chance, long_text=True):
-            # The first answer is delayed because it establishes the links, so it is repeated.
+            # The first answer is slower because the links have to be established, so it is
+            # repeated.
             for _ in range(1 if self._known else 2):
                 known = await self._hear(question)
             if known.heard.error is not None or not known.heard.pieces:

@@ -24,11 +24,11 @@ PORT_NAME = DiscoveryConfig().port_name
 AWAY_S = 2.0
 REFUSALS = (500, 503, 429)
 WAYS = ("reset", "refused", "away", "silent")
-"""How the gateway's watch can be interrupted.
+"""The ways in which the gateway's watch can be interrupted.
 
-The connection of the watch can be reset. New connections are then refused, or they fail because the
-API does not listen for a while. Alternatively, the connection remains open, but no more events are
-sent.
+The watch's connection can be reset. New connections are then either refused, or they fail because
+the API doesn't listen for a while. Alternatively, the connection stays open, but no more events are
+sent on it.
 """
 
 

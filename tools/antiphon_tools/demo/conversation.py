@@ -18,7 +18,9 @@ from antiphon_tools.demo.waveform import from_pcm16
 
 SEED = 1
 REMEMBERED_TURNS = 2
-"""The number of earlier turns to send. With more turns, the embedded model confuses answers."""
+"""The number of earlier turns to send. If there are more, the embedded model confuses the
+answers.
+"""
 CONVERSATION_FILE, PICTURE_FILE = "conversation.wav", "demo.png"
 NO_PICTURE = (
     f"{PICTURE_FILE} was not drawn: it needs matplotlib (.venv/bin/pip install matplotlib)."

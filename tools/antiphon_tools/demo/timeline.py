@@ -1,9 +1,9 @@
 """Places a conversation on a single time axis.
 
 The listener waits for the end of each answer. The times of the stages and of the first audio are
-the measured times of the turn. After that, the audio plays at normal speed. The next question
-follows after a pause. Stages report the seconds since they opened the turn. They open it within
-milliseconds of the request, so this delay is ignored.
+those measured during the turn. The audio then plays at normal speed, and the next question follows
+after a pause. Stages report their times in seconds since they opened the turn. This happens within
+milliseconds of the request, so the delay is ignored.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ LARGEST_GPU_GIB = 4096.0
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "antiphon plan") -> int:
-    """Print the plan. Returns 0, or 1 if a stage does not fit on a GPU.
+    """Print the plan. Returns 0, or 1 if a stage is too large for a GPU.
 
     Raises `AntiphonError` if the model or a setting is not supported.
     """

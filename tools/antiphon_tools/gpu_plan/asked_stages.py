@@ -1,4 +1,4 @@
-"""Queries the stages of a model family for their memory requirements. Imports torch."""
+"""Asks the stages of a model family how much memory they need. Imports torch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from antiphon_services.stage.memory_plan import CONTEXT_BYTES, VLLM_WORKING_BYTE
 from antiphon_tools.gpu_plan.stage_needs import StageNeeds
 
 POSITIONS = 8192
-"""The default length of a session, unless the checkpoint only supports shorter sessions."""
+"""The default session length, unless the checkpoint only supports shorter sessions."""
 HOST_BYTES = 1 << 30
-"""The estimated host memory of a process that uses torch, without weights."""
+"""An estimate of the host memory that a process with torch uses, not counting weights."""
 
 
 def stage_needs(

@@ -48,11 +48,11 @@ def most_positions(needs: StageNeeds, size: int) -> int:
 
 
 def share_gpus(stages: Sequence[StageNeeds], size: int) -> list[GpuShare]:
-    """Assign stages to the minimum number of GPUs with `size` bytes of memory.
+    """Assign stages to as few GPUs with `size` bytes of memory as possible.
 
-    All sessions of the stages must fit. Among the possible assignments, the one with the lowest
-    memory usage on its fullest GPU is chosen. A stage that does not fit on a GPU is assigned a
-    separate one.
+    All sessions of the stages must fit into memory. Among the possible assignments, the one that
+    uses the least memory on its fullest GPU is chosen. A stage that is too large for a GPU is given
+    one of its own.
     """
     fitting = [each for each in stages if each.total <= size]
     alone = [GpuShare((each,), size) for each in stages if each.total > size]

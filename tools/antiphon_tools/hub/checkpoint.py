@@ -1,8 +1,9 @@
-"""Downloads the files of a checkpoint that its stages need, and verifies that it is complete.
+"""Downloads the files of a checkpoint that its stages need, and makes sure that the checkpoint is
+complete.
 
-Files are processed in an order in which errors are found early. First, the commit and the list of
-its files are determined. `config.json` then identifies the pipeline. After the other small files
-and a check of the available disk space, the weights are downloaded.
+Files are processed in an order that reveals errors early. The first step is to determine the commit
+and the list of its files. `config.json` then identifies the pipeline. The weights come last, after
+all small files have been downloaded and the available disk space has been checked.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ SPARE_BYTES = 64 << 20
 """The disk space that must remain free after a download."""
 
 COMPANION_FILES = CheckpointFiles(others=("pytorch_model.safetensors",))
-"""The files of a companion repository. The diffusers library uses this name for weights."""
+"""The files of a companion repository. This is the name that the diffusers library uses for
+weights.
+"""
 
 FindLayout = Callable[[Path, Collection[str]], CheckpointFiles]
 """Returns the layout of a checkpoint, given a directory with its identifying files and the paths of

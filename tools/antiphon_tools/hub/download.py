@@ -1,8 +1,8 @@
-"""Downloads single files of a repository to the hub's cache.
+"""Downloads individual files of a repository to the hub's cache.
 
-The huggingface_hub library manages the cache, resolves names and holds locks. This module
-implements the HTTP download itself, because the library discards the partial file of an interrupted
-process and does not verify checksums.
+The huggingface_hub library manages the cache, resolves names and holds locks. The HTTP download
+itself is implemented here, because the library discards partial files when its process is
+interrupted and doesn't verify checksums.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 PARALLEL = 4
 BLOCK_BYTES = 1 << 20
 HEADER_GUESS_BYTES = 1 << 16
-"""The size of the first request for a header. The first bytes of the response contain the length of
-the header.
+"""The size of the first request for a header. The length of the header is in the first bytes of the
+response.
 """
 RETRIES = 5
 """The maximum number of consecutive attempts without progress before a download fails."""
@@ -161,7 +161,8 @@ class Downloads:
             lock = settings.cache_dir / ".locks" / folder / f"{content.digest}.antiphon.lock"
             blob.parent.mkdir(parents=True, exist_ok=True)
             lock.parent.mkdir(parents=True, exist_ok=True)
-            # If two processes request the same file, the second one finds it complete.
+            # If two processes request the same file, the second one finds that it is already
+            # complete.
             with WeakFileLock(lock):
                 if not blob.exists():
                     self._receive_all(path, content, blob, progress)
@@ -255,7 +256,7 @@ class Downloads:
         from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
         headers = build_hf_headers(token=self._settings.token or None)
-        # The token is not sent if the request is redirected to another host.
+        # The token isn't sent to other hosts if the request is redirected.
         with get_session().stream(
             "GET",
             self._url(path),

@@ -10,8 +10,8 @@ from typing import TextIO
 from tqdm import tqdm
 
 LINES = 20
-"""The maximum number of progress lines if the output is not a terminal. One more line follows at
-the end.
+"""The maximum number of progress lines if the output is not a terminal, not counting the one at the
+end.
 """
 
 

@@ -25,16 +25,17 @@ from antiphon_tools.images.commands import IMAGES, INSTALLED, OPTIONAL, ROOT, lo
 PYTHON = "3.11"
 # glibc 2.31 or newer, which every version of Debian since 11 includes.
 X86_64, ARM64 = "x86_64-manylinux_2_31", "aarch64-manylinux_2_31"
-# vLLM requires tilelang, whose wheels for arm64 need a newer glibc. Debian 12 has 2.36.
+# vLLM requires tilelang, whose arm64 wheels need a newer glibc. Debian 12 has 2.36.
 ARM64_DEBIAN_12 = "aarch64-manylinux_2_35"
 PLATFORMS = {
     "gateway": (X86_64, ARM64),
-    # The index for `make lock` has had no CPU build of torch for arm64. PyPI's has CUDA.
+    # The index used for `make lock` has never contained a CPU build of torch for arm64, and PyPI's
+    # build includes CUDA.
     "stage-cpu": (X86_64,),
     "stage-cuda": (X86_64, ARM64),
     "stage-vllm": (X86_64, ARM64_DEBIAN_12),
 }
-"""The platforms of each image. The first platform determines the versions."""
+"""The platforms of each image. Versions are determined by the first platform."""
 # The default index only contains CUDA builds of torch.
 CPU_IMAGE = "stage-cpu"
 CPU_TORCH = "torch==2.13.0+cpu"

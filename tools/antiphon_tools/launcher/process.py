@@ -49,7 +49,9 @@ DRAIN_S = 1.0
 Announced = TypeVar("Announced")
 
 _NO_DOWNLOADS = {"HF_HUB_OFFLINE": "1"}
-"""Models are downloaded before any process starts. Service processes never download models."""
+"""Service processes never download models, because models are downloaded before any process
+starts.
+"""
 
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
@@ -76,9 +78,10 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Announcement(msgspec.Struct, frozen=True):
-    """A line on the announcement pipe. Stages have an `address`, and the gateway has two endpoints.
+    """A line from the announcement pipe. A stage has an `address`, whereas the gateway has two
+    endpoints.
 
-    `metrics` and `health` are the addresses of other ports of a stage, if it has them.
+    If a stage has other ports, `metrics` and `health` are their addresses.
     """
 
     event: str
@@ -93,10 +96,10 @@ _decoder = msgspec.json.Decoder(Announcement)
 
 
 class ServiceProcess(asyncio.SubprocessProtocol):
-    """A running service. Use `start` to create it.
+    """A running service. Use `start` to create one.
 
-    `listening` and `ready` are completed when the service has announced them, and `exited` when its
-    process has ended. None of these futures ever raises an exception.
+    `listening` and `ready` complete when the service makes the corresponding announcement, and
+    `exited` completes when its process has ended. None of these futures ever raises an exception.
     """
 
     def __init__(self, name: str, report: Report) -> None:
@@ -117,12 +120,12 @@ class ServiceProcess(asyncio.SubprocessProtocol):
     async def start(
         cls, name: str, argv: Sequence[str], *, root: Path, report: Report
     ) -> ServiceProcess:
-        """Start `python -m <argv>` in `root`, in a separate process group.
+        """Start `python -m <argv>` in `root`, in a process group of its own.
 
-        Ctrl-C in a terminal does not reach the process; only its owner stops it. The process stays
-        in the launcher's session, because Linux's autogroup divides the cores among sessions. With
-        one session per process, threads that wait for a message would be scheduled after the
-        engines of other stages.
+        Pressing Ctrl-C in a terminal doesn't affect the process, because only its owner should stop
+        it. The process stays in the launcher's session because Linux's autogroup divides the cores
+        among sessions. If each process had its own session, threads that wait for a message would
+        be scheduled after the engines of other stages.
         """
         loop = asyncio.get_running_loop()
         source_fd, sink_fd = os.pipe()
@@ -222,15 +225,15 @@ class ServiceProcess(asyncio.SubprocessProtocol):
 
     @property
     def ready_for_s(self) -> float:
-        """How long the service was ready before it ended, or 0 if it was never ready or still
-        runs.
+        """How long the service was ready before it ended, in seconds. It is 0 if the service was
+        never ready or is still running.
         """
         return max(0.0, self._exited_at - self._ready_at) if self.ready.done() else 0.0
 
     @property
     def reason(self) -> str:
-        """The sentence with which the service explained its exit, or an empty string if it printed
-        none.
+        """The sentence with which the service explained its exit, or an empty string if it didn't
+        print one.
         """
         start = f"{role_of(self.name)}: "
         said = (line for line in reversed(self.tail) if line.startswith(start))
@@ -260,7 +263,9 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         raise Unavailable(f"{self.name} {ending}", stage=role_of(self.name))
 
     def ending(self, when: str = "") -> str:
-        """Describe how the process ended, with its explanation or else its last lines of output."""
+        """Describe how the process ended. If it didn't explain this itself, include its last lines
+        of output.
+        """
         status = f"{describe_status(self.exited.result())}{when}"
         if self.reason:
             return f"{status}: {self.reason}"
@@ -270,8 +275,8 @@ class ServiceProcess(asyncio.SubprocessProtocol):
     async def report_exit(self) -> None:
         """Wait for the process to end, and report this after its last line of output.
 
-        Processes that the service has started have `DRAIN_S` to close the output. After that, they
-        are killed.
+        Processes started by the service have `DRAIN_S` seconds to close the output before they are
+        killed.
         """
         status = await self.wait()
         await self._printed_all()
@@ -336,8 +341,8 @@ class ServiceProcess(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         """Record the end of the process, and request the processes that it has started to stop."""
-        # Python's resource tracker ignores this signal. It ends by itself after it has removed what
-        # the processes left behind, which a kill would prevent.
+        # Python's resource tracker ignores this signal. It ends on its own after cleaning up what
+        # the processes have left behind, which a kill would prevent.
         self._signal_group(signal.SIGTERM)
         self._exited_at = asyncio.get_running_loop().time()
         self.exited.set_result(cast(int, self._transport.get_returncode()))

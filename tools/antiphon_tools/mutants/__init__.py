@@ -1,1 +1,3 @@
-"""Mutation testing: makes random changes in copies of the tree, and runs the tests."""
+"""Mutation testing: makes random changes to a copy of the tree, and runs the tests to see whether
+they fail.
+"""

@@ -1,4 +1,6 @@
-"""Selects tests that are likely to detect a fault in a file, based on imports and common words."""
+"""Selects the tests that are most likely to detect a fault in a file, based on imports and on words
+that they have in common.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from pathlib import Path
 from antiphon_tools.launcher.plan import IMPORT_ROOTS
 
 FOLDERS = {"unit": 0.0, "contract": 1.0, "conformance": 1.0, "integration": 1.5, "equality": 3.0}
-"""The directories that contain tests, with a penalty that determines their order."""
+"""The directories that contain tests, and a penalty for each that affects the order."""
 STARTED = {
     "antiphon_tools.launcher.process": ("antiphon_gateway.__main__", "antiphon_services.__main__"),
     "antiphon_tools.warm.parent": ("antiphon_gateway.__main__", "antiphon_services.__main__"),
 }
-"""Modules that are started as separate processes, which cannot be derived from imports."""
+"""Modules that are started as separate processes, which can't be detected from imports."""
 
 _WORD = re.compile(r"[A-Z]?[a-z]+")
 _MODULE = re.compile(r"(antiphon(?:_gateway|_services|_testkit|_tools)?)(\.\w+)+")

@@ -21,7 +21,9 @@ from antiphon_tools.mutants.mutations import Mutant
 FIRST = 5
 """The number of test files that are run before the remaining files are collected."""
 TEST_S = 100
-"""The time limit for a test. A test that takes longer is assumed to be in an endless loop."""
+"""The time limit for a test, in seconds. If a test takes longer, it is assumed to be in an endless
+loop.
+"""
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _NOT_FOUND = 4
@@ -29,9 +31,9 @@ _TIMED_OUT = (124, 137)
 
 
 class Verdict(enum.Enum):
-    """The result of the tests for a mutant.
+    """The tests' verdict on a mutant.
 
-    `LIMIT` means that no test has failed, but not all tests were run.
+    `LIMIT` means that no test has failed so far, but that some tests haven't been run.
     """
 
     KILLED = "killed"

@@ -67,12 +67,12 @@ from antiphon_tools.verify_release.truth import (
 
 IN_DOUBT, NOTHING = 1, 2
 CLEAR_GAP = 1.0
-"""The minimum difference between the two highest logits of the reference for which the token must
-be the same. In bfloat16, logits of about 30 are rounded by 0.1, and the sum of many rounding errors
-stays below this value.
+"""The minimum gap between the reference's two highest logits for which the stage must choose the
+same token. In bfloat16, logits of about 30 are rounded by up to 0.1, and the sum of many rounding
+errors stays below this value.
 """
 LEAST_SNR_DB = 60.0
-"""The minimum for a decoder that runs in float32 on both sides."""
+"""The minimum SNR for a decoder that runs in float32 on both sides."""
 SLOTS = 8
 
 
@@ -103,7 +103,7 @@ def main(
 
 
 def _check(options: argparse.Namespace, pipeline: Pipeline) -> None:
-    """Raise an error for options that would only fail in a later section.
+    """Raise an error for options that would otherwise only fail in a later section.
 
     The error is `InvalidArgument`, `NotFound` or `FailedPrecondition`.
     """
@@ -165,9 +165,9 @@ def _verify(
 
 
 def _checkpoint(model: Path, pipeline: Pipeline) -> dict[str, Any]:
-    """Return the size of the checkpoint from the headers of its files.
+    """Return the size of the checkpoint, as determined from the headers of its files.
 
-    Names and shapes are checked when stages are loaded.
+    Names and shapes are checked later, when stages are loaded.
     """
     weights = Weights(model)
     sizes = weights.sizes("").values()
@@ -182,7 +182,7 @@ def _checkpoint(model: Path, pipeline: Pipeline) -> dict[str, Any]:
 def _stages(options: argparse.Namespace, family: Family, show: Show) -> dict[str, Any]:
     """Load each stage and release it again.
 
-    This way, errors about tensors are reported before the time-consuming sections.
+    This makes sure that errors about tensors are reported before the time-consuming sections begin.
     """
     dtype, seconds = _dtype(options), {}
     for role in family.roles:
@@ -206,7 +206,7 @@ def _compare(
     report: VerificationReport,
     show: Show,
 ) -> None:
-    """Compare text, codes and audio. Stages are loaded one after another to save device memory."""
+    """Compare text, codes and audio. Stages are loaded one at a time to save device memory."""
     dtype, pipeline = _dtype(options), family.pipeline
     truths: list[Truth] = []
     with _section(report, "reference", show):
@@ -240,7 +240,9 @@ def _compare_frames(
     inputs: Sequence[Inputs | None],
     show: Show,
 ) -> dict[str, Any]:
-    """Compare the stage that generates frames, with the reference's frames as preceding input."""
+    """Compare the stage that generates frames. Its preceding input always consists of the
+    reference's frames.
+    """
     show(f"{family.codes}: {sum(len(each.codes) for each in truths)} frames")
     if family.mixes:
         return group_figures(stage, family, truths, SLOTS)
@@ -387,7 +389,7 @@ def _transcribe(
 
 @contextmanager
 def _section(report: VerificationReport, section: str, show: Show) -> Iterator[None]:
-    """Record an error that ends the section, and continue with the next one."""
+    """If the section ends with an error, record the error and continue with the next section."""
     try:
         yield
     except (AntiphonError, OSError, RuntimeError) as error:

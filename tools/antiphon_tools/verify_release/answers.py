@@ -1,4 +1,4 @@
-"""An answer of the reference, with which stages are compared."""
+"""Answers of the reference, which stages are compared with."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy.typing as npt
 from antiphon.values.history import History
 
 KEPT_LOGPROBS = 20
-"""The number of most likely tokens to keep at each position of the reference. A stage reports the
-same number.
+"""The number of most likely tokens to keep at each position of the reference. Stages are asked for
+the same number.
 """
 
 
@@ -43,7 +43,7 @@ class Truth:
     frames_before: npt.NDArray[np.int32] | None = None
 
     def before(self, place: int) -> History:
-        """Return the history of the answer up to the token at `place`, which is drawn again.
+        """Return the history of the answer up to the token at `place`. This token is drawn again.
 
         The last token of a history is always drawn again.
         """

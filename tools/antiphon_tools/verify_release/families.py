@@ -1,4 +1,4 @@
-"""The model families that can be verified, and the differences between them."""
+"""The model families that can be verified, and how they differ from each other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Family:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles of the stages, in the order in which they run, without duplicates."""
+        """The roles of the stages, without duplicates, in the order in which they run."""
         return tuple(dict.fromkeys(filter(None, (self.text, self.codes, self.audio))))
 
     @property
@@ -53,9 +53,10 @@ class Family:
         return self.text == self.codes
 
     def context_of(self, role: str, positions: int) -> int | None:
-        """Return the `context_limit` of a stage for segments with this many positions.
+        """Return the `context_limit` that a stage needs for segments with this many positions.
 
-        It is None for a decoder of float frames. Its checkpoint limits the number of frames.
+        It is None for a decoder of float frames, because the checkpoint limits its number of
+        frames.
         """
         return None if role == self.audio and self.draws_floats else positions
 

@@ -36,7 +36,7 @@ def answer(engine: Engine, settings: SegmentSettings, inputs: Inputs) -> Segment
 def answer_all(
     engine: Engine, asked: Sequence[tuple[SegmentSettings, Inputs]], slots: int
 ) -> list[SegmentOutput]:
-    """Run segments to their end, with as many at a time as there are slots.
+    """Run segments until they end, as many at a time as there are slots.
 
     Raises the error if a segment fails.
     """
@@ -190,10 +190,10 @@ def code_figures(
     answers: Sequence[tuple[Frames, Inputs]],
     slots: int,
 ) -> dict[str, Any]:
-    """Compare a stage that generates codes with the reference at every frame of its answers.
+    """Compare a stage that generates codes with the reference, at every frame of its answers.
 
-    After the first code that differs, the remaining codes of a frame depend on a different code.
-    `equal_codes` therefore only counts the codes before it.
+    If one code of a frame differs, the codes after it depend on a different code. For this reason,
+    `equal_codes` only counts the codes before the first difference.
     """
     frames = first = leading = total = 0
     for codes, inputs in answers:
@@ -225,8 +225,8 @@ def group_figures(
 ) -> dict[str, Any]:
     """Compare a stage that generates text and frames with the reference, at every group of frames.
 
-    The frames of a group are drawn together, and their codes are drawn one after another, as within
-    a frame.
+    A group's frames are drawn together, but their codes are drawn one after another, like the codes
+    within a frame.
     """
     pipeline, role, step = family.pipeline, family.codes, family.step
     groups = first = leading = total = 0

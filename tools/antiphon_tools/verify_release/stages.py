@@ -1,7 +1,7 @@
-"""Loads stages in this process. This is the only module of the tool that imports services.
+"""Loads stages in this process. No other module of this tool imports services.
 
-A stage, its reference and the next stage use the device one after another. The comparison requires
-direct access to the engines, which is not possible if stages run as separate processes.
+The stage, its reference and the next stage use the device one after another. The comparison needs
+direct access to their engines, which wouldn't be possible if the stages ran as separate processes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Generates the answers of the reference.
+"""Generates the reference's answers.
 
-The reference is transformers or, if it has no class for the model, antiphon in float32. The answers
-are later given to every stage, so that a single difference does not make the rest of an answer
-incomparable.
+The reference is transformers or, if transformers has no class for the model, antiphon in float32.
+Every stage is later given these answers as its preceding output, so that a single difference
+doesn't make the rest of an answer incomparable.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Amounts:
 
 
 class ScoreKeeper:
-    """A logits processor that stores the most likely tokens of every step without changing the
+    """A logits processor that stores the most likely tokens of every step, without changing the
     scores.
     """
 
@@ -77,10 +77,10 @@ def reference_name(family: Family) -> str:
 def ask_reference(
     family: Family, model: Path, asked: Amounts, device: str, dtype: str, show: Show
 ) -> list[Truth]:
-    """Return the reference's answers with greedy decoding. Its memory is released afterwards.
+    """Return the reference's answers with greedy decoding. Afterwards, its memory is released.
 
-    Answers that the reference cannot speak, such as an answer of a single token, are reported and
-    skipped.
+    Answers that the reference can't speak, such as an answer that consists of a single token, are
+    reported and skipped.
     """
     if family.reads_aloud:
         return _speak(family, model, asked, device, show)

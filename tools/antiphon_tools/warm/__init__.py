@@ -1,3 +1,3 @@
-"""Starts stages within a second, by forking them from a process that has imported their
+"""Starts stages within a second, by forking them from a process that has already imported their
 libraries.
 """

@@ -1,8 +1,9 @@
-"""Launches services whose stages are forked from a process that has imported their libraries.
+"""Launches services whose stages are forked from a process that has already imported their
+libraries.
 
-A stage requires seven seconds of CPU time to import torch and transformers, and less than a second
-for the rest of its start. A forked stage has the same arguments, environment and descriptors as one
-that is started normally. The normal start is covered by tests that do not use this module
+It takes seven seconds of CPU time to import torch and transformers, and less than a second to start
+the rest of a stage. A forked stage has the same arguments, environment and descriptors as one that
+is started normally. The normal start is still covered by tests that don't use this module
 (`test_demo_run`, `test_failed_start`, `test_restart`, and the fixtures of other model families).
 """
 
@@ -34,7 +35,7 @@ PROGRAMS = ("antiphon_services", "tests.integration.stoppable_stage", "benchmark
 
 
 class WarmParent:
-    """The process from which stages are forked. It runs as long as the current process."""
+    """The process from which stages are forked. It ends together with the current process."""
 
     def __init__(self) -> None:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -43,7 +44,7 @@ class WarmParent:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "antiphon_tools.warm.parent", str(theirs.fileno())],
                 cwd=application_root(),
-                # More threads would already be started by the imports, and would be lost in a fork.
+                # If imports started any threads, they would be lost in a fork.
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -60,7 +61,7 @@ class WarmParent:
         )
 
     def order(self, order: StageOrder, *descriptors: int) -> None:
-        """Request the process to fork a stage, which inherits the descriptors."""
+        """Ask the process to fork a stage, which inherits the descriptors."""
         socket.send_fds(self._orders, [msgspec.json.encode(order)], descriptors)
 
     def close(self) -> None:
@@ -155,7 +156,8 @@ class _ForkOutput(asyncio.Protocol):
 
 
 class WarmLauncher(Launcher):
-    """Forks stages from a warm parent process, except stages with vLLM, and ignores `engine_nice`.
+    """Forks stages from a warm parent process, except for stages that use vLLM. `engine_nice` is
+    ignored.
 
     If other work runs at the same time, such as tests, an engine with a lower priority
     (`with_priorities`) would only get a tenth of a core.
