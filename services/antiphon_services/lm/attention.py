@@ -88,7 +88,8 @@ class AttentionPlan:
         batch_invariant: bool,
         beside: Sequence[Numbers] = (),
     ) -> None:
-        """Create a plan. To let as many spans as possible share calls, sort them by `span_order`.
+        """Create a plan. Sort the spans by `span_order` to let as many of them as possible share
+        calls.
         """
         self._cache, self._invariant = cache, batch_invariant
         slots = [each.slot for each in spans for _ in range(each.count)]

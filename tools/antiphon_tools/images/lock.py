@@ -29,7 +29,7 @@ X86_64, ARM64 = "x86_64-manylinux_2_31", "aarch64-manylinux_2_31"
 ARM64_DEBIAN_12 = "aarch64-manylinux_2_35"
 PLATFORMS = {
     "gateway": (X86_64, ARM64),
-    # The index used for `make lock` has never contained a CPU build of torch for arm64, and PyPI's
+    # The index used for `make lock` has had no CPU build of torch for arm64, and PyPI's
     # build includes CUDA.
     "stage-cpu": (X86_64,),
     "stage-cuda": (X86_64, ARM64),
