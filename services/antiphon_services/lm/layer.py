@@ -83,7 +83,7 @@ class Norm:
 
 class Layer:
     """A decoder layer. `module` is a Hugging Face module. Its attention and dense MLP are not kept,
-    because the layer computes with joined copies of their weights.
+    because the layer uses joined products of their weights instead.
 
     `batch_invariant` and `exact_norms` have the same meaning as in
     `antiphon_services.lm.decoder.Decoder`.

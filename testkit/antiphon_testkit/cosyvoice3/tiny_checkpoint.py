@@ -36,9 +36,7 @@ PRESETS = {"voices": VOICES, "clones": CLONES}
 LAYERS_FOLDER = "CosyVoice-BlankEN"
 
 TOKENS_BY_CODE = 280
-"""The number of tokens that the vendor's code adds to the tokenizer. Two of them are already in
-it.
-"""
+"""The number of tokens that the vendor's code adds to the tokenizer. It already has two of them."""
 ROUNDED_TO = 64
 
 END_ID = SPEECH_IDS + 1

@@ -55,8 +55,8 @@ DECODER_RULES = WeightRules(
 
 
 def speech_tokenizer_config() -> dict[str, Any]:
-    """Return the content of `config.json`. The unit types are not included, because EMOVA's package
-    contains them in a file of its own.
+    """Return the content of `config.json`. The file that describes the unit type is not needed,
+    because it is part of EMOVA's package.
     """
     return {
         "architectures": ["EMOVASpeechTokenizer"],
