@@ -130,6 +130,33 @@ async def test_committed_audio_is_an_item_that_the_thinker_hears(served: ServedG
         assert len(base64.b64decode(item["content"][0]["audio"])) == 24_000
 
 
+@pytest.mark.parametrize(
+    ("modality", "ending"), [("audio", [("user", [])]), ("text", [])], ids=["spoken", "written"]
+)
+async def test_response_may_consist_of_instructions(
+    served: ServedGateway, modality: str, ending: list[tuple[str, list[str]]]
+) -> None:
+    """Voice agents greet in this way, and Open WebUI reports its progress. Talkers continue from a
+    user message.
+    """
+    greeting = {
+        "conversation": "none",
+        "input": [],
+        "instructions": "Greet the caller.",
+        "output_modalities": [modality],
+    }
+    async with realtime(served) as client:
+        await client.send("response.create", response=greeting)
+        done = (await client.until("response.done"))["response"]
+        assert done["status"] == "completed"
+        assert asked(served) == [("system", ["Greet the caller."]), *ending]
+        # Nothing of it is in the conversation.
+        await client.say("Hi")
+        await client.send("response.create", response={"instructions": "Answer."})
+        await client.until("response.done")
+        assert asked(served) == [("system", ["Answer."]), ("user", ["Hi"])]
+
+
 async def begin(session: Session) -> None:
     """Say a little, be cancelled, and answer the next as usual."""
     await session.opened()

@@ -363,6 +363,9 @@ def _order_of(
             "response: the conversation is empty; create an item or commit audio first",
             field="response",
         )
+    if settings.spoken and not more and all(each.role != "user" for each in messages):
+        # Models that speak continue from a user message. A response can consist of instructions.
+        messages = (*messages, ConversationMessage("user", ()))
     tools, tool_choice = settings.offered
     return Order(
         recordings_alone=True,
