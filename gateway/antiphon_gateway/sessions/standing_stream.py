@@ -50,9 +50,6 @@ RESUME_WITHIN_S = 2.0
 longer. A broken connection to a living process is replaced within milliseconds, and the answers of
 a dead process should continue on another replica soon.
 """
-ANSWER_WITHIN_S = 1.0
-"""Time for the stage to continue the stream on a new call. After that, the gateway connects again.
-"""
 MOST_FRUITLESS = 8
 """The maximum number of consecutive calls that may break without receiving anything. After that,
 the stream is given up.
@@ -259,14 +256,12 @@ class StandingStream:
         log.warning("%d sessions of the stage %s are suspended: %s", self._lines.open, role, said)
         self._lines.suspend()
         self._clock.stop()
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + min(window_s, RESUME_WITHIN_S)
+        give_up_at = asyncio.get_running_loop().time() + min(window_s, RESUME_WITHIN_S)
         pause_s = FIRST_PAUSE_S
         while not self._is_closing:
             self._end(self._call)
-            answer_at = min(loop.time() + ANSWER_WITHIN_S, give_up_at)
             try:
-                async with asyncio.timeout_at(answer_at) as limit:
+                async with asyncio.timeout_at(give_up_at) as limit:
                     self._call = _Call(self._replica, self._sent)
                     failure = await self._read(self._call, limit)
                     if not self._lines.is_suspended:
@@ -276,13 +271,7 @@ class StandingStream:
                     if _is_final(failure) or not self._is_broken(failure):
                         break
                     await asyncio.sleep(pause_s)
-            except TimeoutError:
-                # It may be the connection, and not the call, on which nothing arrives.
-                if self._call.channel is self._replica.channel:
-                    self._replica.open_anew()
-                if answer_at >= give_up_at:
-                    break
-            except grpc.aio.UsageError:
+            except (TimeoutError, grpc.aio.UsageError):
                 break
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         log.warning("the suspended sessions of the stage %s end", role)
