@@ -146,7 +146,7 @@ class ServedLines:
         return False
 
     def confirm(self) -> None:
-        """Tell the client how many messages have been received."""
+        """Confirm the messages that have been received."""
         self._changed.set()
 
     def ask(self) -> None:

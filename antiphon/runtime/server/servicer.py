@@ -146,7 +146,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         except DecodeError:
             await abort(context, InvalidArgument("the bytes that came are no line request"))
         except (grpc.aio.InternalError, TimeoutError):
-            pass  # The stream has logged it, and there is nobody to tell.
+            pass  # The stream has logged it, and the client has gone.
 
     async def Link(  # type: ignore[override]
         self, requests: AsyncIterable[CameOnLink], context: LinkContext

@@ -1,1 +1,1 @@
-"""Tells KEDA how many slots of each stage are needed by all gateways together."""
+"""Reports to KEDA how many slots of each stage all gateways together need."""

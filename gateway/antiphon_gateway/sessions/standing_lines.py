@@ -237,7 +237,7 @@ class StandingLine:
 
     @property
     def _owes_report(self) -> bool:
-        """Whether it is time to tell the stage how many bytes have been processed."""
+        """Whether a report of the processed bytes is due."""
         if self.is_over:
             return False
         unreported_bytes = self._processed_bytes - self._reported_bytes

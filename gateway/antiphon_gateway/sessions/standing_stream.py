@@ -9,7 +9,8 @@ receive a large input later.
 
 `standing_lines.py` implements the lines and defines what ends them. If the stream's call breaks,
 the lines are suspended until the stream continues on a new call. They end if the stage is no longer
-listening, doesn't recognize the stream, or can't be reached within its resume window.
+listening, doesn't recognize the stream, or can't be reached within `RESUME_WITHIN_S` or its resume
+window.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ GOODBYE_S = 1.0
 """The time in seconds that a stage is given to end its sessions when the gateway disconnects."""
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
-"""Between two attempts to continue a stream."""
+"""The bounds of the pause in seconds between two attempts to continue a stream."""
 RESUME_WITHIN_S = 2.0
-"""A stage that cannot be reached for this long is lost, although it would keep the sessions for
+"""A stage that cannot be reached for this many seconds is lost, although it keeps the sessions for
 longer. A broken connection to a living process is replaced within milliseconds, and the answers of
 a dead process should continue on another replica soon.
 """
@@ -163,7 +164,7 @@ class StandingStream:
         return self._lines.open > 0
 
     def confirm(self) -> None:
-        """Tell the stage how many messages have been received."""
+        """Confirm the messages that have been received."""
         self._changed.set()
 
     def ask(self) -> None:
