@@ -47,7 +47,7 @@ def test_page_is_accessible(served: str, scheme: ColorScheme) -> None:
         choose(page, "Answer", "text")
         page.get_by_label("Message").fill("What is antiphon?")
         page.get_by_label("Message").press("Enter")
-        page.get_by_text("Stages").click()
+        page.get_by_text("Stages", exact=True).click()
         expect(page.get_by_role("status")).to_have_text("Ready.")
         page.get_by_role("button", name="Talk").click()
         assert violations(page) == []

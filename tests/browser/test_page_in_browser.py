@@ -57,7 +57,7 @@ def test_what_is_typed_is_answered_and_spoken(page: Page) -> None:
     expect(turns).to_have_count(2)
     expect(turns.nth(0)).to_contain_text(QUESTION)
     expect(turns.nth(1)).to_contain_text(ANSWER)
-    turns.nth(1).get_by_text("Stages").click()
+    turns.nth(1).get_by_text("Stages", exact=True).click()
     timeline = turns.nth(1).get_by_role("table")
     expect(timeline.get_by_role("rowheader")).to_have_text(["thinker", "talker", "code2wav"])
     expect(interrupt).to_be_disabled()
@@ -139,7 +139,7 @@ def test_interrupting_audible_speech_stops_it_once(served: str) -> None:
 def test_newest_turn_stays_in_view_over_ten_turns(served: str) -> None:
     with browser_page(served) as page:
         choose(page, "Answer", "text")
-        tables = page.get_by_text("Stages")
+        tables = page.get_by_text("Stages", exact=True)
         for turn in range(10):
             ask(page, QUESTION)
             expect(tables).to_have_count(turn + 1)
@@ -208,8 +208,9 @@ def test_conversation_goes_on_when_the_gateway_of_make_up_is_killed() -> None:
         browser_page(model.url, expected_errors=REFUSED) as page,
     ):
         ask(page, QUESTION)
-        tables = page.get_by_text("Stages")
+        tables = page.get_by_text("Stages", exact=True)
         expect(tables).to_have_count(1)
+        expect(page.get_by_role("status")).to_have_text("Ready.")
         expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
         os.kill(model.gateway_pid, signal.SIGKILL)
         expect(page.get_by_role("status")).to_have_text("Connected again.", timeout=START_MS)
@@ -227,7 +228,7 @@ def test_what_is_said_is_heard_to_its_end_and_interrupts(served: str, recording:
         turns = page.get_by_role("list", name="Conversation").get_by_role("listitem")
         expect(turns.nth(2)).to_contain_text("You")
         expect(turns).to_have_count(4)
-        expect(turns.nth(3).get_by_text("Stages")).to_be_visible()
+        expect(turns.nth(3).get_by_text("Stages", exact=True)).to_be_visible()
         expect(page.get_by_role("status")).to_have_text("Ready.")
         page.get_by_role("button", name="Talk").click()
         expect(page.get_by_role("button", name="Talk")).to_have_attribute("aria-pressed", "false")
@@ -442,7 +443,7 @@ def test_reload_keeps_the_turns_and_the_model_knows_them(served: str) -> None:
         page.get_by_role("button", name="Close settings").click()
         ask(page, QUESTION)
         turns = page.locator("#turns li")
-        expect(page.get_by_text("Stages")).to_be_visible()
+        expect(page.get_by_text("Stages", exact=True)).to_be_visible()
         expect(page.get_by_role("status")).to_have_text("Ready.")
         shown = turns.all_inner_texts()
         page.on(
@@ -456,7 +457,7 @@ def test_reload_keeps_the_turns_and_the_model_knows_them(served: str) -> None:
         expect(page.locator("#output")).to_have_value("text")
         expect(page.locator("#instructions")).to_have_value("Be brief.")
         ask(page, QUESTION)
-        expect(page.get_by_text("Stages")).to_have_count(2)
+        expect(page.get_by_text("Stages", exact=True)).to_have_count(2)
         page.get_by_role("button", name="New conversation").click()
         expect(page.get_by_role("status")).to_have_text("Connected.")
         page.reload()
@@ -549,7 +550,7 @@ def test_events_are_listed_filtered_and_copied(served: str) -> None:
     with browser_page(served, script=script) as page:
         choose(page, "Answer", "text")
         ask(page, QUESTION)
-        expect(page.get_by_text("Stages")).to_be_visible()
+        expect(page.get_by_text("Stages", exact=True)).to_be_visible()
         page.get_by_role("button", name="Events", exact=True).click()
         lines = page.get_by_role("list", name="Event log").get_by_role("listitem")
         expect(lines.filter(has_text="response.done")).to_be_visible()
@@ -577,7 +578,7 @@ def test_nothing_overlaps(
         assert overlaps(page) == []
         choose(page, "Answer", "text")
         ask(page, QUESTION)
-        page.get_by_text("Stages").click()
+        page.get_by_text("Stages", exact=True).click()
         assert overlaps(page) == []
         page.get_by_role("button", name="Talk").click()
         for pane in ("Settings", "Events"):
