@@ -203,12 +203,13 @@ $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)
 	;; esac
 	touch $@
 
-check: setup-dev proto-check ## format, lint, types, import contracts, generated code, Dockerfiles, locked packages, style of pages and docstrings
+check: setup-dev proto-check ## format, lint, types, import contracts, generated code, Dockerfiles, workflows, locked packages, style of pages and docstrings
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint services/Dockerfile gateway/Dockerfile
+	$(BIN)/actionlint -no-color -shellcheck= -pyflakes=
 	$(BIN)/python -m pytest --quiet tests/deploy/test_image_locks.py tests/unit/test_wording.py
 
 # One file each; `policies` and `vllm` compare settings and engines, `trees` two checkouts.
