@@ -14,14 +14,15 @@ from antiphon_testkit.fake_kubernetes import FakeApi, serve_api
 from antiphon_tools.launcher.plan import import_path
 from tests.cluster.kubelet import Cluster
 from tests.cluster.service_address import ServiceAddress
-from tests.deploy.chart_rendering import render
+from tests.deploy.chart_rendering import KubernetesObject, render
 
 ROOT = Path(__file__).parents[2]
 CARILLON = Path("tests", "families", "carillon")
 FAMILY = ROOT / CARILLON
 MODEL = "bells"
+RELEASE = "speech"
 GATEWAY, COMPOSER, RINGER = (
-    f"speech-antiphon-{name}" for name in ("gateway", "composer", "ringer")
+    f"{RELEASE}-antiphon-{name}" for name in ("gateway", "composer", "ringer")
 )
 DEPLOYMENTS = (GATEWAY, COMPOSER, RINGER)
 HTTP_PORT, GRPC_PORT = 8000, 50050
@@ -88,22 +89,24 @@ async def bell_fleet(
     slots: int = 4,
     pace: float = 0.05,
     checkout: Path = ROOT,
+    objects: Sequence[KubernetesObject] = (),
     **replicas: int,
 ) -> AsyncIterator[BellFleet]:
     """The release `speech` with so many replicas of each role, all of them ready.
 
-    All processes run the `checkout`; the chart is this one's. `pace`: by what the kubelet's waits
-    are multiplied, those of preStop and between probes.
+    All processes run the `checkout`. The chart is this one's, unless `objects` are given, which
+    another one has rendered. `pace`: by what the kubelet's waits are multiplied, those of preStop
+    and between probes.
     """
     model, pods = path / "models" / MODEL, path / "pods"
     for folder in (model, pods):
         folder.mkdir(parents=True)
     (model / "config.json").write_text(json.dumps({"architectures": ["CarillonForRinging"]}))
-    rendered = render(values_of(replicas, slots), release="speech")
+    rendered = objects or render(values_of(replicas, slots), release=RELEASE).objects
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(serve_api())
         cluster = Cluster(
-            rendered.objects,
+            rendered,
             api,
             pods,
             replaced={"/models": str(model.parent)},

@@ -13,7 +13,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -69,29 +69,22 @@ class Cluster:
         self._environment = dict(environment)
         self._modules = dict(modules)
         self._pace = pace
-        self._services = [each for each in objects if each["kind"] == "Service"]
-        self._configs = {
-            each["metadata"]["name"]: each["data"]
-            for each in objects
-            if each["kind"] == "ConfigMap"
-        }
+        self._services = list(_of_kind(objects, "Service").values())
+        self._configs = _of_kind(objects, "ConfigMap")
         self._deployments = {
-            each["metadata"]["name"]: _Deployment(each)
-            for each in objects
-            if each["kind"] == "Deployment"
+            name: _Deployment(each) for name, each in _of_kind(objects, "Deployment").items()
         }
         self._environments: dict[str, Mapping[str, str]] = {}
         self._running: dict[PodProcess, asyncio.Task[None]] = {}
         self._numbers = itertools.count(1)
         self._change = asyncio.Event()
-        self._published: dict[str, list[Json]] = {}
+        self._published: dict[str, tuple[Json, list[Json]]] = {}
         self.story: list[tuple[str, str]] = []
         self.times: list[float] = []
         (self._folder / "kubeconfig").write_text(yaml.safe_dump(kubeconfig(api.url)))
 
     async def __aenter__(self) -> Cluster:
-        for service in self._services:
-            self._publish(service)
+        self._publish_all()
         for deployment in self._deployments.values():
             for _ in range(deployment.object["spec"].get("replicas", 1)):
                 self._start(deployment)
@@ -127,22 +120,64 @@ class Cluster:
     async def restart(self, name: str) -> None:
         """Replace every pod by its Deployment's strategy, as `kubectl rollout restart` does."""
         deployment = self._deployments[name]
-        spec = deployment.object["spec"]
-        surge = spec["strategy"]["rollingUpdate"]["maxSurge"]
+        await self._replace(deployment, list(deployment.pods))
+
+    async def upgrade(self, objects: Iterable[Json]) -> None:
+        """Apply another rendering of the same Deployments, as `helm upgrade` and controllers do.
+
+        Services and ConfigMaps change at once. Then all Deployments with another pod template
+        replace their pods, at the same time. A Deployment that states other replicas is scaled.
+        """
+        objects = list(objects)
+        self._services = list(_of_kind(objects, "Service").values())
+        self._configs = _of_kind(objects, "ConfigMap")
+        self._publish_all()
+        rendered = _of_kind(objects, "Deployment")
+        assert rendered.keys() == self._deployments.keys()
+        async with asyncio.TaskGroup() as group:
+            for name, deployment in self._deployments.items():
+                group.create_task(self._apply(deployment, rendered[name]))
+
+    async def _apply(self, deployment: _Deployment, rendered: Json) -> None:
+        before, deployment.object = deployment.template, rendered
+        if deployment.template != before:
+            await self._replace(deployment, list(deployment.pods))
+        # Without the field, another controller decides.
+        replicas = rendered["spec"].get("replicas", len(deployment.pods))
+        if replicas != len(deployment.pods):
+            await self.scale(deployment.name, replicas)
+
+    async def _replace(self, deployment: _Deployment, old: Sequence[PodProcess]) -> None:
+        """End pods and start as many new ones, by the strategy of the Deployment.
+
+        Without a surge, a pod starts when an old one has ended, as on a full node.
+        """
+        name, spec = deployment.name, deployment.object["spec"]
+        strategy = spec["strategy"]["rollingUpdate"]
+        surge, missing = strategy["maxSurge"], strategy["maxUnavailable"]
         # A pod counts when it has been ready for so long.
         available_s = spec.get("minReadySeconds", 0) * self._pace
         replicas = len(deployment.pods)
-        for old in list(deployment.pods):
-            if surge:
-                self._start(deployment)
-                await self.wait_ready(name, replicas + 1)
-                await asyncio.sleep(available_s)
-            old.stop()
-            await self.wait(lambda old=old: old not in deployment.pods)  # type: ignore[misc]
-            if not surge:
-                self._start(deployment)
-                await self.wait_ready(name, replicas)
-                await asyncio.sleep(available_s)
+        batch = missing or surge
+        for start in range(0, len(old), batch):
+            leaving = set(old[start : start + batch])
+            if not missing:
+                await self._start_ready(deployment, replicas + len(leaving), available_s)
+            for pod in leaving:
+                pod.stop()
+            await self.wait(lambda leaving=leaving: leaving.isdisjoint(deployment.pods))  # type: ignore[misc]
+            if missing:
+                await self._start_ready(deployment, replicas, available_s)
+        await self.wait_ready(name, replicas)
+
+    async def _start_ready(
+        self, deployment: _Deployment, replicas: int, available_s: float
+    ) -> None:
+        """Start pods until there are so many, all of them available."""
+        while len(deployment.pods) < replicas:
+            self._start(deployment)
+        await self.wait_ready(deployment.name, replicas)
+        await asyncio.sleep(available_s)
 
     def set_environment(self, name: str, environment: Mapping[str, str]) -> None:
         """Give pods of a Deployment that start from now on these variables in addition."""
@@ -191,7 +226,7 @@ class Cluster:
                 mounted = folder / mount["name"]
                 mounted.mkdir()
                 replaced[mount["mountPath"]] = str(mounted)
-                for file, text in self._configs[config["name"]].items():
+                for file, text in self._configs[config["name"]]["data"].items():
                     (mounted / file).write_text(self._config(_with(text, replaced)))
         values = {"status.podIP": address, "metadata.name": folder.name}
         environment = {
@@ -218,10 +253,13 @@ class Cluster:
     def _tell(self, pod: PodProcess, what: str) -> None:
         self.story.append((pod.name, what))
         self.times.append(time.time())
-        for service in self._services:
-            self._publish(service)
+        self._publish_all()
         self._change.set()
         self._change = asyncio.Event()
+
+    def _publish_all(self) -> None:
+        for service in self._services:
+            self._publish(service)
 
     def _selected(self, service: Json) -> list[_Deployment]:
         wanted = service["spec"]["selector"].items()
@@ -238,10 +276,16 @@ class Cluster:
             for deployment in self._selected(service)
             for pod in deployment.pods
         ]
-        if self._published.get(name) != endpoints:
-            self._published[name] = endpoints
-            ports = {each["name"]: each["targetPort"] for each in service["spec"].get("ports", ())}
+        ports = {each["name"]: each["targetPort"] for each in service["spec"].get("ports", ())}
+        slice_of_service = (ports, endpoints)
+        if self._published.get(name) != slice_of_service:
+            self._published[name] = slice_of_service
             self._api.put(f"{name}-1", name, endpoints, ports=ports)
+
+
+def _of_kind(objects: Iterable[Json], kind: str) -> dict[str, Json]:
+    """The objects of a kind by name."""
+    return {each["metadata"]["name"]: each for each in objects if each["kind"] == kind}
 
 
 def _with(text: str, replaced: Mapping[str, str]) -> str:

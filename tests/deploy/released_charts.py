@@ -8,17 +8,41 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.cluster.bell_fleet import RELEASE, values_of
 from tests.deploy.chart_rendering import CHART, KubernetesObject, Values, preset, render
 
 FOLDER = Path(__file__).parent / "released"
 RELEASED = sorted(path.stem for path in FOLDER.glob("*.json"))
-RECORDED = ("default", "everything", "colocated")
-"""The presets of the chart that are recorded."""
+BELLS = "bells"
+"""The release of tests/cluster, whose pods can run as processes."""
+
+
+def values_by_name() -> dict[str, Values]:
+    """What is recorded: presets of the chart, and the values of `BELLS`."""
+    presets = {name: preset(name) for name in ("default", "everything", "colocated")}
+    return presets | {BELLS: values_of({"gateway": 2, "composer": 2, "ringer": 2}, slots=4)}
+
+
+RECORDED = tuple(values_by_name())
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a chart of a released version has rendered from these values."""
+
+    values: Values
+    objects: list[KubernetesObject]
+
+    def rendered_now(self) -> list[KubernetesObject]:
+        """What this chart renders from the same values."""
+        return list(render(self.values, release=RELEASE).objects)
+
 
 # Kubernetes rejects a change of these fields. Helm never replaces an object for one.
 IMMUTABLE = {
@@ -33,10 +57,10 @@ IMMUTABLE = {
 }
 
 
-def recorded(version: str) -> dict[str, tuple[Values, list[KubernetesObject]]]:
-    """The values and the objects of each preset of that version."""
+def recorded(version: str) -> dict[str, Recording]:
+    """The recordings of that version by name."""
     content = json.loads((FOLDER / f"{version}.json").read_text())
-    return {name: (each["values"], each["objects"]) for name, each in content.items()}
+    return {name: Recording(**each) for name, each in content.items()}
 
 
 def faults(before: list[KubernetesObject], after: list[KubernetesObject]) -> list[str]:
@@ -67,9 +91,8 @@ def main() -> None:
     version = sys.argv[1]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     content = {}
-    for name in RECORDED:
-        values = preset(name)
-        text = json.dumps(render(values).objects, sort_keys=True)
+    for name, values in values_by_name().items():
+        text = json.dumps(render(values, release=RELEASE).objects, sort_keys=True)
         for stated in (chart["appVersion"], chart["version"]):
             text = text.replace(stated, version)
         content[name] = {"values": values, "objects": json.loads(text)}

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.chart_rendering import render
 from tests.deploy.released_charts import RECORDED, RELEASED, faults, recorded
 
 
@@ -16,12 +15,12 @@ from tests.deploy.released_charts import RECORDED, RELEASED, faults, recorded
 def test_release_is_upgraded_with_its_values_when_its_chart_was_an_older_one(
     version: str, name: str
 ) -> None:
-    values, before = recorded(version)[name]
-    assert faults(before, list(render(values).objects)) == []
+    before = recorded(version)[name]
+    assert faults(before.objects, before.rendered_now()) == []
 
 
 def test_fields_that_cannot_change_and_objects_that_go_are_reported() -> None:
-    before = recorded(RELEASED[0])["everything"][1]
+    before = recorded(RELEASED[0])["everything"].objects
 
     def changed(kind: str, change: Any) -> list[str]:
         after = copy.deepcopy(before)
