@@ -14,7 +14,14 @@ import helm_python
 import pytest
 import yaml
 
-from antiphon_tools.release import STATEMENTS, VERSION, faults, of_chart, set_version
+from antiphon_tools.release import (
+    BEFORE_RELEASES,
+    STATEMENTS,
+    VERSION,
+    faults,
+    of_chart,
+    set_version,
+)
 from tests.deploy.chart_rendering import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -24,7 +31,9 @@ DAY = datetime.date(2030, 1, 2)
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the files that state a version."""
+    """A copy of the files that state a version, and pages of a released one."""
+    for file in BEFORE_RELEASES:
+        (tmp_path / file).write_text("pip install antiphon-server\n")
     for file in {each.file for each in STATEMENTS} | {"CHANGELOG.md"}:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, tmp_path / file)
@@ -47,12 +56,28 @@ def test_every_file_states_one_version() -> None:
 
 def test_no_other_file_states_the_version() -> None:
     (version,) = STATEMENTS[0].found_in(ROOT)
-    listed = subprocess.run(
-        ["git", "grep", "-lF", version], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.split()
-    known = {each.file for each in STATEMENTS}
-    stating = {file for file in listed if not file.startswith(("benchmarks/results/", "docs/"))}
-    assert stating - known - {"helm/antiphon/README.md"} <= {"tests/deploy/test_release.py"}
+    # The development version, and the version that it becomes, which examples write as a tag.
+    for stated in {version, version.partition(".dev")[0]}:
+        pattern = rf"(?<![\w.]){re.escape(stated)}(?![\w.])"
+        listed = subprocess.run(
+            ["git", "grep", "-lP", pattern], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert listed.returncode in {0, 1}, listed.stderr
+        known = {each.file for each in STATEMENTS} | {"CHANGELOG.md"}
+        # Packages can have the same version, and results name the one that they measured.
+        others = ("benchmarks/results/", "docs/", "tools/antiphon_tools/images/locks/")
+        stating = {file for file in listed.stdout.split() if not file.startswith(others)}
+        assert stating <= known
+
+
+def test_page_that_a_release_makes_wrong_is_named(checkout: Path) -> None:
+    set_version(checkout, "1.2.3", DAY)
+    for file, phrases in BEFORE_RELEASES.items():
+        for phrase in phrases:
+            (checkout / file).write_text(f"Antiphon {phrase}.\n")
+            (fault,) = faults(checkout, "v1.2.3")
+            assert fault == f"{file}: still says {phrase!r}; describe the released version"
+        (checkout / file).write_text("pip install antiphon-server\n")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +101,7 @@ def test_each_file_with_another_version_is_named(checkout: Path) -> None:
         each.write(checkout, "1.2.4")
         assert [line.partition(":")[0] for line in faults(checkout, "v1.2.3")] == [each.file]
         each.write(checkout, "1.2.3")
-    assert list(faults(checkout, "1.2.3")) == ["1.2.3: is no tag of a release; write v0.1.0"]
+    assert list(faults(checkout, "1.2.3")) == ["1.2.3: is no tag of a release; write v1.2.0"]
     with pytest.raises(ValueError, match="is no version"):
         set_version(checkout, "1.2", DAY)
 

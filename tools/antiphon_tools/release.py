@@ -2,9 +2,9 @@
 
 `set VERSION` writes the version. Unless it is a development version, its section of the changelog
 receives the date. The section is created below `Unreleased` if there is none. `check TAG` fails if
-a file contains a different version than the tag, or if `proto/released` has no descriptors of its
-minor version. The chart uses a semantic version, so `0.2.0.dev0`
-becomes `0.2.0-dev.0` there.
+a file contains a different version than the tag, if `proto/released` has no descriptors of its
+minor version, or if a page states that there is no release. The chart uses a semantic version, so
+`1.3.0.dev0` becomes `1.3.0-dev.0` there.
 """
 
 from __future__ import annotations
@@ -62,6 +62,12 @@ STATEMENTS = (
     Statement("helm/antiphon/Chart.yaml", r"^version: (.*)$", of_chart=True),
 )
 
+BEFORE_RELEASES = {
+    "README.md": ("not on PyPI yet", "is in development"),
+    "README.zh-CN.md": ("PyPI 上还没有发布", "正在开发中"),
+}
+"""Phrases of pages that are no longer true once a version is released."""
+
 
 def of_chart(version: str) -> str:
     """Convert the version to the format of semantic versioning."""
@@ -75,7 +81,7 @@ def faults(root: Path, tag: str) -> Iterator[str]:
     """
     version = tag.removeprefix("v")
     if not tag.startswith("v") or not VERSION.fullmatch(version):
-        yield f"{tag}: is no tag of a release; write v0.1.0"
+        yield f"{tag}: is no tag of a release; write v1.2.0"
         return
     for each in STATEMENTS:
         wanted = of_chart(version) if each.of_chart else version
@@ -86,6 +92,11 @@ def faults(root: Path, tag: str) -> Iterator[str]:
     released = f"proto/released/{'.'.join(version.split('.')[:2])}.binpb"
     if not (root / released).exists():
         yield f"{released}: is missing; run `make proto-released RELEASED={Path(released).stem}`"
+    for file, phrases in BEFORE_RELEASES.items():
+        page = (root / file).read_text()
+        for phrase in phrases:
+            if phrase in page:
+                yield f"{file}: still says {phrase!r}; describe the released version"
     text = (root / CHANGELOG).read_text()
     section = _SECTION.search(text)
     if not 0 <= text.find(UNRELEASED) < (section.start() if section else 0):
@@ -100,7 +111,7 @@ def set_version(root: Path, version: str, day: datetime.date) -> None:
     Raises `ValueError` if `version` is not a valid version.
     """
     if not VERSION.fullmatch(version):
-        raise ValueError(f"{version}: is no version; write 0.1.0, 0.2.0rc1 or 0.2.0.dev0")
+        raise ValueError(f"{version}: is no version; write 1.2.0, 1.3.0rc1 or 1.3.0.dev0")
     for each in STATEMENTS:
         each.write(root, version)
     if ".dev" not in version:
