@@ -270,8 +270,8 @@ class FailoverConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     # The maximum time in seconds that an answer waits for a slot on other replicas.
     wait_s: Seconds = 5.0
     # The maximum time in seconds that an answer waits for the lost replica to return, if there are
-    # no others.
-    return_s: Seconds = 1.0
+    # no others. A request that arrives meanwhile waits as well.
+    return_s: Seconds = 2.0
     # The maximum number of answers that this gateway may continue within one minute.
     failovers_per_minute: Positive = 1024
     # The maximum size of the history that is sent to the stages when an answer is continued, in

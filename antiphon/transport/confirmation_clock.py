@@ -16,44 +16,54 @@ from typing import Any, Protocol
 from antiphon.transport.numbered_stream import NumberedStream
 
 TICK_S = 0.5
-CONFIRMED_WITHIN_S = 5.0
+CONFIRMED_WITHIN_S = 3.0
 STALLED_TICKS = round(CONFIRMED_WITHIN_S / TICK_S)
 """The timeout is counted in ticks rather than measured with a clock. If the event loop is blocked,
 a tick is delayed, but the block counts as one tick at most.
 """
-ASK_TICKS, MOST_ASK_TICKS = 5, 120
+ASK_TICKS, MOST_ASK_TICKS = 2, 120
 """The number of silent ticks before the first request for a confirmation, and the maximum number of
 ticks between two requests.
+
+If only one end notices that a call has broken, the other end needs up to `ASK_TICKS` +
+`STALLED_TICKS` + 1 ticks to give it up. This has to be less than the resume window of a stage.
 """
 
 
 class ClockedEnd(Protocol):
     """The interface of an end of a numbered stream."""
 
-    @property
-    def waits(self) -> bool:
-        """Whether the end is waiting for messages, even if it has nothing to send."""
-
     def confirm(self) -> None:
         """Send a confirmation, because `NumberedStream.owes_count` has become true."""
-
-    def ask(self) -> None:
-        """Send a message that the other end has to confirm."""
 
     def give_call_up(self) -> None:
         """End the call, because the other end has stopped confirming messages."""
 
 
+class AskingEnd(Protocol):
+    """An end that expects messages although it has nothing to send."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the end is waiting for messages."""
+
+    def ask(self) -> None:
+        """Send a message that the other end has to confirm."""
+
+
 class ConfirmationClock:
     """The clock of one end. It stops when both ends have confirmed everything and this end isn't
-    waiting for messages.
+    waiting for messages. Without `asking`, it never is.
 
     Call `start` after sending or receiving a message, and `stop` when the call is over.
     """
 
-    def __init__(self, stream: NumberedStream[Any], end: ClockedEnd) -> None:
+    def __init__(
+        self, stream: NumberedStream[Any], end: ClockedEnd, asking: AskingEnd | None = None
+    ) -> None:
         self._stream = stream
         self._end = end
+        self._asking = asking
         self._timer: asyncio.TimerHandle | None = None
         self._forget()
 
@@ -84,8 +94,10 @@ class ConfirmationClock:
             self.stop()
             self._end.give_call_up()
             return
-        self._note_silence()
-        if self._end.waits or not self._stream.is_quiet:
+        asking = self._asking
+        waits = asking is not None and asking.waits
+        self._note_silence(asking if waits else None)
+        if waits or not self._stream.is_quiet:
             self.start()
 
     def _is_stalled(self) -> bool:
@@ -98,16 +110,16 @@ class ConfirmationClock:
         self._oldest = oldest
         return self._unconfirmed_ticks >= STALLED_TICKS
 
-    def _note_silence(self) -> None:
-        """Request a confirmation if nothing has been received for a while. The interval doubles
-        after each request.
+    def _note_silence(self, waiting: AskingEnd | None) -> None:
+        """Request a confirmation if an end is waiting and nothing has been received for a while.
+        The interval doubles after each request.
         """
         received = self._stream.received
         if received != self._moved:
             self._moved, self._silent_ticks, self._ask_ticks = received, 0, ASK_TICKS
-        elif self._end.waits:
+        elif waiting is not None:
             self._silent_ticks += 1
             if self._silent_ticks >= self._ask_ticks:
                 self._silent_ticks = 0
                 self._ask_ticks = min(2 * self._ask_ticks, MOST_ASK_TICKS)
-                self._end.ask()
+                waiting.ask()

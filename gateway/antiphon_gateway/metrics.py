@@ -105,6 +105,11 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self._suspensions = self._counter(
+            "stream_suspensions",
+            "Streams to stages whose call broke while sessions were open",
+            ("stage", "outcome"),
+        )
         self.watch("in_flight", "Requests in progress", in_flight)
 
     def refuse(self, bound: Refused) -> None:
@@ -134,6 +139,10 @@ class Metrics:
         self._failovers.labels(stage, outcome).inc()
         if seconds is not None:
             self._failover_s.observe(seconds)
+
+    def suspended(self, stage: str, outcome: str) -> None:
+        """Count a stream that was suspended. The outcome is `resumed` or `lost`."""
+        self._suspensions.labels(stage, outcome).inc()
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Export a gauge whose value is computed on each scrape."""

@@ -1,4 +1,4 @@
-"""A connection that can be cut, be paused, or damage the data that it carries."""
+"""A connection that can be cut, be paused, or lose or damage the data that it carries."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import random
 
 
 class CutWire:
-    """A TCP proxy for an address. It can cut or pause connections, or damage the bytes that they
-    carry.
+    """A TCP proxy for an address. It can cut or pause connections, or lose or damage the bytes that
+    they carry.
     """
 
     def __init__(self, target: str) -> None:
@@ -17,6 +17,7 @@ class CutWire:
         self._writers: set[asyncio.StreamWriter] = set()
         self._joined: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._swallowed: set[asyncio.StreamWriter] = set()
         self._closed = False
         self.flowing = asyncio.Event()
         self.flowing.set()
@@ -49,6 +50,12 @@ class CutWire:
         """Break all connections at once."""
         for writer in self._writers:
             writer.transport.abort()
+
+    def swallow(self) -> None:
+        """From now on, discard everything that is sent on the present connections, in both
+        directions. They stay open, and new connections work.
+        """
+        self._swallowed |= self._writers
 
     async def close(self) -> None:
         """Cut all connections and stop listening."""
@@ -83,6 +90,7 @@ class CutWire:
             pass  # Cut, or nobody there: that is what it is for.
         finally:
             self._writers -= both
+            self._swallowed -= both
             for each in both:
                 each.transport.abort()
                 with contextlib.suppress(OSError):
@@ -91,6 +99,8 @@ class CutWire:
     async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         while piece := await source.read(1 << 16):
             await self.flowing.wait()
+            if target in self._swallowed:
+                continue
             target.write(self._passed(piece))
             await target.drain()
         raise ConnectionResetError

@@ -35,6 +35,8 @@ def deployment_of(
         "drain_s": 0.1,
         # Between tests the loop stands still, and the time of a probe passes.
         "probe_timeout_s": 60.0,
+        # What finds a stage dead is refused soon.
+        "failover_return_s": 0.1,
         # What finds no slot is refused, unless a test says otherwise.
         "max_waiting": 0,
     }

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from antiphon.values.segment import FinishReason
-from antiphon_gateway.fleet import replica_watch
+from antiphon_gateway.fleet import replica, replica_watch
 from antiphon_gateway.fleet.cpu_pressure import CpuPressure
 from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.replica import Replica
@@ -28,6 +28,7 @@ from tests.contract.fake_stages import (
     think,
 )
 from tests.contract.served_gateway import SPOKEN, deployment_of, serve_gateway
+from tests.contract.slotted_stages import waiting_requests
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -64,7 +65,10 @@ async def test_a_running_call_goes_on_when_its_stage_says_that_it_serves_no_more
         await go_on.wait()
         await usual(session)
 
-    async with asyncio.timeout(GENEROUS_S), serve_gateway() as served:
+    async with (
+        asyncio.timeout(GENEROUS_S),
+        serve_gateway(failover_return_s=2 * GENEROUS_S) as served,
+    ):
         usual = served.fakes[THINKER].script
         served.fakes[THINKER].script = speak
         ready = served.gateway.fleet.readiness()
@@ -272,6 +276,65 @@ async def test_a_stage_whose_health_stream_has_ended_is_probed_no_more() -> None
         assert before not in probing()
         # Of the stream that waits for the stage to be back.
         assert len(probing()) <= 1
+        await ready.aclose()
+
+
+async def test_a_request_waits_for_a_stage_that_was_just_lost() -> None:
+    waits = {"failover_return_s": 2 * GENEROUS_S}
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(**waits) as served:
+        ready = served.gateway.fleet.readiness()
+        assert await anext(ready)
+        await served.fakes[TALKER].die()
+        assert not await anext(ready)
+        asking = asyncio.create_task(served.chat(**SPOKEN))
+        assert (await served.chat()).status_code == 200, "text needs no talker"
+        await served.fakes[TALKER].start()
+        assert (await asking).status_code == 200
+        await ready.aclose()
+
+
+async def test_a_request_in_the_queue_waits_for_a_stage_that_was_lost_meanwhile() -> None:
+    go_on, speaking = asyncio.Event(), asyncio.Event()
+
+    async def speak(session: Session) -> None:
+        speaking.set()
+        await go_on.wait()
+        await usual(session)
+
+    settings = {"failover_return_s": 2 * GENEROUS_S, "max_calls": 1, "max_waiting": 1}
+    async with asyncio.timeout(GENEROUS_S), serve_gateway(**settings) as served:
+        usual = served.fakes[THINKER].script
+        served.fakes[THINKER].script = speak
+        ready = served.gateway.fleet.readiness()
+        assert await anext(ready)
+        first = asyncio.create_task(served.chat())
+        await speaking.wait()
+        with waiting_requests() as waiting:
+            second = asyncio.create_task(served.chat(**SPOKEN))
+            await waiting.until(1)
+        await served.fakes[TALKER].die()
+        assert not await anext(ready)
+        served.fakes[THINKER].script = usual
+        go_on.set()
+        assert (await first).status_code == 200
+        await served.fakes[TALKER].start()
+        assert (await second).status_code == 200
+        await ready.aclose()
+
+
+async def test_a_stage_is_watched_further_when_its_connection_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a stream does that is not continued in time; the calls of the old connection end."""
+    monkeypatch.setattr(replica, "CLOSING_S", 0.0)
+    async with asyncio.timeout(GENEROUS_S), serve_gateway() as served:
+        ready = served.gateway.fleet.readiness()
+        assert await anext(ready)
+        (talker,) = served.gateway.fleet[TALKER]
+        talker.open_anew()
+        for serving in (False, True):
+            await served.fakes[TALKER].set_serving(serving)
+            assert await anext(ready) == serving
         await ready.aclose()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,13 @@ from antiphon.errors import AntiphonError, Unavailable
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server import line_streams
 from antiphon.runtime.session.facts import ChunkArrived, Fact
-from antiphon.transport import numbered_stream
+from antiphon.transport import confirmation_clock, numbered_stream
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
 from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.replica import Replica
+from antiphon_gateway.sessions import standing_stream
 from antiphon_gateway.sessions.stage_line import StageLine
 from antiphon_gateway.sessions.standing_stream import StandingStreams
 from antiphon_testkit.cut_wire import CutWire
@@ -46,13 +48,17 @@ class Gateway:
     wire: CutWire
     replica: Replica
     streams: StandingStreams
+    outcomes: Counter[str]
+    """Of the suspensions at the gateway."""
     _names: itertools.count[int] = field(default_factory=itertools.count)
 
-    def open(self, frames: int, *, end: bool = True) -> Speaking:
-        """A session with so many frames. Without their end, it waits for more."""
+    def open(self, frames: int, *, end: bool = True, last: bool = True) -> Speaking:
+        """A session with so many frames. Without their end, it waits for more. If another segment
+        may follow, it has a stream of its own.
+        """
         name = f"s{next(self._names)}"
         begin = opening(name)[0].open
-        begin.first_segment.CopyFrom(session_pb2.SegmentOpen(outputs=["audio"], last=True))
+        begin.first_segment.CopyFrom(session_pb2.SegmentOpen(outputs=["audio"], last=last))
         codes = codes_chunk(name, 0, list(range(frames)), end=end)
         begin.first_input.append(chunk_to_proto(codes))
         return Speaking(self.streams.open_line(self.replica, begin))
@@ -97,9 +103,14 @@ async def connected(
         endpoint = Endpoint("code2wav", wire.address, wire.address)
         replica = Replica(endpoint, GatewayConfig(), lambda _: None)
         replica.rise(await stage_stub(running.channel).Describe(stage_pb2.DescribeRequest()))
-        streams = StandingStreams()
+        outcomes: Counter[str] = Counter()
+
+        def count(role: str, outcome: str) -> None:
+            outcomes[outcome] += 1
+
+        streams = StandingStreams(count)
         try:
-            yield Gateway(running, wire, replica, streams)
+            yield Gateway(running, wire, replica, streams, outcomes)
         finally:
             engine.gate.set()
             await streams.close()
@@ -128,6 +139,9 @@ async def test_answers_continue_when_the_connection_is_cut(engine: FakeEngine) -
         heard = await asyncio.gather(*reading)
         assert heard == [expected(count) for count in (40, 41, 42, 7, 7, 7)]
         assert await gateway.running.stage.drain(60)
+        assert gateway.outcomes["resumed"] >= 1
+        assert gateway.outcomes["lost"] == 0
+        assert gateway.running.stage.suspensions["ended"] == 0
 
 
 async def test_sessions_are_lost_when_the_stage_has_restarted(engine: FakeEngine) -> None:
@@ -163,6 +177,8 @@ async def test_sessions_end_at_both_ends_when_the_window_ends(engine: FakeEngine
         gateway.wire.cut()
         assert isinstance(await lost.failure(), Unavailable)
         assert await gateway.running.stage.drain(60)
+        assert gateway.outcomes == {"lost": 1}
+        assert gateway.running.stage.suspensions == {"resumed": 0, "ended": 1}
 
 
 async def test_line_that_is_cancelled_while_it_is_suspended_is_cancelled_at_the_stage(
@@ -191,6 +207,25 @@ async def test_stream_moves_when_its_replica_has_another_channel(engine: FakeEng
         engine.gate.set()
         assert await before.rest() == expected(3)
         assert await after.rest() == expected(4)
+
+
+async def test_sessions_continue_when_the_connection_swallows_everything(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirmation_clock, "TICK_S", 0.05)
+    monkeypatch.setattr(standing_stream, "RESUME_WITHIN_S", WINDOW_S)
+    async with connected(engine) as gateway:
+        engine.gate.clear()
+        lines = [gateway.open(3), gateway.open(4), gateway.open(5, last=False)]
+        for each in lines:
+            assert (await each.next()).HasField("opened")
+        gateway.wire.swallow()
+        engine.gate.set()
+        assert [await each.rest() for each in lines[:2]] == [expected(3), expected(4)]
+        lines[2].line.half_close()
+        assert await lines[2].rest() == expected(5)
+        assert await gateway.open(6).rest() == expected(6)
+        assert await gateway.running.stage.drain(60)
 
 
 async def test_damaged_messages_break_the_call_and_not_its_sessions(engine: FakeEngine) -> None:

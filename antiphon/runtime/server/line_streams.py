@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 import grpc
@@ -32,7 +33,7 @@ class LineStreams:
     """Serves all `RunSessions` calls until the `closed` event is set.
 
     `new` creates a stream. `patience_s` is the maximum time in seconds for writing the first
-    response.
+    response. `outcomes` counts the suspensions that have ended with `resumed` or `ended`.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class LineStreams:
         patience_s: float,
         resume_window_s: float,
         closed: asyncio.Event,
+        outcomes: Counter[str],
     ) -> None:
         self._new = new
+        self._outcomes = outcomes
         self._patience_s = patience_s
         self._resume_window_s = resume_window_s
         self._closed = closed
@@ -102,6 +105,7 @@ class LineStreams:
             raise fault
         if expiry := self._suspended.pop(hello.stream_id, None):
             expiry.cancel()
+            self._outcomes["resumed"] += 1
         if hello.resume:
             lines = self._streams[hello.stream_id]
             log.info("a gateway with %d sessions is back", lines.open)
@@ -135,6 +139,7 @@ class LineStreams:
         if len(self._suspended) >= MAX_SUSPENDED:
             oldest = next(iter(self._suspended))
             self._suspended.pop(oldest).cancel()
+            self._outcomes["ended"] += 1
             self._end(oldest, self._streams[oldest])
         log.warning("a gateway with %d sessions is gone: they are suspended", lines.open)
         self._suspended[stream_id] = asyncio.create_task(self._expire(stream_id, lines))
@@ -146,6 +151,7 @@ class LineStreams:
         except TimeoutError:
             log.warning("a gateway with %d sessions does not come back", lines.open)
         self._suspended.pop(stream_id, None)
+        self._outcomes["ended"] += 1
         self._end(stream_id, lines)
 
     def _end(self, stream_id: str, lines: ServedLines) -> None:

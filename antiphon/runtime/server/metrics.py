@@ -88,6 +88,12 @@ class StageMetrics(Collector):
         )
         for name, words, value in gauges:
             yield _gauge(self._role, name, words, value)
+        suspensions = _counter(
+            "stream_suspensions", "Streams of gateways whose call broke", "outcome"
+        )
+        for outcome, count in stage.suspensions.items():
+            suspensions.add_metric((self._role, outcome), count)
+        yield suspensions
         yield from tally_families(stage.plan, table.tally, self._loop.time())
         yield from links.families()
 

@@ -140,17 +140,9 @@ class ServedLines:
         """Free the resources of all sessions."""
         self._table.close()
 
-    @property
-    def waits(self) -> bool:
-        """Always false, because the client decides when to open lines."""
-        return False
-
     def confirm(self) -> None:
         """Confirm the messages that have been received."""
         self._changed.set()
-
-    def ask(self) -> None:
-        """Do nothing. The stage never waits for messages, so it never asks for a confirmation."""
 
     def give_call_up(self) -> None:
         """End the call, because the client hasn't confirmed what was sent on it."""

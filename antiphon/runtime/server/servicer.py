@@ -69,6 +69,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             patience_s,
             identity.resume_window_s,
             stage.closed,
+            stage.suspensions,
         )
 
     async def Describe(

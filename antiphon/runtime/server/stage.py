@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable, unexpected
@@ -148,6 +149,8 @@ class Stage:
         self._idle.set()
         self._accepting = True
         self.load_watch = LoadWatch(self._load)
+        self.suspensions = Counter(resumed=0, ended=0)
+        """The number of suspensions of `RunSessions` streams by outcome."""
 
     @property
     def table(self) -> SessionTable:

@@ -36,6 +36,7 @@ from antiphon_gateway.admission.admission_request import AdmissionRequest, Urgen
 from antiphon_gateway.admission.byte_budget import Holder, memory_of
 from antiphon_gateway.admission.reservation import Admission, Reservation, shutting_down
 from antiphon_gateway.calls.choices import Choices
+from antiphon_gateway.failover.awaited_return import awaited_return
 from antiphon_gateway.failover.failover_segment import (
     AskAgain,
     Failover,
@@ -91,7 +92,7 @@ class Calls:
         self.memory = memory_of(config, metrics)
         self.media = MediaInput.of(config, self.memory)
         self._preparer = RequestPreparer(fleet, config, self.media)
-        self._standing = StandingStreams()
+        self._standing = StandingStreams(metrics.suspended)
         self._live: set[Session] = set()
         self.admission = Admission(config, metrics)
         fleet.on_resize(self.admission.resize)
@@ -143,7 +144,9 @@ class Calls:
         at shutdown.
         """
         self.check_open()
-        checked = self._preparer.check(order)
+        most_s = min(order.start_within_s, self._failover.return_s)
+        checked = await awaited_return(self.fleet, lambda: self._preparer.check(order), most_s)
+        self.check_open()
         if any(order.attachments.fields.values()) and not order.recordings_alone:
             request = self._admission_request(order, checked.lineup, order.size_bytes)
             await self.admission.check_room(request, self.fleet.slots)
@@ -383,16 +386,22 @@ class Calls:
         """Return a context manager for a session on stages that produce the requested outputs.
 
         If the request has functions, the session supports function calls. It doesn't have its own
-        reservation. Raises the errors of `Fleet.assign`, and `Unavailable` at shutdown.
+        reservation. The first attempt waits for a stage that has just been lost. Raises the errors
+        of `Fleet.assign`, and `Unavailable` at shutdown.
         """
         self.check_open()
         order = prepared.order
-        lineup, assignment = self.fleet.assign(
-            order.outputs,
-            tool_calls=bool(order.tools),
-            avoided=attempt.avoided,
-            preferred=attempt.preferred,
-            like=prepared.lineup,
+        is_first = not attempt.avoided and attempt.preferred is None
+        lineup, assignment = await awaited_return(
+            self.fleet,
+            lambda: self.fleet.assign(
+                order.outputs,
+                tool_calls=bool(order.tools),
+                avoided=attempt.avoided,
+                preferred=attempt.preferred,
+                like=prepared.lineup,
+            ),
+            self._failover.return_s if is_first else 0.0,
         )
         with assignment:
             model = self.fleet.model_name()

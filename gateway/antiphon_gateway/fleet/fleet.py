@@ -1,14 +1,16 @@
 """All known replicas of all stages, and the choice of replicas for sessions.
 
 Discovery reports which replicas exist, and each replica reports whether it is serving. If a stage
-has no replica that accepts sessions, requests fail immediately. All stages of a session must have
-the same build, which is defined by the pipeline and the checkpoint. This makes it possible to run
-two builds at the same time during an upgrade.
+has no replica that accepts sessions, no session can be started (`awaited_return.py` waits for one
+that has just been lost). All stages of a session must have the same build, which is defined by the
+pipeline and the checkpoint. This makes it possible to run two builds at the same time during an
+upgrade.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -182,6 +184,13 @@ class Fleet:
             yield ready
             while ready == (self.fault() is None):
                 await self.wait_changed()
+
+    def lost_at(self, role: str) -> float:
+        """Return when the latest replica of a stage was lost, or minus infinity if the role isn't
+        known. See `ReplicatedStage.lost_at`.
+        """
+        stage = self._by_role.get(role)
+        return stage.lost_at if stage is not None else -math.inf
 
     async def wait_changed(self) -> None:
         """Wait for the next change of any replica."""

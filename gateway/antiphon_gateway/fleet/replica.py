@@ -82,11 +82,15 @@ class Replica:
         # The latest description. It is kept while the replica is down.
         self.told: stage_pb2.DescribeResponse | None = None
         self.reason = "not reached yet"
+        # When the replica was lost while it was serving, on the clock of `time.monotonic`.
+        self.lost_at = -math.inf
         self._config = config
         self._changed = changed
         self._holders: set[Lost] = set()
         # Called when the replica stops accepting sessions, possibly more than once.
         self.on_leaving: set[Callable[[], None]] = set()
+        # Called when the connection has been abandoned and another one is used.
+        self.on_replaced: set[Callable[[], None]] = set()
         self._tls = tls
         # Channels that have been abandoned and are being closed.
         self._closing: set[asyncio.Task[None]] = set()
@@ -230,13 +234,15 @@ class Replica:
 
     def open_anew(self) -> None:
         """Abandon the connection, and use a new one from now on. Calls on the old connection have
-        `CLOSING_S` seconds to complete.
+        `CLOSING_S` seconds to complete, and are then cancelled.
         """
         closing = asyncio.create_task(self.channel.close(CLOSING_S))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         for made_with_it in ("channel", "stub"):
             self.__dict__.pop(made_with_it, None)
+        for told in tuple(self.on_replaced):
+            told()
 
     def misread(self, channel: grpc.aio.Channel, failure: grpc.aio.AioRpcError) -> None:
         """Abandon the connection of a call that failed because the server couldn't make sense of
@@ -282,10 +288,15 @@ class Replica:
         self.reason = ""
         self._tell()
 
-    def fall(self, reason: str, *, may_be_starting: bool = False) -> None:
+    def fall(self, reason: str, *, may_be_starting: bool = False, says_so: bool = False) -> None:
         """Record that the replica isn't serving. This is logged as a warning unless the replica has
-        never served, in which case it may still be starting.
+        never served, in which case it may still be starting. If the replica `says_so` itself, it
+        isn't lost.
         """
+        if says_so:
+            self.lost_at = -math.inf
+        elif self.ready:
+            self.lost_at = time.monotonic()
         if reason != self.reason:
             if may_be_starting and self.told is None:
                 log.info("stage %s at %s is not ready yet: %s", self.role, self.address, reason)

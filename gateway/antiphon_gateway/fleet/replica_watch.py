@@ -16,7 +16,8 @@ If a stage neither answers a probe nor sends anything else for `probe_timeout_s`
 requests. If this continues for the same time again, its running requests end, and the connection is
 closed, because it may be the cause. This rule is implemented in
 `antiphon_gateway.fleet.failure_detector`. A health stream that is silent, or that contradicts two
-consecutive probes, is opened again.
+consecutive probes, is opened again. If the connection is replaced for another reason, the watch
+moves to the new one.
 """
 
 from __future__ import annotations
@@ -80,7 +81,11 @@ class ReplicaWatch:
             channel = self._replica.channel
             misread: grpc.aio.AioRpcError | None = None
             try:
-                await self._follow_health(wait_for_ready=not reached)
+                if await self._follow_health(wait_for_ready=not reached):
+                    # If the stage cannot be reached on the new connection either, this ends the
+                    # next health stream. A stage that is down already is waited for.
+                    reached = self._replica.ready
+                    continue
                 self._replica.fall("it ended its health stream")
             except grpc.aio.AioRpcError as failure:
                 self._replica.fall(said_by(failure), may_be_starting=_does_not_listen(failure))
@@ -101,20 +106,25 @@ class ReplicaWatch:
                 reached = True
                 self._replica.open_anew()
 
-    async def _follow_health(self, *, wait_for_ready: bool) -> None:
+    async def _follow_health(self, *, wait_for_ready: bool) -> bool:
         """Follow the health stream until it ends, while sending probes. Raises the error that ended
-        either of them.
+        either of them. Returns whether the replica uses another connection by now, which ends both.
         """
+        replaced = asyncio.Event()
+        self._replica.on_replaced.add(replaced.set)
         follow = asyncio.create_task(self._follow_stream(wait_for_ready=wait_for_ready))
-        either = (follow, asyncio.create_task(self._probe()))
+        moving = asyncio.create_task(replaced.wait())
+        tasks = (follow, asyncio.create_task(self._probe()), moving)
         try:
-            ended, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for each in ended:
                 each.result()
+            return replaced.is_set()
         finally:
-            for task in either:
+            self._replica.on_replaced.discard(replaced.set)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*either, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow_stream(self, *, wait_for_ready: bool) -> None:
         watch = self._replica.channel.unary_stream(
@@ -132,7 +142,7 @@ class ReplicaWatch:
                 else:
                     loads = response.status == health_pb2.HealthCheckResponse.NOT_SERVING
                     reason = f"it is {_name_of(response.status)}"
-                    self._replica.fall(reason, may_be_starting=loads)
+                    self._replica.fall(reason, may_be_starting=loads, says_so=True)
                 if not beside:
                     beside.append(asyncio.create_task(self._follow_load()))
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import NamedTuple
@@ -128,6 +129,13 @@ class ReplicatedStage:
             return ""
         reasons = (each.reason or "it finishes what it has, and stops" for each in self)
         return next(reasons, "no replica of it is known")
+
+    @property
+    def lost_at(self) -> float:
+        """When the latest replica was lost while it was serving, on the clock of `time.monotonic`.
+        This is minus infinity if none was.
+        """
+        return max((each.lost_at for each in self), default=-math.inf)
 
     @property
     def builds(self) -> tuple[Build, ...]:

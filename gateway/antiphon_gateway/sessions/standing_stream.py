@@ -37,6 +37,7 @@ from antiphon_gateway.sessions.standing_lines import StandingLine, StandingLines
 
 log = logging.getLogger(__name__)
 
+Suspended = Callable[[str, str], None]
 Rpc = grpc.aio.StreamStreamCall[stage_pb2.LineRequest, stage_pb2.LineResponse]
 
 SMALL_BYTES = 64 << 10
@@ -51,6 +52,10 @@ RESUME_WITHIN_S = 2.0
 longer. A broken connection to a living process is replaced within milliseconds, and the answers of
 a dead process should continue on another replica soon.
 """
+ANSWER_WITHIN_S = 1.0
+"""The time in seconds in which the stage has to continue the stream on a new call. After that, the
+gateway replaces the connection.
+"""
 MOST_FRUITLESS = 8
 """The maximum number of consecutive calls that may break without receiving anything. After that,
 the stream is given up.
@@ -63,9 +68,13 @@ _REFUSED = "Connection refused"
 class StandingStreams:
     """The shared streams of the gateway, one per replica. Call `close` when they're no longer
     needed.
+
+    `suspended` is called with the role and with the outcome (`resumed` or `lost`) of each
+    suspension of a stream.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, suspended: Suspended = lambda role, outcome: None) -> None:
+        self._suspended = suspended
         self._by_replica: dict[Replica, StandingStream] = {}
         self._open: set[StandingStream] = set()
 
@@ -93,7 +102,7 @@ class StandingStreams:
         return self._begin(replica, for_one=True).connect(requests)
 
     def _begin(self, replica: Replica, *, for_one: bool = False) -> StandingStream:
-        stream = StandingStream(replica, for_one=for_one)
+        stream = StandingStream(replica, self._suspended, for_one=for_one)
         self._open.add(stream)
         stream.reading.add_done_callback(lambda _: self._forget(replica, stream))
         return stream
@@ -122,27 +131,26 @@ class StandingStream:
     `for_one` is true, the stream has only one line and closes when that line ends.
     """
 
-    def __init__(self, replica: Replica, *, for_one: bool = False) -> None:
+    def __init__(self, replica: Replica, suspended: Suspended, *, for_one: bool = False) -> None:
         self.is_over = False
         self._replica = replica
+        self._suspended = suspended
         self._id = uuid.uuid4().hex
         self._changed = asyncio.Event()
         self._lines = StandingLines(self._changed.set, for_one=for_one)
-        self._clock = ConfirmationClock(self._lines.stream, self)
+        self._clock = ConfirmationClock(self._lines.stream, self, asking=self)
         self._is_closing = False
         self._fruitless = self._received = 0
         self._call = _Call(replica, self._sent)
         self.reading = asyncio.create_task(self._run())
+        replica.on_replaced.add(self._move)
 
     def takes_lines(self) -> bool:
-        """Return whether new lines can be opened. If the replica has switched to a new channel, the
-        stream moves to that channel.
+        """Return whether new lines can be opened. This is false if the replica uses another
+        channel, and the stream cannot move there.
         """
-        if self.is_over or self._call.channel is self._replica.channel:
-            return not self.is_over
-        if self._may_continue and not self._lines.is_suspended:
-            self._call.rpc.cancel()
-        return self._may_continue
+        is_current = self._call.channel is self._replica.channel
+        return not self.is_over and (is_current or self._may_continue)
 
     def connect(self, requests: LineRequests) -> LineReader:
         """Open a line."""
@@ -180,6 +188,13 @@ class StandingStream:
         self._call.is_stalled = True
         self._call.rpc.cancel()
 
+    def _move(self) -> None:
+        """Continue on the replica's new channel. A stream that cannot do so keeps its call until
+        the old channel is closed.
+        """
+        if self._may_continue:
+            self._call.rpc.cancel()
+
     @property
     def _may_continue(self) -> bool:
         return self._lines.resume_window_s > 0
@@ -199,6 +214,7 @@ class StandingStream:
             failure = Internal(f"the stage {role}: {what}", stage=role)
         finally:
             self.is_over = True
+            self._replica.on_replaced.discard(self._move)
             self._lines.end(failure)
             self._end(self._call)
 
@@ -214,6 +230,7 @@ class StandingStream:
                 self._run_clock()
                 if limit is not None and response.resumed:
                     limit.reschedule(None)
+                    self._suspended(self._replica.role, "resumed")
                 signs.asked()
         except asyncio.CancelledError:
             # gRPC raises CancelledError both when the call is cancelled and when this task is
@@ -257,12 +274,14 @@ class StandingStream:
         log.warning("%d sessions of the stage %s are suspended: %s", self._lines.open, role, said)
         self._lines.suspend()
         self._clock.stop()
-        give_up_at = asyncio.get_running_loop().time() + min(window_s, RESUME_WITHIN_S)
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + min(window_s, RESUME_WITHIN_S)
         pause_s = FIRST_PAUSE_S
         while not self._is_closing:
             self._end(self._call)
+            answer_at = min(loop.time() + ANSWER_WITHIN_S, give_up_at)
             try:
-                async with asyncio.timeout_at(give_up_at) as limit:
+                async with asyncio.timeout_at(answer_at) as limit:
                     self._call = _Call(self._replica, self._sent)
                     failure = await self._read(self._call, limit)
                     if not self._lines.is_suspended:
@@ -272,10 +291,18 @@ class StandingStream:
                     if _is_final(failure) or not self._is_broken(failure):
                         break
                     await asyncio.sleep(pause_s)
-            except (TimeoutError, grpc.aio.UsageError):
+            except TimeoutError:
+                # The connection may have lost everything that was sent on it, and not only the
+                # call.
+                if self._call.channel is self._replica.channel:
+                    self._replica.open_anew()
+                if answer_at >= give_up_at:
+                    break
+            except grpc.aio.UsageError:
                 break
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         log.warning("the suspended sessions of the stage %s end", role)
+        self._suspended(role, "lost")
         return None
 
     def _run_clock(self) -> None:
@@ -319,6 +346,9 @@ class _Inconsistent(Unavailable):
 def _is_final(failure: Exception) -> bool:
     """Return whether further attempts to continue the stream are bound to fail."""
     if not isinstance(failure, grpc.aio.AioRpcError):
+        return False
+    if failure.code() is grpc.StatusCode.UNAVAILABLE and is_typed(failure):
+        # The call was damaged on its way to the stage, or the stage has given it up.
         return False
     return is_typed(failure) or _REFUSED in (failure.details() or "")
 

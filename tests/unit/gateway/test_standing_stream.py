@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from antiphon.errors import Internal, Unavailable
 from antiphon.transport import confirmation_clock
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
-from antiphon_gateway.sessions import standing_lines
+from antiphon_gateway.sessions import standing_lines, standing_stream
 from antiphon_gateway.sessions.stage_line import StageLine
 from antiphon_gateway.sessions.standing_stream import MOST_FRUITLESS, SMALL_BYTES, StandingStreams
 
@@ -41,19 +41,33 @@ class Replica:
             batch_requests=batch_requests,
             resume_window_s=resume_window_s,
         )
+        self.on_replaced: set[Callable[[], None]] = set()
         self.streams: list[Rpc] = []
         self.called_again = asyncio.Event()
+        self._called = asyncio.Event()
 
     def _run_sessions(self, requests: AsyncIterator[Request]) -> Rpc:
         self.streams.append(Rpc(requests))
         self.streams[-1].state(self.stated)
+        self._called.set()
         if len(self.streams) > 1:
             self.called_again.set()
         return self.streams[-1]
 
+    async def called(self, count: int) -> None:
+        """Wait for this many calls in total."""
+        while len(self.streams) < count:
+            self._called.clear()
+            await self._called.wait()
+
     def _run_session(self, requests: object) -> SimpleNamespace:
         self.own_streams += 1
         return SimpleNamespace(cancel=lambda: None)
+
+    def open_anew(self) -> None:
+        self.channel = object()
+        for told in tuple(self.on_replaced):
+            told()
 
     def segment_began(self) -> None:
         self.slots += 1
@@ -273,6 +287,60 @@ async def test_call_on_which_nothing_is_confirmed_is_replaced(
     assert [each.request for each in again] == [each.request for each in lost]
     rpc.state(stage_pb2.LineResponse(messages=[message(1, "x"), end(1)], received=2))
     assert await edges(line) == ["x"]
+    await ended(streams, rpc)
+
+
+async def test_streams_move_at_once_when_the_connection_is_replaced() -> None:
+    streams, replica = StandingStreams(), Replica(resume_window_s=60.0)
+    begins = (opening("a"), opening("b", last=False))
+    lines = [streams.open_line(replica, each) for each in begins]  # type: ignore[arg-type]
+    before = list(replica.streams)
+    reading = [each.responses() for each in lines]
+    assert (await before[0].opened(1))[0].request.open == begins[0]
+    assert (await before[1].sent()).request.open == begins[1]
+    for rpc, responses in zip(before, reading, strict=True):
+        rpc.send(message(1, "a"))
+        assert (await anext(responses)).chunk.edge == "a"
+    replica.open_anew()
+    await replica.called(4)
+    assert [each.cancelled for each in replica.streams] == [True, True, False, False]
+    for rpc, responses in zip(replica.streams[2:], reading, strict=True):
+        rpc.state(stage_pb2.LineResponse(resumed=True))
+        assert (await rpc.sent()).HasField("request")
+        assert rpc.hello is not None
+        assert (rpc.hello.hello.resume, rpc.hello.received) == (True, 1)
+        rpc.state(stage_pb2.LineResponse(messages=[message(1, "x"), end(1)], received=1))
+        assert [each.chunk.edge async for each in responses] == ["x"]
+    assert len(replica.streams) == 4
+    for rpc in replica.streams[2:]:
+        rpc.end()
+    await streams.close()
+
+
+async def test_connection_on_which_a_stream_is_not_continued_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(standing_stream, "ANSWER_WITHIN_S", 0.01)
+    streams, replica = StandingStreams(), Replica(resume_window_s=60.0)
+    line = streams.open_line(replica, opening())  # type: ignore[arg-type]
+    (broken,) = replica.streams
+    await broken.opened(1)
+    replaced = asyncio.Event()
+
+    def answer() -> None:
+        # From now on, the stage continues the stream on each call.
+        replica.stated.resumed = True
+        replaced.set()
+
+    replica.on_replaced.add(answer)
+    broken.end(Unavailable("a message came damaged"))
+    await replaced.wait()
+    await replica.called(3)
+    _, unanswered, rpc = replica.streams
+    assert unanswered.cancelled
+    await rpc.opened(1)
+    rpc.state(stage_pb2.LineResponse(messages=[end(1)], received=2))
+    assert await edges(line) == []
     await ended(streams, rpc)
 
 
