@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from antiphon.transport.numbered_stream import NumberedStream
 
 TICK_S = 0.5
-CONFIRMED_WITHIN_S = 3.0
+CONFIRMED_WITHIN_S = 5.0
 STALLED_TICKS = round(CONFIRMED_WITHIN_S / TICK_S)
 """The timeout is counted in ticks rather than measured with a clock. If the event loop is blocked,
 a tick is delayed, but the block counts as one tick at most.
@@ -24,9 +24,6 @@ a tick is delayed, but the block counts as one tick at most.
 ASK_TICKS, MOST_ASK_TICKS = 2, 120
 """The number of silent ticks before the first request for a confirmation, and the maximum number of
 ticks between two requests.
-
-If only one end notices that a call has broken, the other end needs up to `ASK_TICKS` +
-`STALLED_TICKS` + 1 ticks to give it up. This has to be less than the resume window of a stage.
 """
 
 

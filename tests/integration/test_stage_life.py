@@ -31,13 +31,16 @@ pytestmark = [pytest.mark.processes, pytest.mark.asyncio]
 
 WARM: Any = {"launcher": WarmLauncher, "service": WarmProcess}
 # What the error says of each, and the report of `/health`: one of these. A frozen stage misses
-# a probe sooner than a ping, unless the machine is busy.
+# a probe sooner than a ping, unless the machine is busy. Then, the stream of its sessions may be
+# given up first.
+UNANSWERED = "timed out before receiving SETTINGS frame"
+"""Said of a process that is frozen when its connection is replaced."""
 TOLD = {
-    FROZEN.name: ("was lost", ("ping timeout", "probe")),
-    HUNG_INTERPRETER.name: ("2 times in a row", ("probe",)),
-    HUNG_ENGINE.name: ("step_timeout_s", ("NOT_SERVING",)),
-    POISONED.name: ("cannot go on", ("",)),
-    DEAD.name: ("was lost", ("",)),
+    FROZEN.name: (("was lost",), ("ping timeout", "probe", UNANSWERED)),
+    HUNG_INTERPRETER.name: (("2 times in a row", "did not continue its sessions"), ("probe",)),
+    HUNG_ENGINE.name: (("step_timeout_s",), ("NOT_SERVING",)),
+    POISONED.name: (("cannot go on",), ("",)),
+    DEAD.name: (("was lost",), ("",)),
 }
 
 
@@ -52,17 +55,18 @@ async def test_frozen_hung_and_dead_stage_end_calls_are_told_and_recover(
                 f"{failure.name}: call ended after {outcome.error_s:.2f} s, /health was 503 "
                 f"after {outcome.down_s:.2f} s, 200 {outcome.back_s:.2f} s after its recovery"
             )
-            in_error, reasons = TOLD[failure.name]
+            errors, reasons = TOLD[failure.name]
             assert isinstance(outcome.error, Unavailable), failure.name
             assert outcome.error.stage == ROLE
-            assert in_error in outcome.error.message
+            message = outcome.error.message
+            assert [each for each in errors if each in message], (failure.name, message)
             assert ROLE in outcome.health["reason"]
             assert not outcome.health["stages"][ROLE]["ready"]
             told = outcome.health["stages"][ROLE]["reason"]
             assert [reason for reason in reasons if reason in told], (failure.name, told)
 
 
-async def test_frozen_stage_is_noticed_by_pings_alone(talkative: Path, tmp_path: Path) -> None:
+async def test_frozen_stage_is_noticed_without_probes(talkative: Path, tmp_path: Path) -> None:
     patient_s = 3600.0
     async with deployment_with(
         tmp_path, talkative, StageConfig(), probe_timeout_s=patient_s, **WARM
@@ -70,4 +74,5 @@ async def test_frozen_stage_is_noticed_by_pings_alone(talkative: Path, tmp_path:
         outcome = await fail(running, stage, FROZEN)
     assert isinstance(outcome.error, Unavailable)
     assert "was lost" in outcome.error.message
-    assert "ping timeout" in outcome.health["stages"][ROLE]["reason"]
+    reason = outcome.health["stages"][ROLE]["reason"]
+    assert "ping timeout" in reason or UNANSWERED in reason

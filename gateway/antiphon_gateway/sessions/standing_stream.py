@@ -205,6 +205,8 @@ class StandingStream:
             failure = await self._read(self._call)
             while self._is_broken(failure) and self._has_progressed():
                 if (ended_by := await self._continue(failure)) is None:
+                    if isinstance(failure, ConnectionCancelled) and not self._is_closing:
+                        failure = Unavailable("it did not continue its sessions on another call")
                     break
                 failure = ended_by
         except Exception as error:

@@ -295,22 +295,26 @@ async def test_streams_move_at_once_when_the_connection_is_replaced() -> None:
     begins = (opening("a"), opening("b", last=False))
     lines = [streams.open_line(replica, each) for each in begins]  # type: ignore[arg-type]
     before = list(replica.streams)
-    reading = [each.responses() for each in lines]
+    reading = {}
     assert (await before[0].opened(1))[0].request.open == begins[0]
     assert (await before[1].sent()).request.open == begins[1]
-    for rpc, responses in zip(before, reading, strict=True):
+    for rpc, line in zip(before, lines, strict=True):
         rpc.send(message(1, "a"))
+        assert rpc.hello is not None
+        reading[rpc.hello.hello.stream_id] = responses = line.responses()
         assert (await anext(responses)).chunk.edge == "a"
     replica.open_anew()
     await replica.called(4)
     assert [each.cancelled for each in replica.streams] == [True, True, False, False]
-    for rpc, responses in zip(replica.streams[2:], reading, strict=True):
+    for rpc in replica.streams[2:]:
         rpc.state(stage_pb2.LineResponse(resumed=True))
         assert (await rpc.sent()).HasField("request")
         assert rpc.hello is not None
         assert (rpc.hello.hello.resume, rpc.hello.received) == (True, 1)
         rpc.state(stage_pb2.LineResponse(messages=[message(1, "x"), end(1)], received=1))
+        responses = reading.pop(rpc.hello.hello.stream_id)
         assert [each.chunk.edge async for each in responses] == ["x"]
+    assert not reading
     assert len(replica.streams) == 4
     for rpc in replica.streams[2:]:
         rpc.end()
