@@ -19,6 +19,7 @@ import grpc
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import Unavailable
+from antiphon.transport.abandoned_calls import free_soon
 from antiphon.transport.channel import CHANNEL_OPTIONS, WATCHED_KEEPALIVE_MS
 from antiphon.transport.mutual_tls import ServiceTls, open_channel
 from antiphon.v1 import stage_pb2
@@ -238,11 +239,15 @@ class Replica:
         """
         closing = asyncio.create_task(self.channel.close(CLOSING_S))
         self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        closing.add_done_callback(self._closed)
         for made_with_it in ("channel", "stub"):
             self.__dict__.pop(made_with_it, None)
         for told in tuple(self.on_replaced):
             told()
+
+    def _closed(self, closing: asyncio.Task[None]) -> None:
+        self._closing.discard(closing)
+        free_soon()
 
     def misread(self, channel: grpc.aio.Channel, failure: grpc.aio.AioRpcError) -> None:
         """Abandon the connection of a call that failed because the server couldn't make sense of

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import grpc
 
 from antiphon.errors import AntiphonError, DataLoss, Internal, Unavailable
+from antiphon.transport.abandoned_calls import free_soon
 from antiphon.transport.link.outgoing.connection import OutgoingConnection
 from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
 from antiphon.transport.payload.registry import MakeSenders, make_senders
@@ -133,8 +134,11 @@ class OutgoingLink:
         retry_s = FIRST_RETRY_S
         while True:
             cause = await self._connect()
-            if self._closing or not self._may_heal(cause):
+            is_over = self._closing or not self._may_heal(cause)
+            del cause  # Its traceback refers to the call.
+            if is_over:
                 return
+            free_soon()
             if self._accepted:
                 retry_s = FIRST_RETRY_S
             await asyncio.sleep(min(retry_s, max(0.0, self._time_left())))

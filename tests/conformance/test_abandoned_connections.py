@@ -1,0 +1,51 @@
+"""Connections of a link that were given up do not stay open."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from antiphon.transport import abandoned_calls
+from antiphon.transport.settings import LinkSettings
+from antiphon_testkit.link_rig import EDGE, linked, marked_chunk
+from antiphon_testkit.open_files import open_files
+
+SETTINGS = LinkSettings("grpc", "cpu", slab_bytes=1 << 20, resume_window_s=60.0)
+LONG_S = 120.0
+TIMES = 4
+
+
+@pytest.fixture
+def collector_at_rest() -> Iterator[None]:
+    """The collector runs only when it is told to."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def sockets() -> int:
+    return sum(each.startswith("socket:") for each in open_files())
+
+
+async def test_connections_on_which_messages_came_damaged_are_closed(
+    collector_at_rest: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(abandoned_calls, "FREED_WITHIN_S", 0.05)
+    async with asyncio.timeout(LONG_S), linked(SETTINGS) as rig:
+        rig.link.send_nowait(marked_chunk("s", 0, 100))
+        await rig.consumer.received.wait_count(1)
+        before = sockets()
+        for sequence in range(1, TIMES + 1):
+            rig.wire.misspell(EDGE.encode())
+            rig.link.send_nowait(marked_chunk("s", sequence, 100))
+            await rig.consumer.received.wait_count(sequence + 1)
+        assert rig.wire.damaged == TIMES
+        assert rig.link.state.counts["reconnected"] == TIMES
+        while sockets() > before:  # noqa: ASYNC110 - the kernel tells nobody
+            await asyncio.sleep(0.05)
