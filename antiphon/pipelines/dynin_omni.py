@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon.deployment.stage_config import FilesConfig
 from antiphon.pipelines.edges import (
     audio_edge,
     conversation_edge,
@@ -107,17 +108,14 @@ class CheckpointDirs:
     image: Path
 
     @classmethod
-    def find(cls, model: Path, speech_setting: str, image_setting: str) -> CheckpointDirs:
-        """Find the directories.
-
-        A setting that is not empty is used as is. Otherwise, the released directory name is looked
-        for inside the model's directory and next to it. Raises `FailedPrecondition` if a directory
-        cannot be found.
+    def find(cls, model: Path, files: FilesConfig) -> CheckpointDirs:
+        """Find the directories, as `Companion.directory` does. Raises `FailedPrecondition` if one
+        of them cannot be found.
         """
         return cls(
             model,
-            SPEECH_REPOSITORY.directory(model, speech_setting),
-            IMAGE_REPOSITORY.directory(model, image_setting),
+            SPEECH_REPOSITORY.directory(model, files),
+            IMAGE_REPOSITORY.directory(model, files),
         )
 
     @property

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from antiphon.deployment.stage_config import FilesConfig
 from antiphon.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from antiphon.pipelines.examples import Example
 from antiphon.pipelines.files import CONFIG_FILE
@@ -199,14 +200,14 @@ class Companion:
     setting: str
     folder: str
 
-    def directory(self, model_dir: Path, setting: str) -> Path:
+    def directory(self, model_dir: Path, files: FilesConfig) -> Path:
         """Return the directory of the repository.
 
-        If `setting` is empty, `folder` is looked for inside the model's directory and next to it.
+        If the setting is empty, `folder` is looked for inside the model's directory and next to it.
         Raises `FailedPrecondition` if the directory has no `config.json`.
         """
-        if setting:
-            tried = [Path(setting)]
+        if configured := getattr(files, self.setting):
+            tried = [Path(configured)]
         else:
             tried = [model_dir / self.folder, model_dir.resolve().parent / self.folder]
         for folder in tried:

@@ -93,7 +93,8 @@ class FailoverSegment:
         self._ask_again = ask_again
         self._lease = lease
         self._counted_bytes = 0
-        self._delivered = DeliveredOutput()
+        # None if the answer isn't kept, and once the lease has been evicted.
+        self._delivered: DeliveredOutput | None = None if lease.closed else DeliveredOutput()
         self._failovers = 0
         self._cancelled = self._over = False
         # Whether the current attempt continues after a history, and whether any stage has refused
@@ -118,19 +119,17 @@ class FailoverSegment:
                 self._over = True
                 return SegmentFinished(FinishReason.CANCELLED, _NO_USAGE, {})
             if self._lease.closed:
-                # Either the lease was evicted before the loss, or the answer was never kept.
-                self._delivered = DeliveredOutput()
-                return event
-            if self._cancelled and isinstance(event, SegmentFinished):
+                self._delivered = None
+            if self._delivered is None or (self._cancelled and isinstance(event, SegmentFinished)):
                 return event
             if (told := self._delivered.take(event)) is not None:
-                self._count_delivered()
+                self._count_bytes(self._delivered.size_bytes)
                 return told
         raise StopAsyncIteration
 
-    def _count_delivered(self) -> None:
+    def _count_bytes(self, delivered_bytes: int) -> None:
         """Update the memory budget if the answer has grown by enough."""
-        more = self._delivered.size_bytes - self._counted_bytes
+        more = delivered_bytes - self._counted_bytes
         if more >= COUNTED_BYTES:
             self._counted_bytes += more
             self._lease.resize(self._lease.size_bytes + more)
@@ -150,8 +149,10 @@ class FailoverSegment:
 
     async def _continue(self, error: AntiphonError) -> None:
         """Start another attempt. If that isn't possible, raise the error."""
-        failover = self._failover
-        if self._lease.closed or self._cancelled or self._failovers >= failover.most:
+        failover, delivered = self._failover, self._delivered
+        if delivered is None or self._lease.closed:
+            raise error
+        if self._cancelled or self._failovers >= failover.most:
             raise error
         detours, role = ReplicaRetries(failover.fleet), error.stage
         if not self._refuses_history(error):
@@ -170,19 +171,21 @@ class FailoverSegment:
         # delivered.
         self._lease.keep()
         try:
-            await self._attempts(detours, began)
+            await self._attempts(delivered, detours, began)
         except AntiphonError as last:
             failover.metrics.failed_over(role, "failed")
             raise error from last
         failover.metrics.failed_over(role, "continued", time.monotonic() - began)
 
-    async def _attempts(self, detours: ReplicaRetries, began: float) -> None:
+    async def _attempts(
+        self, delivered: DeliveredOutput, detours: ReplicaRetries, began: float
+    ) -> None:
         """Try other replicas until all stages have a slot. If none can be found, raises the last
         refusal.
         """
         forgotten = False
         while True:
-            before, history = self._segment, self._delivered.history
+            before, history = self._segment, delivered.history
             fits = history.size_bytes <= self._failover.max_history_bytes
             self._from_history = fits and not self._anew
             lost = LostSegment(
@@ -190,6 +193,7 @@ class FailoverSegment:
             )
             try:
                 self._segment = await self._ask_again(lost, detours.avoided)
+                delivered.start_over()
                 await self._open()
                 return
             except AntiphonError as refusal:
@@ -243,7 +247,6 @@ class FailoverSegment:
         """Wait until the new attempt has all of its slots and all of its references have been
         resolved.
         """
-        self._delivered.start_over()
         if self._cancelled:
             self._segment.cancel()
         await self._segment.wait_opened()

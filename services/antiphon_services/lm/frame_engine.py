@@ -78,7 +78,10 @@ class FrameModel(Protocol):
         """
 
 
-class FrameEngine(ABC, Generic[Segment]):
+Model = TypeVar("Model", bound=FrameModel)
+
+
+class FrameEngine(ABC, Generic[Segment, Model]):
     """Implements `antiphon.runtime.engine.Engine` for the stage `role`, whose output edge is
     `edge`.
 
@@ -92,18 +95,23 @@ class FrameEngine(ABC, Generic[Segment]):
 
     def __init__(
         self,
-        model: FrameModel,
+        model: Model,
         context_limit: int,
         *,
         prefill_rows: int = PREFILL_ROWS,
         launch_ahead: bool = False,
     ) -> None:
-        self._frame_model = model
+        self._model = model
         self._context_limit = context_limit
         self._prefill_rows = prefill_rows
         self._launch_ahead = launch_ahead
         self._pending: PendingStep | None = None
         self._segments: dict[SegmentKey, Segment] = {}
+
+    @property
+    def model(self) -> Model:
+        """The model that the engine uses."""
+        return self._model
 
     @property
     def segments(self) -> Mapping[SegmentKey, Segment]:
@@ -211,7 +219,7 @@ class FrameEngine(ABC, Generic[Segment]):
                 f"outputs: the {self.role} makes {self.edge!r}, not {sorted(settings.outputs)}",
                 field="outputs",
             )
-        known = known_frames(settings.history, self._frame_model.code_sizes)
+        known = known_frames(settings.history, self._model.code_sizes)
         segment = self._segments[key] = self.new_segment(key, settings)
         segment.known = known
         # Most sessions have only one segment, so don't expect another one after the first.
@@ -235,7 +243,7 @@ class FrameEngine(ABC, Generic[Segment]):
             )
         segment.bound(self._context_limit)
         if segment.slot is None:
-            segment.slot = self._frame_model.take_slot(key.session_id, returns=segment.returns)
+            segment.slot = self._model.take_slot(key.session_id, returns=segment.returns)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
         """Return the edge from which the segment needs input to continue, or None if it doesn't
@@ -248,7 +256,7 @@ class FrameEngine(ABC, Generic[Segment]):
         """Remove the segment and free its slot, even if draws are in flight."""
         segment = self._segments.pop(key)
         if segment.slot is not None:
-            self._frame_model.give_slot_back(segment.slot, segment.doubtful)
+            self._model.give_slot_back(segment.slot, segment.doubtful)
 
     def so_far(self, key: SegmentKey) -> Completed:
         """Return the segment's current counts."""
@@ -286,7 +294,7 @@ class FrameEngine(ABC, Generic[Segment]):
 
     def take_parts(self, segments: Collection[Segment]) -> list[PromptPart[Any]]:
         """Return the next prompt parts. The caller must compute all of them."""
-        kept = self._frame_model.kept
+        kept = self._model.kept
         for segment in segments:
             segment.pass_kept(kept)
         parts = next_parts(segments, self._prefill_rows)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from antiphon.runtime.engine import EngineEvent, InputChunk
 from antiphon.values.segment import SegmentKey
-from antiphon_services.lm.frame_engine import FrameEngine, FrameModel
+from antiphon_services.lm.frame_engine import FrameEngine, FrameModel, Model
 from antiphon_services.lm.frames import FrameDraw, PromptPart
 from antiphon_services.lm.pending_step import DrawInFlight, PendingStep
 from antiphon_services.lm.spoken_text import SpokenTextSegment
@@ -19,12 +19,12 @@ from antiphon_services.stage.preparation import Preparations, wait_for_one, wake
 Speaker = TypeVar("Speaker", bound=SpokenTextSegment[Any])
 
 
-class SpokenTextEngine(FrameEngine[Speaker]):
+class SpokenTextEngine(FrameEngine[Speaker, Model]):
     """A `FrameEngine` that also implements `antiphon.runtime.engine.PreparingEngine`."""
 
     def __init__(
         self,
-        model: FrameModel,
+        model: Model,
         context_limit: int,
         *,
         prefill_rows: int = PREFILL_ROWS,
@@ -113,7 +113,10 @@ class JointModel(FrameModel, Protocol):
         """
 
 
-class JointSpokenEngine(SpokenTextEngine[Speaker]):
+Joint = TypeVar("Joint", bound=JointModel)
+
+
+class JointSpokenEngine(SpokenTextEngine[Speaker, Joint]):
     """A `SpokenTextEngine` that uses a `JointModel`.
 
     Each row depends on the previous draw, so steps can't be launched ahead.
@@ -121,14 +124,13 @@ class JointSpokenEngine(SpokenTextEngine[Speaker]):
 
     def __init__(
         self,
-        model: JointModel,
+        model: Joint,
         context_limit: int,
         *,
         prefill_rows: int = PREFILL_ROWS,
         preparations: Preparations[Any] | None = None,
     ) -> None:
         super().__init__(model, context_limit, prefill_rows=prefill_rows, preparations=preparations)
-        self._joint = model
 
     def forward(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
         """Make one call for all parts and draws. Returns None if there are no draws."""
@@ -136,5 +138,5 @@ class JointSpokenEngine(SpokenTextEngine[Speaker]):
         drawing = [each for each in segments if each.can_draw]
         if not parts and not drawing:
             return None
-        drawn = self._joint.step(parts, [each.next_draw() for each in drawing])
+        drawn = self._model.step(parts, [each.next_draw() for each in drawing])
         return PendingStep(list(zip(drawing, drawn, strict=True))) if drawing else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.checkpoint.weights import StoredSize, Weights
 from antiphon_services.lm.memory import WORKING_BYTES
+from antiphon_services.stage.budgets import on_gpu
 from antiphon_services.stage.engines import FITS, TORCH, VLLM, context_limit
 from antiphon_services.stage.precision import BFLOAT16, FLOAT32, dtype_name
 
@@ -314,7 +316,7 @@ def planned_limit(memory: StageMemory) -> int:
     or less than the configured number.
     """
     role, config, most = memory.role, memory.config, memory.most
-    if not config.device.startswith("cuda"):
+    if not on_gpu(config):
         return context_limit(role, config, most)
     free, total = _vllm_memory() if memory.engine == VLLM else _memory(config.device)
     plan = memory.plan(free=free, total=total)
@@ -341,15 +343,19 @@ def planned_limit(memory: StageMemory) -> int:
     return limit
 
 
-def check_room(memory: StageMemory) -> None:
+def check_room(
+    describe: Callable[[Path, StageConfig], StageMemory], model_dir: Path, config: StageConfig
+) -> None:
     """Log the memory plan of a stage on a GPU that doesn't store keys and values per segment.
 
-    Raises `InvalidArgument` if the weights and the shared cache don't fit into memory.
+    `describe` is the family's `memory` function. On a CPU, it isn't called, because it reads files
+    that `load` reads again. Raises `InvalidArgument` if the weights and the shared cache don't fit
+    into memory.
     """
-    role, config, streams = memory.role, memory.config, memory.shared
-    if not config.device.startswith("cuda"):
+    if not on_gpu(config):
         return
-    weights = memory.weights
+    memory = describe(model_dir, config)
+    role, streams, weights = memory.role, memory.shared, memory.weights
     free, _ = _memory(config.device)
     cache = f"cache of streams {_gb(streams)} GB, " if streams else ""
     plan = f"weights {_gb(weights)} GB, {cache}working memory {_gb(WORKING_BYTES)} GB"

@@ -267,7 +267,8 @@ def test_decoders_without_positions_tell_their_plan(
     def check(device: str, streams: int = 0) -> None:
         parts = StoredPart(weights, "talker."), StoredPart(weights, "thinker.")
         config = StageConfig(device=device)
-        check_room(StageMemory("code2wav", config, parts, "float32", shared=streams))
+        memory = StageMemory("code2wav", config, parts, "float32", shared=streams)
+        check_room(lambda *_: memory, weights.folder, config)
 
     check("cpu", 1 << 60)
     assert not lines_of(caplog, PLAN)
@@ -309,7 +310,7 @@ def test_decoders_that_do_not_fit_are_refused_before_they_load(
     stored = (StoredPart(weights, "talker."),)
     memory = StageMemory("code2wav", config, stored, "bfloat16", shared=streams)
     with pytest.raises(InvalidArgument) as refused:
-        check_room(memory)
+        check_room(lambda *_: memory, weights.folder, config)
     assert refused.value.field == field
     assert remedy in refused.value.message
 

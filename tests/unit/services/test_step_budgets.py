@@ -121,7 +121,7 @@ class Slotless:
         """Nothing was taken."""
 
 
-class Drawing(FrameEngine[Reading]):
+class Drawing(FrameEngine[Reading, Slotless]):
     role, edge = "reader", "codes"
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> Reading:

@@ -123,7 +123,7 @@ def load_decoder(model_dir: Path, config: StageConfig) -> SpeechDecoder:
     told = read_hyperpyyaml(path)
     check_fields(path, told, PARTS)
     flow_weights, vocoder_weights = Weights(model_dir, FLOW_FILE), Weights(model_dir, VOCODER_FILE)
-    check_room(memory(model_dir, config))
+    check_room(memory, model_dir, config)
     dtype, device = compute_dtype(CODE2WAV, config), torch.device(config.device)
     with reading(path):
         flow_config, vocoder_config = _object(told, path, "flow"), _object(told, path, "hift")

@@ -39,7 +39,7 @@ from antiphon_services.stage.budgets import PREFILL_ROWS
 from antiphon_services.stage.preparation import Preparations
 
 
-class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
+class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment, SpeechTalker]):
     """An engine with the input edge `input` and the output edges `speaker_prompt` and `codes`.
 
     Implements `antiphon.runtime.engine.PreparingEngine`.
@@ -57,18 +57,12 @@ class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment]):
         preparations: Preparations[SpeechPrompt | TextPiece] | None = None,
     ) -> None:
         super().__init__(model, context_limit, prefill_rows=prefill_rows, preparations=preparations)
-        self._model = model
         self._front_end = front_end
 
     @property
     def front_end(self) -> UtteranceFrontEnd:
         """The front end that creates prompts from requests."""
         return self._front_end
-
-    @property
-    def model(self) -> SpeechTalker:
-        """The model that the engine uses."""
-        return self._model
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Add a segment.

@@ -118,7 +118,7 @@ def load_decoder(model_dir: Path, config: StageConfig) -> AnswerDecoder:
     path = folder / DECODER_FILE
     weights = Weights(folder, DECODER_FILE)
     wrapper = WRAPPER if weights.has(WRAPPER) else ""
-    check_room(memory(model_dir, config))
+    check_room(memory, model_dir, config)
     dtype, device = compute_dtype(CODE2WAV, config), torch.device(config.device)
     flow_module = load_submodule(
         AnswerFlowModule,

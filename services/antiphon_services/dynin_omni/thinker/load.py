@@ -89,9 +89,7 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
     Answers need no additional memory because the model does not use a KV cache. Raises
     `FailedPrecondition` if a checkpoint cannot be read.
     """
-    dirs = CheckpointDirs.find(
-        model_dir, config.files.audio_tokenizer_dir, config.files.image_tokenizer_dir
-    )
+    dirs = CheckpointDirs.find(model_dir, config.files)
     speech = Weights(dirs.speech)
     unused = tuple(f"{SPEECH_PREFIX}{name}" for name in unused_tensors(speech))
     stored = (
@@ -111,12 +109,10 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """
     require_plain_torch(THINKER, config)
     require_pillow(THINKER)
-    dirs = CheckpointDirs.find(
-        model_dir, config.files.audio_tokenizer_dir, config.files.image_tokenizer_dir
-    )
+    dirs = CheckpointDirs.find(model_dir, config.files)
     path, told = model_dir / CONFIG_FILE, read_config(model_dir)
     check_fields(path, told, PARTS)
-    check_room(memory(model_dir, config))
+    check_room(memory, model_dir, config)
     dtype = compute_dtype(THINKER, config, on_gpu=BFLOAT16)
     device = torch.device(config.device)
     with reading(path):

@@ -22,9 +22,7 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 
     Raises `FailedPrecondition` if the checkpoint cannot be read.
     """
-    dirs = CheckpointDirs.find(
-        model_dir, config.files.audio_tokenizer_dir, config.files.image_tokenizer_dir
-    )
+    dirs = CheckpointDirs.find(model_dir, config.files)
     stored = StoredPart(image_weights(dirs.image), PREFIX)
     return StageMemory(TOKEN2IMAGE, config, (stored,), dtype_name(TOKEN2IMAGE, config))
 
@@ -35,8 +33,6 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     Raises `FailedPrecondition` if one of the directories is missing, as well as the errors of
     `drawing_stage`.
     """
-    dirs = CheckpointDirs.find(
-        model_dir, config.files.audio_tokenizer_dir, config.files.image_tokenizer_dir
-    )
-    check_room(memory(model_dir, config))
+    dirs = CheckpointDirs.find(model_dir, config.files)
+    check_room(memory, model_dir, config)
     return drawing_stage(TERMS, model_dir, dirs.image, config, checkpoint=dirs.all)

@@ -24,9 +24,7 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 
     Raises `FailedPrecondition` if the checkpoint cannot be read.
     """
-    dirs = CheckpointDirs.find(
-        model_dir, config.files.audio_tokenizer_dir, config.files.image_tokenizer_dir
-    )
+    dirs = CheckpointDirs.find(model_dir, config.files)
     weights = Weights(dirs.speech)
     unused = tuple(f"{PREFIX}{name}" for name in TRAINED_WITH)
     stored = StoredPart(weights, PREFIX, unused), StoredPart.of_tensor(weights, STYLES)
@@ -39,8 +37,6 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     Raises `FailedPrecondition` if one of the directories is missing, as well as the errors of
     `unit_stage`.
     """
-    dirs = CheckpointDirs.find(
-        model_dir, config.files.audio_tokenizer_dir, config.files.image_tokenizer_dir
-    )
-    check_room(memory(model_dir, config))
+    dirs = CheckpointDirs.find(model_dir, config.files)
+    check_room(memory, model_dir, config)
     return unit_stage(TERMS, model_dir, dirs.speech, config, checkpoint=dirs.all)

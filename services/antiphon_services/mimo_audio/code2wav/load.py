@@ -51,7 +51,7 @@ def memory(model_dir: Path, config: StageConfig) -> StageMemory:
 
     Raises `FailedPrecondition` if the checkpoint cannot be read.
     """
-    weights = Weights(AUDIO_REPOSITORY.directory(model_dir, config.files.audio_tokenizer_dir))
+    weights = Weights(AUDIO_REPOSITORY.directory(model_dir, config.files))
     tables = (
         StoredPart.of_tensor(weights, CODEBOOK.format(each)) for each in range(len(CODEBOOKS))
     )
@@ -67,8 +67,8 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     the parts of the checkpoint do not match.
     """
     require_plain_torch(CODE2WAV, config)
-    codec_dir = AUDIO_REPOSITORY.directory(model_dir, config.files.audio_tokenizer_dir)
-    check_room(memory(model_dir, config))
+    codec_dir = AUDIO_REPOSITORY.directory(model_dir, config.files)
+    check_room(memory, model_dir, config)
     decoder = load_decoder(codec_dir, config)
     limit = context_limit(CODE2WAV, config, MOST_FRAMES)
     streamed = WindowPlan(

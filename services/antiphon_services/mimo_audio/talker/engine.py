@@ -56,7 +56,7 @@ from antiphon_services.text.stopping import ReplyText
 OUTPUTS = frozenset({TEXT, CODES})
 
 
-class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
+class SpeechTextEngine(JointSpokenEngine[DialogueSegment, DialogueModel]):
     """An engine with the input edge `input` and the output edges `text` and `codes`.
 
     Implements `antiphon.runtime.engine.PreparingEngine`. `max_text_bytes` is the maximum size of
@@ -78,7 +78,6 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment]):
         preparations: Preparations[TaskPrompt] | None = None,
     ) -> None:
         super().__init__(model, context_limit, prefill_rows=prefill_rows, preparations=preparations)
-        self._model = model
         self._prompts = prompts
         self._vocabulary = vocabulary
         self._ids = prompts.tokenizer.ids

@@ -179,7 +179,7 @@ def memory(model_dir: Path, config: StageConfig, engine: str = "") -> StageMemor
     # With vLLM, each position requires a round trip to another process, so `auto` does not select
     # it.
     chosen = engine or choose_engine(TALKER, config, vllm_runs=lambda: False)
-    codec = Weights(AUDIO_REPOSITORY.directory(model_dir, config.files.audio_tokenizer_dir))
+    codec = Weights(AUDIO_REPOSITORY.directory(model_dir, config.files))
     tables = (StoredPart.of_tensor(codec, CODEBOOK.format(each)) for each in range(len(CODEBOOKS)))
     return decoder_memory(
         TALKER,
@@ -202,7 +202,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     name = memory(model_dir, config).engine
     refuse_fused(TALKER, config)
     check_device(config)
-    codec_dir = AUDIO_REPOSITORY.directory(model_dir, config.files.audio_tokenizer_dir)
+    codec_dir = AUDIO_REPOSITORY.directory(model_dir, config.files)
     described = _Described.read(model_dir, config, name)
     if name == VLLM:
         engine = _load_vllm(model_dir, codec_dir, config, described)

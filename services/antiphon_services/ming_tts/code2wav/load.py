@@ -93,7 +93,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         path = checkpoint.config_file
         check_fields(path, checkpoint.config, PARTS)
     weights, prefix = Weights(checkpoint.audio_folder), checkpoint.audio_prefix + DECODER
-    check_room(memory(model_dir, config))
+    check_room(memory, model_dir, config)
     audio = checkpoint.audio()
     with reading(path):
         backbone = audio["dec_kwargs"]["backbone"]

@@ -46,7 +46,7 @@ from antiphon_services.stage.preparation import Preparations
 Part = TypeVar("Part", PromptPart[Any], KnownPart[Any])
 
 
-class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
+class MingTalkerEngine(SpokenTextEngine[LatentSegment, MingTalker]):
     """An engine with the input edge `text_edge` and the output edge `speech_latents`.
 
     Implements `antiphon.runtime.engine.PreparingEngine`. If `text_edge` is not `input`, it is the
@@ -68,14 +68,8 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment]):
         # A step has to be read before it is known whether the frame is the last one, so steps are
         # not launched in advance.
         super().__init__(model, context_limit, prefill_rows=prefill_rows, preparations=preparations)
-        self._model = model
         self._front_end = front_end
         self.text_edge = text_edge
-
-    @property
-    def model(self) -> MingTalker:
-        """The model that the engine uses."""
-        return self._model
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Add a segment.

@@ -26,32 +26,15 @@ from antiphon_services.lm.readback import Drawn
 from antiphon_services.qwen2_5_omni.talker.model import CodecTalker
 from antiphon_services.qwen2_5_omni.talker.rows import ThinkerRows
 from antiphon_services.qwen2_5_omni.talker.spoken_segment import SpokenSegment
-from antiphon_services.stage.budgets import PREFILL_ROWS
 from antiphon_services.stage.voices import choose_voice
 
 
-class CodecTalkerEngine(FrameEngine[SpokenSegment]):
+class CodecTalkerEngine(FrameEngine[SpokenSegment, CodecTalker]):
     """Implements `antiphon.runtime.engine.Engine`. `context_limit` is the maximum number of
     positions.
     """
 
     role, edge = TALKER, CODES
-
-    def __init__(
-        self,
-        model: CodecTalker,
-        context_limit: int,
-        *,
-        prefill_rows: int = PREFILL_ROWS,
-        launch_ahead: bool = False,
-    ) -> None:
-        super().__init__(model, context_limit, prefill_rows=prefill_rows, launch_ahead=launch_ahead)
-        self._model = model
-
-    @property
-    def model(self) -> CodecTalker:
-        """The model that the engine uses."""
-        return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> SpokenSegment:
         """Create a segment. If no voice is specified, the first voice is used. Raises

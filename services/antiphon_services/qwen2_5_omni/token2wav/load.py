@@ -72,7 +72,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     whole = load_config(Qwen2_5OmniConfig, model_dir, "token2wav_config").token2wav_config
     flow, vocoder = whole.dit_config, whole.bigvgan_config
     voices = read_voices(model_dir, condition_width=flow.enc_emb_dim, mel_width=vocoder.mel_dim)
-    check_room(memory(model_dir, config))
+    check_room(memory, model_dir, config)
     module = load_submodule(
         Qwen2_5OmniToken2WavModel,
         whole,

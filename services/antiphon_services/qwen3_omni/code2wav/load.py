@@ -58,7 +58,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     """
     require_plain_torch(CODE2WAV, config)
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), PARTS)
-    check_room(memory(model_dir, config))
+    check_room(memory, model_dir, config)
     module = load_submodule(
         Code2WavModule,
         _decoder_config(model_dir),

@@ -28,32 +28,15 @@ from antiphon_services.lm.pending_step import PendingStep
 from antiphon_services.lm.readback import Drawn
 from antiphon_services.qwen3_omni.talker.model import Talker
 from antiphon_services.qwen3_omni.talker.talker_segment import TalkerSegment
-from antiphon_services.stage.budgets import PREFILL_ROWS
 from antiphon_services.stage.voices import choose_voice
 
 CODES = "codes"
 
 
-class TalkerEngine(FrameEngine[TalkerSegment]):
+class TalkerEngine(FrameEngine[TalkerSegment, Talker]):
     """A `FrameEngine` for the talker."""
 
     role, edge = TALKER, CODES
-
-    def __init__(
-        self,
-        model: Talker,
-        context_limit: int,
-        *,
-        prefill_rows: int = PREFILL_ROWS,
-        launch_ahead: bool = False,
-    ) -> None:
-        super().__init__(model, context_limit, prefill_rows=prefill_rows, launch_ahead=launch_ahead)
-        self._model = model
-
-    @property
-    def model(self) -> Talker:
-        """The model that the engine uses."""
-        return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TalkerSegment:
         """Create a segment. If no voice is specified, the first voice is used. Raises

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from antiphon.deployment.schema import StageConfig
@@ -13,7 +16,7 @@ from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds, window_positions
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
-from antiphon.runtime.engine import LoadedStage, StageFacts
+from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
 from antiphon.transport.device_edge import ToDevice
 from antiphon.values.history import FRAMES
 from antiphon.values.sampling import Sampling
@@ -21,12 +24,13 @@ from antiphon_services.lm.graphs import Bucketing, graphs_of
 from antiphon_services.lm.kernels import kernels_of
 from antiphon_services.lm.memory import module_bytes, say_memory
 from antiphon_services.lm.readback import Readback, check_launch_ahead
+from antiphon_services.lm.warm_up import speak
 from antiphon_services.qwen3_omni.config import OmniConfig
-from antiphon_services.qwen3_omni.talker.engine import TalkerEngine
+from antiphon_services.qwen3_omni.talker.engine import CODES, TalkerEngine
 from antiphon_services.qwen3_omni.talker.fields import PARTS
 from antiphon_services.qwen3_omni.talker.model import Talker
 from antiphon_services.qwen3_omni.talker.module import OmniTalkerModule
-from antiphon_services.qwen3_omni.talker.warm_up import warm_up
+from antiphon_services.qwen3_omni.talker.prompt import ANSWER_ROWS, PROMPT, TOKENS
 from antiphon_services.stage.budgets import frame_rows
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, check_device, require_torch
@@ -120,6 +124,16 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     engine = TalkerEngine(
         model, limit, prefill_rows=frame_rows(config), launch_ahead=config.torch.launch_ahead
     )
-    warm_up(engine, special, DEFAULT_SAMPLING, config.slots, limit)
+    room = limit - ANSWER_ROWS
+    speak(engine, CODES, DEFAULT_SAMPLING, config.slots, room, partial(_warm_up_input, special))
     say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
     return LoadedStage(engine, facts)
+
+
+def _warm_up_input(special: SpecialIds, rows: int) -> Iterator[InputChunk]:
+    """Yield a user turn of `rows` IDs and a reply that consists of a single token."""
+    user = [special.im_start, special.user] + [special.assistant] * max(rows - 2, 0)
+    header = [special.im_start, special.assistant, special.assistant]
+    ids = np.array(user[:rows] + header, np.int32)
+    yield InputChunk(PROMPT, 0, {"ids": ids}, segment_finished=True)
+    yield InputChunk(TOKENS, 0, {"ids": ids[:1]}, segment_finished=True)

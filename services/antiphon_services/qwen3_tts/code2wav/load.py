@@ -45,7 +45,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     engine is not torch, and `FailedPrecondition` if the checkpoint is not supported.
     """
     require_plain_torch(CODE2WAV, config)
-    check_room(memory(model_dir, config))
+    check_room(memory, model_dir, config)
     module = load_codec_decoder(model_dir, compute_dtype(CODE2WAV, config), config.device)
     terms = VocoderTerms(
         VocoderEdges(frames=PIPELINE.edge("codes").name, audio=PIPELINE.edge("audio").name),

@@ -40,7 +40,7 @@ from antiphon_services.stage.preparation import Preparations
 CODES = "codes"
 
 
-class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
+class TtsTalkerEngine(SpokenTextEngine[TtsSegment, TtsTalker]):
     """Implements `antiphon.runtime.engine.PreparingEngine`."""
 
     role, edge = TALKER, CODES
@@ -63,7 +63,6 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
             launch_ahead=launch_ahead,
             preparations=preparations,
         )
-        self._model = model
         self._front_end = front_end
         self._kind = kind
 
@@ -71,11 +70,6 @@ class TtsTalkerEngine(SpokenTextEngine[TtsSegment]):
     def front_end(self) -> SpeechFrontEnd:
         """The component that turns requests into prompts."""
         return self._front_end
-
-    @property
-    def model(self) -> TtsTalker:
-        """The model that the engine uses."""
-        return self._model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TtsSegment:
         """Create a segment. Raises `InvalidArgument` if the checkpoint doesn't support the voice

@@ -12,26 +12,33 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, read_config, reading
 from antiphon.pipelines.generation_config import FILE, default_sampling
-from antiphon.pipelines.qwen3_tts import CODEC_FOLDER, OPTIONS, TALKER
+from antiphon.pipelines.qwen3_tts import (
+    CODEC_FOLDER,
+    OPTIONS,
+    SAMPLE_RATE_HZ,
+    TALKER,
+    WHOLE_TEXT,
+)
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.values.history import FRAMES
-from antiphon.values.options import Option
+from antiphon.values.options import Option, OptionValue
 from antiphon.values.sampling import Sampling
 from antiphon_services.lm.graphs import Bucketing, graphs_of
 from antiphon_services.lm.kernels import kernels_of
 from antiphon_services.lm.memory import module_bytes, say_memory
 from antiphon_services.lm.readback import Readback, check_launch_ahead
-from antiphon_services.qwen3_tts.talker.engine import TtsTalkerEngine
+from antiphon_services.lm.spoken_warm_up import reference_options, speak_text
+from antiphon_services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
 from antiphon_services.qwen3_tts.talker.fields import PARTS
 from antiphon_services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from antiphon_services.qwen3_tts.talker.module import load_talker_module
 from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
 from antiphon_services.qwen3_tts.talker.reference import ReferenceEncoder, encoder_parts
 from antiphon_services.qwen3_tts.talker.talker import TtsTalker
+from antiphon_services.qwen3_tts.talker.tts_segment import INPUT
 from antiphon_services.qwen3_tts.talker.voice_options import AUTO, CheckpointKind
-from antiphon_services.qwen3_tts.talker.warm_up import warm_up
 from antiphon_services.stage.budgets import frame_rows
 from antiphon_services.stage.config_fields import check_fields
 from antiphon_services.stage.engines import TORCH, check_device, require_torch
@@ -52,6 +59,9 @@ DEFAULT_SAMPLING = Sampling(
 )
 PREDICTOR = "subtalker"
 PREDICTOR_SAMPLING = replace(DEFAULT_SAMPLING, repetition_penalty=1.0)
+OTHER_ROWS = 32
+"""The number of rows that the warm-up leaves for everything other than its text, such as a
+recording."""
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
@@ -127,7 +137,10 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         launch_ahead=config.torch.launch_ahead,
         preparations=Preparations.of(config),
     )
-    warm_up(engine, kind, DEFAULT_SAMPLING, config.slots, limit)
+    spoken: dict[str, OptionValue] = {"text_mode": WHOLE_TEXT}
+    if kind.clones:
+        spoken |= reference_options(SAMPLE_RATE_HZ)
+    speak_text(engine, INPUT, CODES, DEFAULT_SAMPLING, config.slots, limit - OTHER_ROWS, spoken)
     say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
     return LoadedStage(engine, facts)
 
