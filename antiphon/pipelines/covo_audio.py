@@ -33,7 +33,6 @@ SAMPLE_RATE_HZ = 24_000
 CODE_RATE_HZ = 25.0
 CODE_ENTRIES = 16_384
 """The number of code IDs. They are at the end of the language model's vocabulary."""
-LATENTS_PER_CODE = 4
 
 LICENCE = "Covo-Audio's licence allows academic use only"
 

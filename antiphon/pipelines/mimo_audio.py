@@ -51,7 +51,8 @@ The model is trained to write five groups of speech in a row.
 """
 
 MOST_REFERENCE_S = 60.0
-NO, YES = SWITCH = "no", "yes"
+YES = "yes"
+SWITCH = "no", YES
 
 OPTIONS = (
     Option(

@@ -14,11 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-    Qwen3OmniMoeCode2Wav,
-    Qwen3OmniMoeTalkerForConditionalGeneration,
-)
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 from transformers.utils import logging
 
 from antiphon.pipelines.qwen3_omni import SpecialIds
@@ -154,28 +150,6 @@ def random_module(
         made[name] = weight
     module.load_state_dict(made, assign=True)
     return module.to(device).requires_grad_(False).eval()
-
-
-def random_talker(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """Return a talker whose speech only ends at its limit."""
-    module: Any = random_module(
-        Qwen3OmniMoeTalkerForConditionalGeneration, config.talker_config, dtype=dtype, device=device
-    )
-    end_never(module, config.talker_config.codec_eos_token_id)
-    return module
-
-
-def random_thinker(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """Return a thinker without vision, whose text only ends at its limit."""
-    module: Any = random_module(
-        Qwen3OmniMoeThinkerForConditionalGeneration,
-        config.thinker_config,
-        dtype=dtype,
-        device=device,
-        skip=("visual",),
-    )
-    end_never(module, config.im_end_token_id)
-    return module
 
 
 def random_code2wav(config: Any, dtype: torch.dtype, device: torch.device) -> Any:

@@ -40,7 +40,6 @@ from benchmarks.pipeline.__main__ import SHAPES, ask
 FAILOVERS, MUTUAL_TLS = "failovers", "mutual-tls"
 STAGES = ("thinker", "talker", "code2wav")
 FRAMES_PER_S, CODES, SAMPLES_PER_FRAME = 12.5, 16, 1920
-TOKENS_PER_S = 3.7
 
 
 async def measure(

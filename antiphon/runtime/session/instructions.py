@@ -4,7 +4,6 @@ carries them out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -169,7 +168,6 @@ class Grant(Struct, frozen=True):
 EngineCommand = Admit | Feed | Limit | Release
 Told = Opened | SegmentOpened | SegmentRefused | Report | Progress | Suspended | End
 Instruction = EngineCommand | Send | Told | Refuse | Grant
-Instructions = Sequence[Instruction]
 
 
 def session_of(instruction: Instruction) -> str:

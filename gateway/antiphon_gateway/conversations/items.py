@@ -128,11 +128,6 @@ class ItemList:
         """The total size of all items in bytes."""
         return self._bytes
 
-    @property
-    def last_id(self) -> str | None:
-        """The ID of the last item."""
-        return next(reversed(self._items), None)
-
     def get(self, item_id: str) -> Item:
         """Return the item with this ID. Raises `NotFound` if there is none."""
         try:

@@ -103,13 +103,7 @@ class ChatTokenizer:
             return text_ids(self._whole, rendered)
         if _MARK in texts:
             raise InvalidArgument("messages: U+FDD0 is not a character", field="messages")
-        return self._encode_pieces(rendered)
-
-    def encode_begun(self, text: str) -> list[int]:
-        """Return the IDs of text that a reply is forced to begin with. Unlike elsewhere, control
-        tokens in this text are recognized.
-        """
-        return self._encode_pieces(text)
+        return self.encode_pieces(rendered)
 
     def _render(
         self,
@@ -213,9 +207,10 @@ class ChatTokenizer:
         """Return the text with a mark after every character that can begin a control token."""
         return self._first.sub(rf"\1{_MARK}", text) if marked else text
 
-    def _encode_pieces(self, rendered: str) -> list[int]:
-        """Return the IDs of a rendered prompt in which only the template's own control tokens are
-        intact.
+    def encode_pieces(self, rendered: str) -> list[int]:
+        """Return the IDs of a text in which control tokens are recognized. This is either a
+        rendered prompt, in which only the template's own control tokens are intact, or the text
+        that a reply is forced to begin with.
         """
         ids: list[int] = []
         end = 0

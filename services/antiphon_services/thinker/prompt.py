@@ -162,7 +162,7 @@ class PromptFactory:
         visuals = self._look(conversation)
         short = self.chat.encode(conversation.messages, conversation.tools, conversation.template)
         calls = _call_rules(conversation)
-        begun = self.chat.encode_begun(calls.begun) if calls and calls.begun else []
+        begun = self.chat.encode_pieces(calls.begun) if calls and calls.begun else []
         ids = self._expand(np.asarray([*short, *begun], dtype=np.int32), heard, visuals)
         self._check(ids, len(ids))
         if speaks:

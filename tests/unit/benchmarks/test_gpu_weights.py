@@ -6,14 +6,18 @@ import gc
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeTalkerForConditionalGeneration,
+)
 
 from antiphon_services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 from benchmarks.gpu.loaded import Stages
 from benchmarks.gpu.scale import EAGER
-from benchmarks.gpu.weights import random_talker, sizes_of, whole_config
+from benchmarks.gpu.weights import end_never, random_module, sizes_of, whole_config
 
 HIDDEN_ROWS = 1000
 
@@ -21,7 +25,13 @@ HIDDEN_ROWS = 1000
 def test_speech_does_not_end_by_itself_when_it_is_sampled() -> None:
     """The id that ends speech is never among the `top_k` that are drawn from."""
     config = whole_config(sizes_of(torch.device("cpu")))
-    talker = random_talker(config, torch.float32, torch.device("cpu"))
+    talker: Any = random_module(
+        Qwen3OmniMoeTalkerForConditionalGeneration,
+        config.talker_config,
+        dtype=torch.float32,
+        device="cpu",
+    )
+    end_never(talker, config.talker_config.codec_eos_token_id)
     rows = torch.randn(
         HIDDEN_ROWS,
         config.talker_config.text_config.hidden_size,

@@ -47,7 +47,6 @@ def test_items_stand_behind_the_one_that_is_named() -> None:
     assert items.insert(item("0"), "root") is None
     assert items.insert(item("d"), "c") == "c"
     assert [each.id for each in items] == ["0", "a", "b", "c", "d"]
-    assert items.last_id == "d"
 
 
 def test_empty_items_say_nothing() -> None:

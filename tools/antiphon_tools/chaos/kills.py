@@ -24,8 +24,6 @@ from antiphon_tools.launcher.plan import role_of
 
 LOOK_S = 0.03
 """The interval between checks of which replica generates the answer."""
-PROBE_PAUSE_S = 0.05
-"""The pause before a rejected request is repeated."""
 MOST_MISSES = 20
 """The maximum number of consecutive answers for which the stage has finished before it could be
 killed.

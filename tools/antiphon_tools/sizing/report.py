@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from antiphon_tools.sizing.measured import MeasuredPipeline
@@ -114,11 +114,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in (head, *rows)
     ]
-
-
-def replicas_in_words(replicas: Mapping[str, int]) -> str:
-    """Format replicas in the form `a=1 b=2`."""
-    return " ".join(f"{role}={count}" for role, count in replicas.items())
 
 
 def _use(outcome: FleetOutcome, role: str) -> list[str]:
