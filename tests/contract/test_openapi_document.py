@@ -181,7 +181,10 @@ async def test_page_has_an_example_of_each_endpoint_that_is_accepted(
                 assert answer.json()["error"]["param"] == "model"
         elif "-F" not in options:
             assert (await served.http.get(path)).status_code == 200
-    assert paths == list((await document(served))["paths"])
+    operations = (await document(served))["paths"]
+    assert paths == list(operations)
+    bodies = [each["post"]["requestBody"] for each in operations.values() if "post" in each]
+    assert all(content["example"] for body in bodies for content in body["content"].values())
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -11,13 +11,11 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Coroutine,
     Iterable,
     Iterator,
     Mapping,
 )
 from contextlib import (
-    AbstractAsyncContextManager,
     AbstractContextManager,
     AsyncExitStack,
     asynccontextmanager,
@@ -25,7 +23,6 @@ from contextlib import (
 )
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import NotFound, ResourceExhausted, Unavailable
@@ -156,23 +153,16 @@ class Calls:
         self.check_open()
         return prepared
 
-    def answer(
+    @asynccontextmanager
+    async def answer(
         self, order: Order, on_wait: Callable[[Reservation], None] = _wait
-    ) -> AbstractAsyncContextManager[FailoverSegment]:
+    ) -> AsyncIterator[FailoverSegment]:
         """Return a context manager for the segment that answers an order. Its session has no other
         segments.
 
         Raises the errors of `prepare` and `choices`.
         """
-        return self._single(self.prepare(order), on_wait)
-
-    @asynccontextmanager
-    async def _single(
-        self,
-        preparing: Coroutine[Any, Any, PreparedRequest],
-        on_wait: Callable[[Reservation], None],
-    ) -> AsyncIterator[FailoverSegment]:
-        prepared = await preparing
+        prepared = await self.prepare(order)
         async with AsyncExitStack() as held:
             held.enter_context(_released(prepared))
             (segment,) = await self._begin(prepared, 1, on_wait, held)

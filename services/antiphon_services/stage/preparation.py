@@ -5,9 +5,11 @@ It can take seconds to tokenize a long text, or to compute the mel features of a
 `text_ids` (`services/antiphon_services/text/literal.py`) and torch release the GIL during this
 time.
 
-There is one queue for long texts, and another one for large recordings, images and videos. Small
-inputs have their own threads. When a segment is released, its queued work is dropped. Work that is
-already in progress runs to completion, but its result is dropped.
+Long texts have a queue with one thread, and large recordings, images and videos have another one.
+Small inputs have their own threads, so that they never wait for a large input. There are two of
+these threads with a CPU, which makes four in total, and four with a GPU. When a segment is
+released, its queued work is dropped. Work that is already in progress runs to completion, but its
+result is dropped.
 
 Preparing a short text takes less time than starting a thread, so it can be done synchronously if
 this is enabled. With a GPU, only a limited number of texts is prepared between two steps, because

@@ -13,11 +13,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon_gateway.endpoints.http.request_examples import (
-    FORM_EXAMPLES,
-    JSON_EXAMPLES,
-    curl_example,
-)
+from antiphon_gateway.endpoints.http.form_body import FORM
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; "
@@ -125,15 +121,41 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator
             shown = f": {_type(content['schema'])}" if "schema" in content else ""
             yield f"<li>{escape(status)}, {escape(media_type)}{shown}</li>"
     yield "</ul>"
-    if example := curl_example(method, path):
-        yield f"<pre><code>{escape(example)}</code></pre>"
+    yield f"<pre><code>{escape(_curl(method, path, _body(operation)))}</code></pre>"
     yield from _try(method, path, operation)
     yield "</section>"
 
 
+def _body(operation: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the media type of the request's body and an example of its fields. Both are empty for
+    requests without a body.
+    """
+    content = operation.get("requestBody", {}).get("content", {})
+    return next(((kind, each.get("example", {})) for kind, each in content.items()), ("", {}))
+
+
+def _curl(method: str, path: str, body: tuple[str, Mapping[str, Any]]) -> str:
+    """Return the command for a local server without API keys."""
+    (media_type, example), lines = body, [f"curl http://localhost:8000{_filled(path)}"]
+    if media_type == FORM:
+        lines += [f"-F {name}={value}" for name, value in example.items()]
+    elif media_type:
+        lines += [f"-H 'content-type: {media_type}'", f"-d '{_indented(example)}'"]
+    return " \\\n  ".join(lines)
+
+
+def _filled(path: str) -> str:
+    return path.replace("{name}", "MODEL")
+
+
+def _indented(example: Mapping[str, Any]) -> str:
+    return msgspec.json.format(msgspec.json.encode(example), indent=2).decode()
+
+
 def _try(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
     """Return a form for the request. It is shown by the script."""
-    kind = "form" if path in FORM_EXAMPLES else "json"
+    media_type, example = _body(operation)
+    kind = "form" if media_type == FORM else "json"
     yield "<details hidden><summary>Try it</summary>"
     yield f'<form class="try" autocomplete="off" data-method="{method}"'
     yield f' data-path="{escape(path)}" data-kind="{kind}">'
@@ -141,12 +163,12 @@ def _try(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
         for parameter in operation.get("parameters", ()):
             yield from _parameter_input(parameter)
     elif kind == "json":
-        body = JSON_EXAMPLES.get(path, "{}")
+        body = _indented(example)
         rows = max(_FEWEST_ROWS, body.count("\n") + 1)
         yield f'<label>Body <textarea name="body" rows="{rows}" spellcheck="false">'
         yield f"{escape(body)}</textarea></label>"
     else:
-        yield from _form_inputs(FORM_EXAMPLES[path])
+        yield from _form_inputs(example)
     yield '<button type="submit">Send</button> '
     yield '<button type="button" class="stop" disabled>Stop</button>'
     yield '<div class="response" hidden><p role="status"></p></div></form></details>'

@@ -31,13 +31,15 @@ class EndpointMessages:
     """An endpoint's messages, from which its documentation is generated.
 
     They consist of the type and the media type of the body, and of the answers by media type. If an
-    answer has no schema, it is None.
+    answer has no schema, it is None. `example` contains the fields of a request. In it, `MODEL`
+    stands for the name of the served model, and a form value that starts with `@` is a file name.
     """
 
     summary: str
     body: type[msgspec.Struct]
     answers: Mapping[str, type[msgspec.Struct] | None]
     body_type: str = JSON
+    example: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,10 +128,10 @@ def _document(
             del kind["additionalProperties"]
     paths: dict[str, Any] = {}
     for path, endpoint in endpoints.items():
-        body = {
-            "required": True,
-            "content": {endpoint.body_type: {"schema": _schema(bodies[path])}},
-        }
+        content: dict[str, Any] = {"schema": _schema(bodies[path])}
+        if endpoint.example:
+            content["example"] = endpoint.example
+        body = {"required": True, "content": {endpoint.body_type: content}}
         operation = _operation(path, endpoint.summary, endpoint.answers)
         paths[path] = {"post": {**operation, "requestBody": body}}
     for listing in LISTINGS:

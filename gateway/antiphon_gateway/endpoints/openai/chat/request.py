@@ -282,5 +282,11 @@ CHAT = JsonEndpoint(
         "Answers a conversation in text, speech or both.",
         ChatRequest,
         {JSON: Completion, EVENTS: None},
+        example={
+            "model": "MODEL",
+            "messages": [{"role": "user", "content": "What is antiphon?"}],
+            "modalities": ["text", "audio"],
+            "audio": {"voice": "alloy", "format": "wav"},
+        },
     ),
 )

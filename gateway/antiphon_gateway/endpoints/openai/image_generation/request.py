@@ -141,5 +141,10 @@ def _options(
 IMAGES = JsonEndpoint(
     "/v1/images/generations",
     read_image_request,
-    EndpointMessages("Makes images for a prompt.", ImagesBody, {JSON: ImagesAnswer}),
+    EndpointMessages(
+        "Makes images for a prompt.",
+        ImagesBody,
+        {JSON: ImagesAnswer},
+        example={"model": "MODEL", "prompt": "A grey cat."},
+    ),
 )

@@ -156,5 +156,10 @@ SPEECH = JsonEndpoint(
         "Speaks a text as it is.",
         SpeechBody,
         {**{each.media_type: None for each in FORMATS.values()}, EVENTS: None},
+        example={
+            "model": "MODEL",
+            "input": "The sea is blue and warm.",
+            "response_format": "wav",
+        },
     ),
 )

@@ -106,6 +106,7 @@ TRANSCRIPTIONS = FormEndpoint(
         TranscriptionForm,
         {JSON: Transcription, "text/plain": None, "text/vtt": None, EVENTS: None},
         FORM,
+        {"model": "MODEL", "file": "@recording.wav"},
     ),
     UNSUPPORTED,
 )

@@ -67,6 +67,7 @@ TRANSLATIONS = FormEndpoint(
         TranslationForm,
         {JSON: Transcription, "text/plain": None, "text/vtt": None, EVENTS: None},
         FORM,
+        {"model": "MODEL", "file": "@recording.wav"},
     ),
     UNSUPPORTED,
 )
