@@ -7,12 +7,16 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from antiphon_tools.load.machine import load_average, machine, processor
 from benchmarks.comparison.rounds import Show, show_now
-from benchmarks.comparison.stolen_time import CoreTicks
 
 CARD_TIMEOUT_S = 30.0
+# Columns of the first line of /proc/stat (Linux).
+_STOLEN = 7
+_COUNTED = 8
 
 
 @contextmanager
@@ -41,3 +45,21 @@ def card() -> str:
         command, capture_output=True, text=True, timeout=CARD_TIMEOUT_S, check=False
     )
     return ", ".join(found.stdout.split("\n")).strip(", ") if found.returncode == 0 else "no card"
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTicks:
+    """The total number of ticks of all cores, and the number of ticks taken by the host."""
+
+    passed: int
+    stolen: int
+
+    @classmethod
+    def now(cls) -> CoreTicks:
+        """Read the current values."""
+        ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+        return cls(sum(ticks[:_COUNTED]), ticks[_STOLEN])
+
+    def stolen_until(self, later: CoreTicks) -> float:
+        """Return the fraction of CPU time that the host has taken between two points in time."""
+        return (later.stolen - self.stolen) / max(later.passed - self.passed, 1)
