@@ -145,6 +145,6 @@ IMAGES = JsonEndpoint(
         "Makes images for a prompt.",
         ImagesBody,
         {JSON: ImagesAnswer},
-        example={"model": "MODEL", "prompt": "A grey cat."},
+        example=dict(model="MODEL", prompt="A grey cat."),  # noqa: C408 - no name of an edge
     ),
 )
