@@ -138,6 +138,8 @@ class ByteBudget:
         Raises `BudgetExceeded` if that isn't possible, in which case nothing is evicted.
         """
         own, all_bytes = self._missing(holder, size)
+        if own <= 0 and all_bytes <= 0:
+            return
         giving: list[ByteLease] = []
         evictable = self._evictable()
         while own > 0 or all_bytes > 0:

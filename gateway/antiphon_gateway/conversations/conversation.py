@@ -63,6 +63,7 @@ from antiphon_gateway.conversations.settings import ConversationSettings, own_se
 from antiphon_gateway.conversations.shares import ConversationShare, never_busy
 from antiphon_gateway.conversations.transcripts import Transcripts
 from antiphon_gateway.conversations.turn_detector import TurnDetector, TurnHeard
+from antiphon_gateway.media.audio_out import SAMPLE_BYTES
 from antiphon_gateway.media.pcm_recording import PcmRecording
 from antiphon_gateway.orders.tools import check_offered
 from antiphon_gateway.voice_activity.listener import VoiceListener
@@ -167,12 +168,12 @@ class LiveConversation:
         held = self._items.size_bytes + self._hearing.size_bytes
         return held + self._settings.options_bytes
 
-    def command(self) -> AbstractAsyncContextManager[None]:
+    def command(self) -> AbstractAsyncContextManager[None] | None:
         """Return a context manager that covers a message from the client, from the time it is read
-        until it has been processed.
+        until it has been processed. Returns None if nothing has to be done at its end.
         """
         self._share.active()
-        return self._saved(counted=True)
+        return None if self._saving is None else self._saved_by(self._saving, counted=True)
 
     async def do(self, command: Command) -> None:
         """Execute a command and send its events. If the command starts a response, only the events
@@ -181,6 +182,8 @@ class LiveConversation:
         Raises `AntiphonError` if the command is invalid, in which case it has no effect. Raises
         `Cancelled` if the client has disconnected.
         """
+        if isinstance(command, AppendAudio) and self._append_now(command.pcm16, command.rate_hz):
+            return
         async with self._doing:
             action = self.actions[type(command)]
             self._share.check(action.more_bytes(command))
@@ -225,15 +228,13 @@ class LiveConversation:
     def _state(self) -> tuple[ConversationSettings, Iterable[Item]]:
         return self._settings, self._items
 
-    def _saved(self, *, counted: bool = False) -> AbstractAsyncContextManager[None]:
+    def _saved(self) -> AbstractAsyncContextManager[None]:
         """Return a context manager for changes to the conversation. When it ends, the saved state
         includes the changes.
         """
         if self._saving is None:
-            # Audio arrives in many small messages, so the cost of a generator for each of them
-            # would be noticeable.
             return contextlib.nullcontext()
-        return self._saved_by(self._saving, counted=counted)
+        return self._saved_by(self._saving, counted=False)
 
     @asynccontextmanager
     async def _saved_by(self, saving: Saving, *, counted: bool) -> AsyncIterator[None]:
@@ -256,6 +257,23 @@ class LiveConversation:
         await self._answer_slice()
         so_far = self._hearing.so_far
         await self._responses.hear(so_far, self._hearing.of_turn, self._settings)
+
+    def _append_now(self, pcm16: bytes, rate_hz: int) -> bool:
+        """Append audio if nothing has to be awaited for it. Otherwise, returns False.
+
+        Most audio only has to be added to the buffer. It arrives in so many small messages that
+        everything else would be noticeable.
+        """
+        hearing = self._hearing
+        if not hearing.waits_for_client or self._saving is not None or self._doing.locked():
+            return False
+        samples = (hearing.size_bytes + len(pcm16)) // SAMPLE_BYTES
+        if samples >= self._responses.hears_from(hearing.number, rate_hz):
+            return False
+        self._share.check(len(pcm16))
+        hearing.buffer(pcm16, rate_hz)
+        self._share.resize(self._size_bytes)
+        return True
 
     async def _commit_audio(self, _: CommitAudio) -> None:
         if size_bytes := self._hearing.size_bytes:

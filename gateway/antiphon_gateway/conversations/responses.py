@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -127,6 +128,16 @@ class Responses:
         self._running[running.id] = running
         await self._telling.tell(running.created())
         self._start(running, self._make(running, order, asked))
+
+    def hears_from(self, number: int, rate_hz: int) -> float:
+        """Return the number of samples of turn `number` from which on `hear` has to be called."""
+        if self.answering:
+            return math.inf
+        heard = self._session.hears(number)
+        if heard is None:
+            return self._config.conversations.listen_after_s * rate_hz
+        self._session.keep_listening()
+        return heard + LISTEN_PIECE_S * rate_hz
 
     async def hear(
         self,
@@ -346,7 +357,7 @@ class Responses:
     @property
     def answering(self) -> bool:
         """Whether the conversation is being answered."""
-        return any(each.in_conversation for each in self._running.values())
+        return bool(self._running) and any(each.in_conversation for each in self._running.values())
 
 
 def _order_of(

@@ -131,6 +131,8 @@ class ConversationSettings(HeldSettings):
     @property
     def options_bytes(self) -> int:
         """The size of the options that the client has sent, in bytes."""
+        if not self.options:
+            return 0
         return sum(len(each) for each in self.options.values() if isinstance(each, str | bytes))
 
     def with_options(self, given: Mapping[str, str | float | bytes | None]) -> ConversationSettings:

@@ -58,6 +58,16 @@ class TurnDetector:
         self._every_s: float | None = None
 
     @property
+    def number(self) -> int:
+        """The number of the current turn."""
+        return self._number
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether only the client ends turns, so that audio is just added to the buffer."""
+        return self._turns is None and self._every_s is None
+
+    @property
     def so_far(self) -> TurnSoFar | None:
         """The current turn, or None. A turn lasts until its end is detected or the client ends it.
 
@@ -102,7 +112,7 @@ class TurnDetector:
         buffer.
         """
         if self._turns is None:
-            self._buffer.append(pcm16, rate_hz)
+            self.buffer(pcm16, rate_hz)
             return []
         # Check this first. Otherwise, a turn might be ended to make room for the audio, and then be
         # lost together with it.
@@ -118,6 +128,10 @@ class TurnDetector:
             heard.append(self._started(edge) if edge.begins else self._ended(self._at(edge)))
         self._trim()
         return heard
+
+    def buffer(self, pcm16: bytes, rate_hz: int) -> None:
+        """Add more audio without looking for turns in it. Raises the errors of the buffer."""
+        self._buffer.append(pcm16, rate_hz)
 
     async def append_silence(self, seconds: float) -> list[SpeechBegan | TurnHeard]:
         """Process silence as if it had been received from the client. Raises the errors of the

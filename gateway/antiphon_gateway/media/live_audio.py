@@ -82,7 +82,8 @@ class AppendedFiles:
 
     def __init__(self, clear: str) -> None:
         self._clear = clear
-        self._begun = False
+        self.begun = False
+        """Whether the buffer contains samples, in which case further pieces aren't checked."""
         self._rejected = False
 
     def bare(self, data: bytes, wanted: LiveFormat, field: str) -> bytes:
@@ -91,7 +92,7 @@ class AppendedFiles:
 
         Call `begin` once the samples have been used.
         """
-        if self._begun or not data:
+        if self.begun or not data:
             return data
         try:
             samples = bare_samples(data, wanted, field)
@@ -110,11 +111,11 @@ class AppendedFiles:
         """Record that the piece has been used. Unless the piece was empty, it is followed by
         samples.
         """
-        self._begun = self._begun or bool(data)
+        self.begun = self.begun or bool(data)
 
     def forget(self) -> None:
         """Reset the state, because the buffer is now empty."""
-        self._begun = self._rejected = False
+        self.begun = self._rejected = False
 
 
 def recoded(recording: PcmRecording, wanted: LiveFormat) -> bytes | bytearray:

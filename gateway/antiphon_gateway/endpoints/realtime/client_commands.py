@@ -47,9 +47,11 @@ class AppendedBytes:
         If the audio isn't base64 or is part of a file in a container format, `InvalidArgument` is
         raised and nothing changes.
         """
-        data = self._files.bare(decoded_base64(audio, "audio"), sent, "audio")
-        self._files.begin(data)
-        if sent == self._format:
+        data = decoded_base64(audio, "audio")
+        if not self._files.begun:
+            data = self._files.bare(data, sent, "audio")
+            self._files.begin(data)
+        if self._rest and sent == self._format:
             data = self._rest + data
         whole = len(data) - len(data) % sent.sample_bytes
         self._rest, self._format = data[whole:], sent

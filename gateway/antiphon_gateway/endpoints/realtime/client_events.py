@@ -309,6 +309,16 @@ def read_event(data: str, ignored: IgnoredFields) -> ClientEvent:
         ) from None
 
 
+def plain_event(data: str) -> ClientEvent | None:
+    """Decode an event without any fields that need a rule of `fields.py`. Returns None if it has
+    such fields or is invalid, in which case `read_event` has to be called.
+    """
+    try:
+        return _EVENTS.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+
+
 def event_id_of(data: str) -> str | None:
     """Return the client's ID for an event that cannot be decoded, or None if it has none."""
     try:

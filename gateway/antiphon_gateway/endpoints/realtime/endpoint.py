@@ -11,7 +11,8 @@ from functools import partial
 
 import msgspec
 from starlette.routing import BaseRoute, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from antiphon.errors import (
     AntiphonError,
@@ -74,10 +75,11 @@ class RealtimeEndpoint:
 
     def route(self) -> BaseRoute:
         """Return the WebSocket route."""
-        return WebSocketRoute(PATH, self.serve)
+        return WebSocketRoute(PATH, self)
 
-    async def serve(self, websocket: WebSocket) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection, from the handshake to its end."""
+        websocket = WebSocket(scope, receive, send)
         with ExitStack() as admitted:
             try:
                 self._check_origin(websocket)
@@ -99,7 +101,7 @@ class RealtimeEndpoint:
             try:
                 await websocket.accept(protocol_of(websocket.scope))
                 await self._serve(
-                    websocket, conversation, key, resumable=resumable, resumed=resumed
+                    websocket, receive, conversation, key, resumable=resumable, resumed=resumed
                 )
             except (Unavailable, Unauthenticated, ResourceExhausted) as ended:
                 with suppress(WebSocketDisconnect, RuntimeError):
@@ -125,14 +127,17 @@ class RealtimeEndpoint:
     async def _serve(
         self,
         websocket: WebSocket,
+        receive: Receive,
         admitted: AdmittedConversation,
         key: KeyUse,
         *,
         resumable: bool,
         resumed: bool,
     ) -> None:
+        left = False
+
         async def send(event: Json) -> None:
-            if websocket.client_state is not WebSocketState.CONNECTED:
+            if left:
                 raise Cancelled("the client has left")
             try:
                 await websocket.send_text(msgspec.json.encode(event).decode())
@@ -142,9 +147,12 @@ class RealtimeEndpoint:
                 raise Cancelled("the client has left") from None
 
         async def incoming() -> AsyncIterator[str]:
-            while (message := await websocket.receive())["type"] == "websocket.receive":
+            nonlocal left
+            # Audio arrives in many small messages, so Starlette doesn't check the type of each.
+            while (message := await receive())["type"] == "websocket.receive":
                 data = message.get("text")
                 yield message["bytes"].decode(errors="replace") if data is None else data
+            left = True
 
         came, settings = incoming(), admitted.settings
         saved: SavedConversation | None = None

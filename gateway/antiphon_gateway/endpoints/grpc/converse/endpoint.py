@@ -162,8 +162,11 @@ class _Served:
         try:
             async with self._limit, self._live, until_stopped(self._live):
                 while (data := await self._context.read()) is not grpc.aio.EOF:
-                    async with self._live.command():
+                    if (covering := self._live.command()) is None:
                         await self._take(data)
+                    else:
+                        async with covering:
+                            await self._take(data)
                     del data
                 await self._live.settled()
         except (Cancelled, TimeoutError) as end:
