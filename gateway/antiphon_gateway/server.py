@@ -251,10 +251,11 @@ class Gateway:
         realtime = RealtimeEndpoint(
             self._conversation_endpoint("realtime"), self._identities, origins
         )
+        # Starlette tries the routes one after another, so the most frequent ones come first.
         return [
-            *page_routes(),
             *endpoint_routes(endpoints, calls, self._shared, config, self.metrics),
             realtime.route(),
+            *page_routes(),
             *listing_routes(calls),
             *document_routes(endpoints, self.fleet, config.unknown_fields, event_reference),
             health_route(calls, self._identities),

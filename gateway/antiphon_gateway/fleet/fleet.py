@@ -420,9 +420,12 @@ class Fleet:
         """Return whether each of these stages has a replica of this build that isn't in
         `avoided`.
         """
-        stages = [self._by_role.get(role) for role in roles]
-        pools = [stage.pool(build) if stage is not None else None for stage in stages]
-        return all(pool is not None and pool.has_besides(avoided) for pool in pools)
+        for role in roles:
+            stage = self._by_role.get(role)
+            pool = stage.pool(build) if stage is not None else None
+            if pool is None or not pool.has_besides(avoided):
+                return False
+        return True
 
     def _why_not(self, outputs: frozenset[str]) -> AntiphonError:
         """Return the reason why there is no line-up for these outputs."""

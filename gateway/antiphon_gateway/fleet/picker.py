@@ -177,6 +177,9 @@ class Pool(Generic[Key]):
         """Choose a replica for a session whose other stages are located at `near`. Returns None if
         there are no candidates.
         """
+        if len(self._all) == 1:
+            only = self._all[0]
+            return None if only in avoided else Pick(only, PickReason.ONLY)
         second = _draw(self._all, generator, avoided)
         if second is None:
             return None

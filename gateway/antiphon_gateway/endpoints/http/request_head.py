@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -92,12 +93,10 @@ class CheckedHeads:
 
     def _is_own(self, host: str) -> bool:
         name = _without_port(host)
-        try:
-            ip_address(name.strip("[]"))
-        except ValueError:
-            name = name.lower().removesuffix(".")
-            return name == LOCALHOST or name in self._names or name.endswith(self._domains)
-        return True
+        if _is_address(name.strip("[]")):
+            return True
+        name = name.lower().removesuffix(".")
+        return name == LOCALHOST or name in self._names or name.endswith(self._domains)
 
 
 def origin_form(target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -125,6 +124,15 @@ def origin_form(target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         )
     path = rest[len(authority) :]
     return path if path.startswith(b"/") else b"/" + path
+
+
+@lru_cache(maxsize=256)
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _host_and_port(authority: bytes, default_port: str) -> tuple[str, str]:
