@@ -12,9 +12,12 @@ import json
 import sys
 from dataclasses import replace
 
+import uvloop
+
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.process import run
+from antiphon.transport.heap import leave_out_startup
 from antiphon_testkit.gateway_settings import gateway_config
 from antiphon_testkit.stage_harness import LIMITS, running_stage
 from benchmarks.runtime.engines import load
@@ -52,6 +55,7 @@ async def serve_gateway(stages: dict[str, str], settings: dict[str, float]) -> N
     reached = {role: StageConfig(addresses=(each,)) for role, each in stages.items()}
     async with Gateway(Deployment(stages=reached, gateway=config)) as gateway:
         await gateway.wait_ready()
+        leave_out_startup()
         reached_at = {"http": gateway.http_address, "grpc": gateway.grpc_address}
         print(json.dumps(reached_at), flush=True)
         await asyncio.to_thread(sys.stdin.read)
@@ -61,4 +65,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "stage":
         run(serve_stage(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
     else:
-        run(serve_gateway(json.loads(sys.argv[2]), json.loads(sys.argv[3])))
+        # The command of the gateway uses the same event loop and settings.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve_gateway(json.loads(sys.argv[2]), json.loads(sys.argv[3])))
