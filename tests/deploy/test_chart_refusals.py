@@ -77,6 +77,9 @@ def test_values_are_refused_when_a_key_is_unknown(values: Values, place: str) ->
         {"colocated": {"speech": {"accelerators": "shared"}}},
         {"colocated": {"Speech": {"stages": ["talker", "code2wav"]}}},
         {"colocated": {"speech": {"stages": ["talker", "code2wav"], "config": {}}}},
+        {"commonLabels": {"app.kubernetes.io/name": "other"}},
+        {"gateway": {"service": {"loadBalancerSourceRanges": ["10.0.0.1"]}}},
+        {"stageDefaults": {"envFrom": [{"secret": "keys"}]}},
         {"metrics": {"annotations": "yes"}},
         {"metrics": {"podMonitor": {"interval": "half a minute"}}},
     ],
@@ -236,6 +239,15 @@ def test_values_are_refused_when_out_of_range(values: Values) -> None:
             "colocated.speech.sharedMemory.size: 3Gi must be less than stages.code2wav.resources.l",
         ),
         ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: is empty"),
+        ({"grpcRoute": {"enabled": True}}, "grpcRoute.parentRefs: is empty"),
+        (
+            {"gateway": {"service": {"externalTrafficPolicy": "Local"}}},
+            "gateway.service.externalTrafficPolicy: has no effect on a ClusterIP",
+        ),
+        (
+            {"gateway": {"service": {"type": "NodePort", "loadBalancerClass": "a/b"}}},
+            "loadBalancerSourceRanges have no effect on a NodePort",
+        ),
         (
             {"model": {"download": {"enabled": True, "command": ["fetch"]}}},
             "a download needs model.source claim, existingClaim or emptyDir, not embedded",

@@ -19,7 +19,7 @@ KUBERNETES_VERSIONS = ("1.30", "1.37")
 # The oldest that has claims of devices, in the version that is rendered.
 CLAIMS_SINCE = "1.34"
 # Kinds that Kubernetes has no schemas of; they are rendered only where a value asks for them.
-DEFINED_ELSEWHERE = {"ScaledObject", "HTTPRoute", "PodMonitor", "Certificate"}
+DEFINED_ELSEWHERE = {"ScaledObject", "HTTPRoute", "GRPCRoute", "PodMonitor", "Certificate"}
 
 
 @pytest.mark.parametrize("name", PRESETS)

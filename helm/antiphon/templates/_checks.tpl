@@ -36,8 +36,20 @@
 {{- end -}}
 
 {{- define "antiphon.modelChecks" -}}
-{{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) -}}
-{{- fail "httpRoute.parentRefs: is empty; name the Gateway that the route belongs to" -}}
+{{- range $route := list "httpRoute" "grpcRoute" -}}
+{{- with get $.Values $route -}}
+{{- if and .enabled (not .parentRefs) -}}
+{{- fail (printf "%s.parentRefs: is empty; name the Gateway that the route belongs to" $route) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.gateway.service -}}
+{{- if and .externalTrafficPolicy (eq .type "ClusterIP") -}}
+{{- fail "gateway.service.externalTrafficPolicy: has no effect on a ClusterIP; set gateway.service.type to LoadBalancer or NodePort" -}}
+{{- end -}}
+{{- if and (or .loadBalancerClass .loadBalancerSourceRanges) (ne .type "LoadBalancer") -}}
+{{- fail (printf "gateway.service: loadBalancerClass and loadBalancerSourceRanges have no effect on a %s; set gateway.service.type to LoadBalancer" .type) -}}
+{{- end -}}
 {{- end -}}
 {{- if eq .Values.model.source "hostPath" -}}
 {{- if not .Values.model.hostPath -}}

@@ -95,6 +95,10 @@ it, else that of its accelerator. Arguments: root, stages, settings.
   {{- end }}
   env:
     {{- include "antiphon.env" $settings | nindent 4 }}
+  {{- with $settings.envFrom }}
+  envFrom:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   ports:
     {{- range $each := .container.stages }}
     {{- $own := include "antiphon.stagePorts" (dict "root" $.root "role" $each) | fromYaml }}
