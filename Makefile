@@ -39,7 +39,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients setup-docs wheels demo up load chaos simulate mutants test-fast test test-system test-all test-vllm test-kernels test-browser test-clients check chart chart-package images lock audit sbom docs format proto proto-check proto-released release-check clean distclean \
+.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients setup-docs wheels demo up load chaos simulate mutants test-fast test test-system test-all test-vllm test-kernels test-browser test-clients check chart chart-package images lock audit sbom docs docs-version format proto proto-check proto-released release-check clean distclean \
 	gpu verify-release bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
@@ -84,13 +84,13 @@ up: $(if $(UP_WITH_VLLM),$(VLLM_INSTALLED),setup) ## serve a checkpoint on this 
 	$(if $(UP_WITH_VLLM),$(VLLM_BIN),$(BIN))/python -m antiphon_tools.launcher up $(UP_ARGS)
 
 load: setup ## run a load test of one service: SERVICE=gateway or a stage's role [MODEL=DIR] [RATE=] [SESSIONS=] [SECONDS=]
-	@test -n "$(SERVICE)" || { echo "make load: say what: SERVICE=gateway, or a stage's role" >&2; exit 2; }
+	@test -n "$(SERVICE)" || { echo "make load: set SERVICE to gateway or to the role of a stage" >&2; exit 2; }
 	$(BIN)/python -m antiphon_tools.load "$(SERVICE)" $(if $(MODEL),--model "$(MODEL)") \
 		$(if $(RATE),--rate "$(RATE)") $(if $(SESSIONS),--sessions "$(SESSIONS)") \
 		$(if $(SECONDS),--seconds "$(SECONDS)") \
 		--json "$(OUT)/load-$(SERVICE).json" --html "$(OUT)/load-$(SERVICE).html" $(ARGS)
 
-chaos: setup-dev ## break the processes of a fleet on this machine and check the answers [SECONDS=] [MODEL=DIR]
+chaos: setup-dev ## inject faults into a fleet on this machine and check the answers [SECONDS=] [MODEL=DIR]
 	$(BIN)/python -m antiphon_tools.chaos $(if $(SECONDS),--seconds "$(SECONDS)") $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 simulate: setup ## simulate the protocol between gateway and stages in many different orders [SEEDS=]
@@ -240,7 +240,7 @@ gpu: $(if $(GPU_PYTHON),,setup-dev) ## run the tests and measurements for this m
 	done; test -z "$$failed"
 
 verify-release: setup ## compare a released checkpoint with its reference, measure it, and write a report to send: MODEL=DIR [DEVICE=cuda] [TRANSCRIBER=DIR]
-	@test -n "$(MODEL)" || { echo "make verify-release: say which checkpoint: MODEL=DIR" >&2; exit 2; }
+	@test -n "$(MODEL)" || { echo "make verify-release: set MODEL to the directory of the checkpoint" >&2; exit 2; }
 	$(BIN)/python -m antiphon_tools.verify_release --model "$(MODEL)" --out "$(OUT)/verify-release" \
 		$(if $(DEVICE),--device "$(DEVICE)") $(if $(TRANSCRIBER),--transcriber "$(TRANSCRIBER)") $(ARGS)
 
@@ -273,7 +273,7 @@ AUDITED := $(filter-out tools/antiphon_tools/images/locks/stage-cpu%,$(wildcard 
 
 # Fails while something that a tag needs is missing. `antiphon_tools.release set` is what it asks for.
 release-check: setup-dev proto-check ## check that this checkout can be tagged: TAG=v0.1.0
-	@test -n "$(TAG)" || { echo "make release-check: say which tag: TAG=v0.1.0" >&2; exit 2; }
+	@test -n "$(TAG)" || { echo "make release-check: set TAG, for example to v0.1.0" >&2; exit 2; }
 	@test -z "$$(git status --porcelain)" || { git status --short; echo "make release-check: commit these files" >&2; exit 1; }
 	$(BIN)/python -m antiphon_tools.release check "$(TAG)"
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && cd proto && minor=$$(echo "$(TAG)" | cut -d. -f1,2 | tr -d v) && \
@@ -307,6 +307,11 @@ docs: $(DOCS_INSTALLED) $(PROTO_INSTALLED) ## build the documentation site in OU
 	$(BIN)/python -m antiphon_tools.reference "$(OUT)/protos.bin" "$(OUT)/docs-source"
 	rm "$(OUT)/protos.bin"
 	DOCS_SOURCE="$(abspath $(OUT)/docs-source)" $(BIN)/mkdocs build --strict --quiet --site-dir "$(abspath $(OUT)/docs)"
+
+docs-version: docs ## build the documentation site and add it to a site with several versions: SITE=DIR
+	@test -n "$(SITE)" || { echo "make docs-version: set SITE to the directory of the site" >&2; exit 2; }
+	mkdir -p "$(SITE)"
+	$(BIN)/python -m antiphon_tools.reference.versions "$(OUT)/docs" "$(SITE)"
 
 setup-docs: $(DOCS_INSTALLED)
 
@@ -342,7 +347,7 @@ proto-check: $(PROTO_INSTALLED) ## lint proto/, and fail if it breaks a released
 	{ echo "antiphon/v1 differs from proto/: run make proto" >&2; exit 1; }
 
 proto-released: $(PROTO_INSTALLED) ## keep proto/ as that of a minor version, which later versions may not break: RELEASED=0.1
-	@test -n "$(RELEASED)" || { echo "make proto-released: say which version: RELEASED=0.1" >&2; exit 2; }
+	@test -n "$(RELEASED)" || { echo "make proto-released: set RELEASED, for example to 0.1" >&2; exit 2; }
 	cd proto && ../$(PROTO_VENV)/bin/buf build --exclude-source-info --output "released/$(RELEASED).binpb"
 
 $(PROTO_INSTALLED): Makefile

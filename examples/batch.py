@@ -10,11 +10,17 @@ from openai import APIError, AsyncOpenAI
 arguments = argparse.ArgumentParser(description=__doc__)
 arguments.add_argument("texts", type=Path, nargs="+", help="text files")
 arguments.add_argument("--url", default="http://localhost:8000")
-arguments.add_argument("--voice", default="", help="the model's default if it is left out")
-arguments.add_argument("--recording", type=Path, help="of the voice, for a model that clones it")
+arguments.add_argument(
+    "--voice", default="", help=("voice (default: the default voice of the model)")
+)
+arguments.add_argument(
+    "--recording", type=Path, help=("recording of the voice, for a model that clones voices")
+)
 arguments.add_argument("--format", default="wav", choices=("wav", "mp3", "flac", "opus"))
-arguments.add_argument("--at-once", type=int, default=4, help="requests under way")
-arguments.add_argument("--out", type=Path, default=Path("speech"), help="folder of the recordings")
+arguments.add_argument("--at-once", type=int, default=4, help="number of concurrent requests")
+arguments.add_argument(
+    "--out", type=Path, default=Path("speech"), help=("directory for the recordings")
+)
 options = arguments.parse_args()
 voice = {}
 if options.recording:

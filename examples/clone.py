@@ -7,10 +7,12 @@ from pathlib import Path
 from openai import OpenAI
 
 arguments = argparse.ArgumentParser(description=__doc__)
-arguments.add_argument("recording", type=Path, help="a WAV, MP3, FLAC or Ogg file of the voice")
+arguments.add_argument(
+    "recording", type=Path, help=("recording of the voice (WAV, MP3, FLAC or Ogg)")
+)
 arguments.add_argument("text", nargs="?", default="This is my voice, and I never said this.")
 arguments.add_argument(
-    "--says", default="", help="the transcript of the recording, which makes the voice more similar"
+    "--says", default="", help="transcript of the recording, which makes the voice more similar"
 )
 arguments.add_argument("--url", default="http://localhost:8000")
 arguments.add_argument("--out", type=Path, default=Path("speech.wav"))

@@ -15,7 +15,7 @@ RATE_HZ, SAMPLE_BYTES, PIECE_S = 24_000, 2, 0.04
 arguments = argparse.ArgumentParser(description=__doc__)
 arguments.add_argument("--url", default="http://localhost:8000")
 arguments.add_argument("--instructions", default="")
-arguments.add_argument("--turns", type=int, default=0, help="end after so many answers")
+arguments.add_argument("--turns", type=int, default=0, help="exit after this number of answers")
 options = arguments.parse_args()
 
 

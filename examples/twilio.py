@@ -18,7 +18,9 @@ BYTES_PER_MS = 8
 arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 arguments.add_argument("--url", default="http://localhost:8000")
 arguments.add_argument("--host", default="localhost")
-arguments.add_argument("--port", type=int, default=8080, help="0 takes a free one")
+arguments.add_argument(
+    "--port", type=int, default=8080, help=("port to listen on; 0 selects a free port")
+)
 arguments.add_argument("--instructions", default="You answer the telephone. Be brief.")
 options = arguments.parse_args()
 

@@ -295,7 +295,7 @@ def test_installed_commands_say_what_they_take(installed: Path, tmp_path: Path) 
         cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert unknown.returncode == 2
-    assert unknown.stderr.startswith("antiphon: no command 'speak'")
+    assert unknown.stderr.startswith("antiphon: unknown command 'speak'")
 
 
 @pytest.mark.processes
@@ -342,7 +342,7 @@ def test_installed_server_speaks_in_a_directory_that_shadows_its_packages(
         audio = json.loads(answer.text)["choices"][0]["message"]["audio"]
         assert audio["transcript"]
         assert len(audio["data"]) > 10_000
-        assert "stopped, nothing is left running" in rest
+        assert "all processes have been stopped" in rest
         assert serving.wait() == 0
 
 

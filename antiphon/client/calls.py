@@ -149,7 +149,7 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def closed_by_caller() -> Cancelled:
     """Return the error that is raised when reading from a cancelled call."""
-    return Cancelled("the answer was cancelled by its reader")
+    return Cancelled("the answer was canceled while it was being read")
 
 
 def client_closed() -> FailedPrecondition:
@@ -159,9 +159,9 @@ def client_closed() -> FailedPrecondition:
 
 def silent(idle_s: float) -> DeadlineExceeded:
     """Return the error for a call whose idle timeout expired."""
-    return DeadlineExceeded(f"the server has sent nothing for {idle_s:g} s (idle_timeout_s)")
+    return DeadlineExceeded(f"the server has not sent anything for {idle_s:g} s (idle_timeout_s)")
 
 
 def writing_ended() -> FailedPrecondition:
     """Return the error that is raised when writing to a call that is over."""
-    return FailedPrecondition("nothing can be sent any more: the call is over")
+    return FailedPrecondition("nothing more can be sent, because the call has ended")

@@ -57,7 +57,7 @@ def named(field: str, values: Mapping[str, object] | None) -> dict[str, object]:
     if values is None:
         return {}
     if not isinstance(values, Mapping):
-        raise wrong_type(field, "a mapping by name", values)
+        raise wrong_type(field, "a mapping whose keys are names", values)
     return {unicode_text(field, name): value for name, value in values.items()}
 
 
@@ -69,7 +69,9 @@ def unicode_text(field: str, value: object) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"{field}: is no Unicode text: {error.reason}", field=field) from None
+        raise InvalidArgument(
+            f"{field}: is not valid Unicode text: {error.reason}", field=field
+        ) from None
     return text
 
 
@@ -90,9 +92,11 @@ def file_bytes(field: str, file: bytes | str | PathLike[str]) -> bytes:
     except OSError as error:
         raise InvalidArgument(f"{field}: {told(file)}: {error.strerror}", field=field) from error
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{field}: {told(file)} is no path: {error}", field=field) from error
+        raise InvalidArgument(
+            f"{field}: {told(file)} is not a valid path: {error}", field=field
+        ) from error
     raise InvalidArgument(
-        f"{field}: {told(file)} has {size} bytes; at most {MAX_MESSAGE_BYTES} can be sent",
+        f"{field}: {told(file)} has {size} bytes; the maximum is {MAX_MESSAGE_BYTES}",
         field=field,
     )
 
@@ -106,7 +110,7 @@ def timeout(value: object, field: str = "timeout_s") -> float:
     # Compare the values before converting, because an integer may be too large for a float.
     if not 0 < value <= MAX_TIMEOUT_S:
         raise InvalidArgument(
-            f"{field}: must be above 0 and at most {MAX_TIMEOUT_S:g}, is {told(value)}",
+            f"{field}: must be above 0 and at most {MAX_TIMEOUT_S:g}, got {told(value)}",
             field=field,
         )
     return float(value)
@@ -125,7 +129,7 @@ def number_between(field: str, value: object, least: float, most: float) -> floa
         raise wrong_type(field, "a number", value)
     if not least <= value <= most:
         raise InvalidArgument(
-            f"{field}: must be from {least:g} to {most:g}, is {told(value)}", field=field
+            f"{field}: must be from {least:g} to {most:g}, got {told(value)}", field=field
         )
     return float(value)
 
@@ -138,13 +142,13 @@ def address(value: object) -> str:
     """
     text = unicode_text("address", value).strip()
     if not text:
-        raise InvalidArgument("address: is empty; give HOST:PORT", field="address")
+        raise InvalidArgument("address: is empty; set it to HOST:PORT", field="address")
     scheme, slashes, rest = text.partition("://")
     if slashes and scheme.lower() in _URL_SCHEMES:
         secure = " and tls=True" if scheme.lower() in _SECURE_SCHEMES else ""
         host = urlsplit(f"//{rest}").hostname or "HOST"
         raise InvalidArgument(
-            f"address: {told(text)} is a URL; give HOST:PORT of the gateway's gRPC port, such as "
+            f"address: {told(text)} is a URL; use HOST:PORT of the gateway's gRPC port, such as "
             f"{told(f'{host}:50050')}{secure}",
             field="address",
         )
@@ -175,7 +179,7 @@ def _check_port(host_and_port: str) -> None:
         fits = whole = False
     if not (fits and whole):
         raise InvalidArgument(
-            f"address: {told(host_and_port)} is not HOST:PORT with a port from 1 to 65535",
+            f"address: must be HOST:PORT with a port from 1 to 65535, got {told(host_and_port)}",
             field="address",
         )
 
@@ -183,4 +187,4 @@ def _check_port(host_and_port: str) -> None:
 def wrong_type(field: str, wanted: str, value: object) -> InvalidArgument:
     """Return the error for a value of the wrong type."""
     kind = type(value).__name__
-    return InvalidArgument(f"{field}: must be {wanted}, is {kind}: {told(value)}", field=field)
+    return InvalidArgument(f"{field}: must be {wanted}, got {kind}: {told(value)}", field=field)

@@ -75,7 +75,8 @@ class Tls:
         """Return the channel credentials. Raises `InvalidArgument` if a file cannot be read."""
         if (self.certificate_chain is None) != (self.private_key is None):
             raise InvalidArgument(
-                "tls: certificate_chain and private_key go together", field="tls.private_key"
+                "tls: certificate_chain and private_key must be set together",
+                field="tls.private_key",
             )
         return grpc.ssl_channel_credentials(
             _pem("tls.root_certificates", self.root_certificates),
@@ -127,8 +128,8 @@ def target(
         metadata = (("authorization", f"Bearer {_key(api_key)}"),)
         if how is None and not key_in_clear and not is_local(where):
             raise InvalidArgument(
-                f"api_key: would go to {where} unencrypted; give tls, or key_in_clear=True where "
-                "the network may read it",
+                f"api_key: would be sent to {where} without encryption; set tls, or "
+                "key_in_clear=True if the network is trusted",
                 field="api_key",
             )
     if read_ahead_bytes is not None:

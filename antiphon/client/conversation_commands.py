@@ -154,7 +154,7 @@ def create_response(
 ) -> Request:
     """Return the message that requests a response. Each `str` in `given` is the ID of an item."""
     if isinstance(given, str | bytes):
-        raise wrong_type("given", "a sequence of items and ids", given)
+        raise wrong_type("given", "a sequence of items and item IDs", given)
     asked = converse_pb2.CreateResponse(
         settings=settings_to_proto(options),
         out_of_band=of_type("out_of_band", out_of_band, bool),
@@ -178,7 +178,7 @@ def settings_to_proto(options: ConversationOptions) -> converse_pb2.Conversation
     known = ConversationOptions.__annotations__
     if unknown := [name for name in options if name not in known]:
         raise InvalidArgument(
-            f"{unknown[0]}: there is no such setting; there are {', '.join(known)}",
+            f"{unknown[0]}: unknown setting; use one of: {', '.join(known)}",
             field=unknown[0],
         )
     settings = converse_pb2.ConversationSettings(

@@ -214,7 +214,7 @@ class Talk:
         first = await call.read()
         if first is None or not first.HasField("begun"):
             call.cancel()
-            raise DataLoss("the server has not begun the conversation")
+            raise DataLoss("the server has not started the conversation")
         call.idle_s = self._idle_s
         return call, first
 
@@ -258,7 +258,7 @@ def _opened(first: converse_pb2.ConverseResponse) -> ConversationOpened:
 
 
 def _not_open() -> FailedPrecondition:
-    return FailedPrecondition("the conversation is not open: enter its context first")
+    return FailedPrecondition("the conversation is not open; use it as a context manager first")
 
 
 def talk(

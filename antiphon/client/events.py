@@ -283,7 +283,7 @@ def finished_from_proto(proto: speech_pb2.GenerateFinished) -> Finished:
     """Convert the last event. Raises `DataLoss` if the finish reason is unknown."""
     reason = finish_reason_from_proto(proto.finish_reason)
     if reason is None:
-        raise DataLoss(f"the server ended for an unknown reason ({proto.finish_reason})")
+        raise DataLoss(f"the server sent an unknown finish reason ({proto.finish_reason})")
     return Finished(
         finish_reason=reason,
         usage=usage_from_proto(proto.usage),

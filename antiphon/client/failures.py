@@ -42,12 +42,14 @@ def call_error(failure: grpc.RpcError, target: ServerTarget) -> AntiphonError:
     said, address = said_by(failure), target.address
     if _NO_HTTP_2.search(said):
         return InvalidArgument(
-            f"address: {address} is not a gRPC port, but perhaps the gateway's HTTP port; give its "
+            f"address: {address} is not a gRPC port; it may be the gateway's HTTP port; use its "
             "gRPC port (gateway.grpc_listen, 50050 by default)",
             field="address",
         )
     if _UNTRUSTED.search(said):
-        return FailedPrecondition(f"tls: no secure connection to {address}: {said}", field="tls")
+        return FailedPrecondition(
+            f"tls: can't establish a secure connection to {address}: {said}", field="tls"
+        )
     if isinstance(error, Internal) and _RESET.search(said):
         return Unavailable(f"{address}: {said}")
     if not isinstance(error, Unavailable):
@@ -55,8 +57,8 @@ def call_error(failure: grpc.RpcError, target: ServerTarget) -> AntiphonError:
     hint = ""
     if _BEFORE_ANY_ANSWER.search(said):
         hint = (
-            "; if the server has TLS, give tls=True"
+            "; if the server uses TLS, set tls=True"
             if target.credentials is None
-            else "; if the server asks for a client certificate, give it in tls"
+            else "; if the server requires a client certificate, set it in tls"
         )
     return Unavailable(f"{address}: {error.message}{hint}")

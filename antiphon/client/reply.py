@@ -34,7 +34,7 @@ from antiphon.values.logprobs import TokenLogprob
 from antiphon.values.segment import FinishReason
 from antiphon.wire.convert import error_from_proto
 
-ENDED_EARLY = "the stream ended before the answer did"
+ENDED_EARLY = "the stream ended before the answer was complete"
 BYTES_PER_SAMPLE = 2
 
 
@@ -139,7 +139,7 @@ class EventReader:
         if kind == "error":
             raise error_from_proto(message.error)
         if self._finished:
-            raise DataLoss("the server sent more after the end of the answer")
+            raise DataLoss("the server sent more data after the end of the answer")
         if kind == "started":
             self._read_started(message.started)
             return None
@@ -157,14 +157,16 @@ class EventReader:
     def check_untouched(self) -> None:
         """Raise `FailedPrecondition` if events have already been read."""
         if self.yielded:
-            raise FailedPrecondition("collect() reads the whole answer; events were taken already")
+            raise FailedPrecondition(
+                "collect() needs the whole answer, but events have already been read"
+            )
 
     def _read_started(self, started: speech_pb2.GenerateStarted) -> None:
         if self.model and (self.model, self.sample_rate_hz) != (
             started.model,
             started.sample_rate_hz,
         ):
-            raise DataLoss(f"{started.model} went on with an answer of {self.model}")
+            raise DataLoss(f"{started.model} continued an answer of {self.model}")
         self.session_id = started.session_id
         self.model = started.model
         self.sample_rate_hz = started.sample_rate_hz

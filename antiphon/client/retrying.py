@@ -22,8 +22,8 @@ LEAST_PAUSE_S = 0.001
 LONGEST_S = 86_400
 _MOST_DOUBLINGS = 64
 _NEVER_ANSWERED = (
-    "; no server has answered there: check the address, or wait longer by retry=Retry("
-    "connect_within_s=...)"
+    "; no server has responded at this address: check the address, or wait longer with "
+    "retry=Retry(connect_within_s=...)"
 )
 
 
@@ -127,7 +127,7 @@ class Attempts:
             return None
         if self._failed == 1:
             log.warning("%s; retrying for up to %.0f s", error, min(left_s, self._ends_at - now))
-        log.debug("try %d failed: %s; the next one in %.2f s", self._failed, error, pause_s)
+        log.debug("attempt %d failed: %s; retrying in %.2f s", self._failed, error, pause_s)
         return pause_s
 
     async def pause(self, error: AntiphonError, pauser: Pauser) -> None:
@@ -149,7 +149,7 @@ class Attempts:
         later = "" if last is None or last.message == error.message else f"; then {last.message}"
         never = "" if self._contact.made else _NEVER_ANSWERED
         return Unavailable(
-            f"{error.message}{later} (tried {self._failed} times in {tried_s:.1f} s){never}",
+            f"{error.message}{later} (attempts: {self._failed} in {tried_s:.1f} s){never}",
             edge=error.edge,
             retry_after_s=error.retry_after_s,
         )

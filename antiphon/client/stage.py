@@ -138,7 +138,7 @@ class StageTalk:
 
     def _open_call(self) -> Call:
         if self._call is None:
-            raise FailedPrecondition("the session is not open: enter its context first")
+            raise FailedPrecondition("the session is not open; use it as a context manager first")
         return self._call
 
 

@@ -18,16 +18,18 @@ def host_and_port(address: str, *, field: str) -> tuple[str, int]:
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise InvalidArgument(f"{field}: {address!r} is not host:port", field=field)
+        raise InvalidArgument(f"{field}: {address!r} is not HOST:PORT", field=field)
     bare = host.removeprefix("[").removesuffix("]")
     if ":" in bare and host != f"[{bare}]":
         raise InvalidArgument(
-            f"{field}: {address!r} has an IPv6 address without brackets; write "
+            f"{field}: the IPv6 address in {address!r} needs brackets; use "
             f"{joined(bare, int(port))}",
             field=field,
         )
     if int(port) > MAX_PORT:
-        raise InvalidArgument(f"{field}: port {port} is not 0 to {MAX_PORT}", field=field)
+        raise InvalidArgument(
+            f"{field}: the port must be from 0 to {MAX_PORT}, got {port}", field=field
+        )
     return bare, int(port)
 
 

@@ -42,8 +42,8 @@ class TrustedProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         field = "gateway.auth.trusted_proxy"
         if self.header.lower() in _OTHER_HEADERS or self.header.lower().endswith("-bin"):
             raise InvalidArgument(
-                f"{field}.header: {self.header} has another purpose; name a header that the proxy "
-                "alone sets, such as x-auth-user",
+                f"{field}.header: {self.header} has another purpose; use a header that only the "
+                "proxy sets, such as x-auth-user",
                 field=f"{field}.header",
             )
         for network in self.networks:
@@ -51,7 +51,8 @@ class TrustedProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True
                 ipaddress.ip_network(network)
             except ValueError as error:
                 raise InvalidArgument(
-                    f"{field}.networks: {told(network)} is no network such as 10.1.2.0/24: {error}",
+                    f"{field}.networks: {told(network)} is not a valid network, such as "
+                    f"10.1.2.0/24: {error}",
                     field=f"{field}.networks",
                 ) from error
 

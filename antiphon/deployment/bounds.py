@@ -45,8 +45,8 @@ def check_origin(origin: str) -> None:
     """
     if not re.fullmatch(ORIGIN_PATTERN, origin):
         raise InvalidArgument(
-            f"{_ORIGINS}: {told(origin)} is not an origin; write it as browsers send it, without "
-            "path or trailing slash: https://app.example, http://localhost:*, app://NAME, file:// "
-            "or null; * allows all",
+            f"{_ORIGINS}: {told(origin)} is not a valid origin; use the form that browsers "
+            "send, without a path or trailing slash: https://app.example, http://localhost:*, "
+            "app://NAME, file:// or null; * allows all origins",
             field=_ORIGINS,
         )

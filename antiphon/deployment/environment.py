@@ -24,7 +24,7 @@ def expanded(address: str, environment: Mapping[str, str], *, field: str) -> str
         name = found.group(1)
         if not (given := environment.get(name, "")):
             raise InvalidArgument(
-                f"{field}: {address!r} needs the environment variable {name}, which is not set",
+                f"{field}: {address!r} refers to the environment variable {name}, which is not set",
                 field=field,
             )
         bare = address[: found.start()][-1:] != "["

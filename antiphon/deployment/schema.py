@@ -92,8 +92,8 @@ def check_roles(deployment: Deployment, pipeline: str, roles: Sequence[str]) -> 
     for role in deployment.stages:
         if role not in roles:
             raise InvalidArgument(
-                f"stages: {pipeline} has no {role}; it has {', '.join(roles)}"
-                f"{probably(role, roles)}",
+                f"stages: {pipeline} has no stage {role}; its stages are "
+                f"{', '.join(roles)}{probably(role, roles)}",
                 field=f"stages.{role}",
             )
 

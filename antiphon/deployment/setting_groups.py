@@ -86,10 +86,10 @@ class SettingGroups:
         }
         leaves |= {name: f"{where}.{name}" for name in self.kind.__struct_fields__}
         close = difflib.get_close_matches(name, leaves, n=1)
-        return "there is no such setting" + (
+        return "unknown setting" + (
             f"; did you mean {leaves[close[0]]}?"
             if close
-            else f"; there are {', '.join(self.kind.__struct_fields__)}"
+            else f"; use one of: {', '.join(self.kind.__struct_fields__)}"
         )
 
 
@@ -98,10 +98,8 @@ def check_keys(content: object, kind: type[msgspec.Struct], where: str) -> None:
     known = kind.__struct_fields__
     for key in content if isinstance(content, dict) else ():
         if key not in known:
-            meant = probably(key, known) or f"; there are {', '.join(known)}"
-            raise InvalidArgument(
-                f"{where}{key}: there is no such setting{meant}", field=f"{where}{key}"
-            )
+            meant = probably(key, known) or f"; use one of: {', '.join(known)}"
+            raise InvalidArgument(f"{where}{key}: unknown setting{meant}", field=f"{where}{key}")
 
 
 def probably(name: object, known: Sequence[str]) -> str:
@@ -113,4 +111,4 @@ def probably(name: object, known: Sequence[str]) -> str:
 
 
 def _no_longer(now: str) -> str:
-    return f"is no longer a setting, but {now}; remove it"
+    return f"is no longer a setting, because it was replaced by {now}; remove it"

@@ -35,7 +35,7 @@ class MutualTlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     def __post_init__(self) -> None:
         """Raise `ValueError` if all services would have the same name."""
         if "{role}" not in self.name:
-            raise ValueError("name must contain {role}: it is what tells the services apart")
+            raise ValueError("name must contain {role}, so that services can be distinguished")
 
 
 class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

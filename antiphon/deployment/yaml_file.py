@@ -115,7 +115,7 @@ class _Document:
                 self._line = event.start_mark.line + 1
                 documents += isinstance(event, yaml.DocumentStartEvent)
                 if documents > 1:
-                    raise self._fault("expected a single document")
+                    raise self._fault("must contain a single document")
                 self._take(event)
         finally:
             self._loader.dispose()
@@ -128,7 +128,7 @@ class _Document:
                 self._add(self._scalar(event), event.anchor, 1)
             case yaml.AliasEvent():
                 if event.anchor not in self._anchors:
-                    raise self._fault(f"the alias {told(event.anchor)} repeats no earlier value")
+                    raise self._fault(f"the alias {told(event.anchor)} refers to no earlier value")
                 value, size = self._anchors[event.anchor]
                 self._count(size)
                 self._add(value, None, size)
@@ -142,7 +142,7 @@ class _Document:
         if event.tag not in _COLLECTIONS:
             raise self._fault(f"the tag {told(event.tag)} is not supported")
         if len(self._open) >= MAX_DEPTH:
-            raise self._fault(f"more than {MAX_DEPTH} levels")
+            raise self._fault(f"must not be nested more than {MAX_DEPTH} levels deep")
         begun = _Collection(event.anchor, self._values)
         if isinstance(event, yaml.SequenceStartEvent):
             begun.items = []
@@ -172,11 +172,13 @@ class _Document:
 
     def _add_key(self, within: _Collection, key: object) -> None:
         if isinstance(key, list | dict):
-            raise self._fault("the key of a mapping must be a text or a number")
+            raise self._fault("a mapping key must be a string or a number")
         twice = within.merged is not None if isinstance(key, _MergeKey) else key in within.members
         if twice:
             shown = "<<" if isinstance(key, _MergeKey) else told(key)
-            raise self._fault(f"the key {shown} is there twice in one mapping; leave one out")
+            raise self._fault(
+                f"the key {shown} is repeated in a mapping; remove one of the entries"
+            )
         within.key, within.has_key = key, True
 
     def _merged(self, value: object) -> dict[object, object]:
@@ -200,7 +202,9 @@ class _Document:
         if tag == f"{_TAG}merge" and self._awaits_key():
             return _MergeKey()
         if tag in _NUMBERS and len(event.value) > MAX_NUMBER_CHARS:
-            raise self._fault(f"a number of more than {MAX_NUMBER_CHARS} characters; quote texts")
+            raise self._fault(
+                f"a number has more than {MAX_NUMBER_CHARS} characters; put quotes around strings"
+            )
         try:
             # PyYAML keeps everything that it constructs until the document is complete.
             return self._loader.construct_document(yaml.ScalarNode(tag, event.value))
@@ -209,7 +213,7 @@ class _Document:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # The constructors of Python's types raise these errors, which PyYAML does not catch.
             kind = tag.removeprefix(_TAG)
-            raise self._fault(f"{told(event.value)} is not valid as {kind}: {error}") from error
+            raise self._fault(f"{told(event.value)} is not a valid {kind}: {error}") from error
 
     def _awaits_key(self) -> bool:
         return bool(self._open) and self._open[-1].items is None and not self._open[-1].has_key
@@ -217,7 +221,9 @@ class _Document:
     def _count(self, values: int) -> None:
         self._values += values
         if self._values > MAX_VALUES:
-            raise self._fault(f"more than {MAX_VALUES} values, repeated ones included")
+            raise self._fault(
+                f"must not contain more than {MAX_VALUES} values, including repeated ones"
+            )
 
     def _fault(self, why: str) -> InvalidArgument:
         return InvalidArgument(f"line {self._line}: {why}")

@@ -34,7 +34,7 @@ CODE_RATE_HZ = 25.0
 CODE_ENTRIES = 16_384
 """The number of code IDs. They are at the end of the language model's vocabulary."""
 
-LICENCE = "Covo-Audio's licence allows academic use only"
+LICENCE = "the license of Covo-Audio only allows academic use"
 
 PIPELINE = Pipeline(
     name="covo_audio",

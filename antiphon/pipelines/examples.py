@@ -108,7 +108,9 @@ def random_ids(edge: str) -> Example:
     def example(settings: ExampleSettings) -> MadeUp:
         count, entries = settings.frames, settings.description.code_entries
         if not count:
-            raise FailedPrecondition("say how many ids, --frames 100", field="frames")
+            raise FailedPrecondition(
+                "specify the number of IDs, such as --frames 100", field="frames"
+            )
 
         def made_up(number: int) -> Sequence[TimedChunk]:
             ids = np.random.default_rng(number).integers(entries, size=count, dtype=np.uint16)
@@ -139,7 +141,9 @@ def _drawn_frames(
     def example(settings: ExampleSettings) -> MadeUp:
         count, told = settings.frames, settings.description
         if not count:
-            raise FailedPrecondition("say how many codec frames, --frames 100", field="frames")
+            raise FailedPrecondition(
+                "specify the number of codec frames, such as --frames 100", field="frames"
+            )
 
         def made_up(number: int) -> Sequence[TimedChunk]:
             frames = draw(np.random.default_rng(number), count, told)

@@ -11,7 +11,7 @@ from typing import Any
 from antiphon.errors import AntiphonError, FailedPrecondition
 
 CONFIG_FILE = "config.json"
-REMEDY = "take the file from where the checkpoint came from"
+REMEDY = "get the file from the source of the checkpoint"
 LONGEST_REASON = 300
 
 
@@ -24,7 +24,7 @@ def read_json(path: Path) -> dict[str, Any]:
     with reading(path):
         content = json.loads(path.read_bytes())
         if not isinstance(content, dict):
-            raise TypeError(f"it holds a {type(content).__name__}, no JSON object")
+            raise TypeError(f"it contains a {type(content).__name__} instead of a JSON object")
     return content
 
 
@@ -51,4 +51,4 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
-        raise FailedPrecondition(f"{path}: cannot be used: {reason}; {REMEDY}") from error
+        raise FailedPrecondition(f"{path}: can't be used: {reason}; {REMEDY}") from error

@@ -49,5 +49,5 @@ def default_sampling(model_dir: Path, role: str, otherwise: Sampling) -> Samplin
         return otherwise.with_request(msgspec.convert(given, SamplingRequest))
     except (msgspec.ValidationError, InvalidArgument) as error:
         raise FailedPrecondition(
-            f"{path}: {prefix}*: {error}; correct it or leave it out"
+            f"{path}: {prefix}*: {error}; correct or remove the field"
         ) from error

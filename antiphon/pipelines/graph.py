@@ -109,7 +109,7 @@ class Edge:
 
     def __post_init__(self) -> None:
         if self.look_ahead and not self.grouped:
-            raise FailedPrecondition(f"{self.name}: look_ahead moves the chunks of a grouped edge")
+            raise FailedPrecondition(f"{self.name}: look_ahead can't be used with a grouped edge")
         if self.primed and CLIENT in self.consumers:
             raise FailedPrecondition(f"{self.name}: a client cannot be primed")
 
@@ -119,8 +119,8 @@ class Edge:
             tensor = tensors.get(spec.name)
             if tensor is not None and not spec.admits(tensor):
                 raise DataLoss(
-                    f"{self.name}: {spec.name} came as {tensor.dtype.name} {list(tensor.shape)}, "
-                    f"not as {spec.dtype or 'numbers'} {list(spec.shape)}",
+                    f"{self.name}: {spec.name} is {tensor.dtype.name} {list(tensor.shape)}, but "
+                    f"must be {spec.dtype or 'numbers'} {list(spec.shape)}",
                     edge=self.name,
                 )
 
@@ -153,7 +153,7 @@ class StageSpec:
         if unknown := sorted(better.keys() - {option.name for option in self.options}):
             raise FailedPrecondition(
                 f"{self.role}: the checkpoint describes the options {', '.join(unknown)}, which "
-                "its pipeline does not declare; add them to the stage's StageSpec.options"
+                "are not declared by the pipeline; add them to StageSpec.options of the stage"
             )
         return replace(self, options=tuple(better.get(each.name, each) for each in self.options))
 
@@ -215,7 +215,7 @@ class Companion:
                 return folder
         field = f"files.{self.setting}"
         raise FailedPrecondition(
-            f"{field}: no {CONFIG_FILE} in {' or '.join(map(str, tried))}; set it to the "
+            f"{field}: no {CONFIG_FILE} found in {' or '.join(map(str, tried))}; set it to the "
             f"directory of {self.folder}",
             field=field,
         )
@@ -295,7 +295,8 @@ class Pipeline:
         if self.variant is not None and self.roles == self.variant.roles:
             lacks = f" ({model} {self.variant.lacks}: {self.variant.field} is false)"
         raise InvalidArgument(
-            f"pipeline {self.name} has no {role}{lacks}; it has {', '.join(self.roles)}"
+            f"pipeline {self.name} has no stage {role}{lacks}; its stages are "
+            f"{', '.join(self.roles)}"
         )
 
     @property
@@ -313,7 +314,9 @@ class Pipeline:
             return self._by_name[name]
         except KeyError:
             known = ", ".join(self._by_name)
-            raise NotFound(f"pipeline {self.name} has no edge {name!r}; it has {known}") from None
+            raise NotFound(
+                f"pipeline {self.name} has no edge {name!r}; its edges are {known}"
+            ) from None
 
     def inputs(self, role: str) -> tuple[Edge, ...]:
         """Return the edges that a stage consumes."""
@@ -335,27 +338,33 @@ class Pipeline:
 def _faults(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
     """Yield the inconsistencies in a declaration, as pairs of a field name and a sentence."""
     for role in _repeated(pipeline.roles):
-        yield "stages", f"two have the role {role}; give each stage a role of its own"
+        yield "stages", f"two stages have the role {role}; give each stage its own role"
     for name in _repeated(edge.name for edge in pipeline.edges):
-        yield "edges", f"two have the name {name}; give each edge a name of its own"
+        yield "edges", f"two edges have the name {name}; give each edge its own name"
     for edge in pipeline.edges:
         for field, fault in _edge_faults(edge, pipeline.roles):
             yield f"edges.{edge.name}.{field}", fault
     for role in pipeline.roles:
         if not pipeline.inputs(role):
-            yield f"stages.{role}", "no edge leads to it; add one, or remove the stage"
+            yield f"stages.{role}", "no edge leads to this stage; add one, or remove the stage"
         if not pipeline.outputs(role):
-            yield f"stages.{role}", "no edge leaves it; add one, or remove the stage"
+            yield f"stages.{role}", "no edge starts at this stage; add one, or remove the stage"
     if all(edge.producer != CLIENT for edge in pipeline.edges):
-        yield "edges", "none has the client as its producer, so no stage gets the request"
+        yield (
+            "edges",
+            ("no edge has the client as its producer, so no stage receives the request; add one"),
+        )
     if all(CLIENT not in edge.consumers for edge in pipeline.edges):
-        yield "edges", "none has the client among its consumers, so no answer reaches it"
+        yield (
+            "edges",
+            ("no edge has the client as a consumer, so the client receives no answer; add one"),
+        )
     if circle := _circle(pipeline):
-        yield "edges", f"the stages {' -> '.join(circle)} form a circle; remove one of the edges"
+        yield "edges", f"the stages {' -> '.join(circle)} form a cycle; remove one of the edges"
     options: dict[str, Option] = {}
     for stage in pipeline.stages:
         for name in _repeated(option.name for option in stage.options):
-            yield f"stages.{stage.role}.options.{name}", "two have this name; remove one"
+            yield f"stages.{stage.role}.options.{name}", "two options have this name; remove one"
         for option in stage.options:
             first = options.setdefault(option.name, option)
             # The limits can differ, because a checkpoint may define the limits of one stage more
@@ -363,16 +372,16 @@ def _faults(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
             if _meaning(option) != _meaning(first):
                 yield (
                     f"stages.{stage.role}.options.{option.name}",
-                    "another stage describes an option of this name otherwise; "
-                    "give both the same kind and description, or rename one",
+                    "another stage describes an option with this name differently; use the same "
+                    "kind and description, or rename one of them",
                 )
             if option.instructs and option.kind is not OptionKind.TEXT:
                 yield (
                     f"stages.{stage.role}.options.{option.name}.instructs",
-                    "only text can say how to speak; give it the kind TEXT",
+                    "an option that instructs must have the kind TEXT",
                 )
     if len(instructing := [each.name for each in options.values() if each.instructs]) > 1:
-        yield "stages", f"the options {', '.join(instructing)} all instruct; one of them may"
+        yield "stages", f"several options instruct: {', '.join(instructing)}; only one of them may"
 
 
 def _meaning(option: Option) -> tuple[object, ...]:
@@ -383,12 +392,12 @@ def _edge_faults(edge: Edge, roles: tuple[str, ...]) -> Iterator[tuple[str, str]
     named = [("producer", edge.producer), *(("consumers", each) for each in edge.consumers)]
     for field, role in named:
         if role not in (CLIENT, *roles):
-            yield field, f"there is no stage {role}; there are {', '.join(roles)}"
+            yield field, f"unknown stage {role}; use one of: {', '.join(roles)}"
     if not edge.consumers:
-        yield "consumers", "nobody consumes it; name a stage or the client, or remove the edge"
+        yield "consumers", "has no consumer; add a stage or the client, or remove the edge"
     tensors = [spec.name for spec in edge.tensors]
     if edge.counted_by not in tensors:
-        yield "counted_by", f"there is no tensor {edge.counted_by!r}; there are {tensors}"
+        yield "counted_by", f"unknown tensor {edge.counted_by!r}; use one of: {tensors}"
 
 
 def _repeated(names: Iterable[str]) -> list[str]:

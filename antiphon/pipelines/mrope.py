@@ -35,7 +35,7 @@ def rotary_positions(
     sizes = grids.astype(np.int64).prod(1).tolist()
     if (grids < 1).any() or (steps < 0).any() or [int(b - a) for a, b in runs] != sizes:
         raise DataLoss(
-            f"{edge}: images and videos take {[int(b - a) for a, b in runs]} positions, but "
+            f"{edge}: images and videos have {[int(b - a) for a, b in runs]} positions, but "
             f"their grids are {grids.tolist()}",
             edge=edge,
         )

@@ -79,8 +79,8 @@ def talker_example(settings: ExampleSettings) -> MadeUp:
     """
     if settings.model_dir is None:
         raise FailedPrecondition(
-            "a prompt for the talker needs the width of the checkpoint's rows: name the directory "
-            "where it lies (--model DIR)",
+            "to generate a talker prompt, the width of the checkpoint's rows is needed; specify "
+            "its directory (--model DIR)",
             field="model",
         )
     config = read_config(settings.model_dir)
@@ -216,11 +216,11 @@ def voices_by_name(told: Mapping[str, Voice]) -> dict[str, Voice]:
     named = {name.lower(): voice for name, voice in told.items()}
     if len(named) < len(told):
         raise FailedPrecondition(
-            f"{VOICES_FILE}: two voices have names that differ by case alone: "
-            f"{', '.join(told)}; {REMEDY}"
+            f"{VOICES_FILE}: the names of two voices differ only in case: {', '.join(told)}; "
+            f"{REMEDY}"
         )
     return dict(sorted(named.items(), key=lambda voice: voice[0] != DEFAULT_VOICE))
 
 
 def _unusable(name: str) -> FailedPrecondition:
-    return FailedPrecondition(f"{CONFIG_FILE}: {name} is missing or no integer; {REMEDY}")
+    return FailedPrecondition(f"{CONFIG_FILE}: {name} is missing or not an integer; {REMEDY}")

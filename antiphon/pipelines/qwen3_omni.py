@@ -60,8 +60,8 @@ def talker_example(settings: ExampleSettings) -> MadeUp:
     """
     if settings.model_dir is None:
         raise FailedPrecondition(
-            "a prompt for the talker needs the checkpoint's special ids: name the directory where "
-            "it lies (--model DIR)",
+            "to generate a talker prompt, the checkpoint's special token IDs are needed; "
+            "specify its directory (--model DIR)",
             field="model",
         )
     special = SpecialIds.from_config(read_config(settings.model_dir))
@@ -137,7 +137,7 @@ PIPELINE = Pipeline(
         audio_edge(CODE2WAV, "codes"),
     ),
     # The Thinking and Captioner releases are of this variant.
-    variant=Variant("enable_audio_output", (THINKER,), "answers in text alone"),
+    variant=Variant("enable_audio_output", (THINKER,), "only generates text"),
 )
 
 

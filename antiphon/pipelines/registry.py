@@ -51,8 +51,8 @@ class Declaration:
         """Return the pipeline. Raises `FailedPrecondition` if it can't be used."""
         if self.pipeline is None:
             raise FailedPrecondition(
-                f"pipeline {self.name}: {self.origin} cannot be used: {self.fault}; "
-                "repair that distribution or install another version of it"
+                f"pipeline {self.name}: {self.origin} can't be used: {self.fault}; repair this "
+                "distribution, or install another version of it"
             )
         return self.pipeline
 
@@ -81,10 +81,12 @@ def pipeline_named(name: str) -> Pipeline:
     named = [each for each in declarations if each.name == name]
     if not named:
         known = sorted(each.name for each in declarations)
-        raise NotFound(f"no pipeline {name!r}; known: {', '.join(known)}", field="pipeline")
+        raise NotFound(
+            f"unknown pipeline {name!r}; use one of: {', '.join(known)}", field="pipeline"
+        )
     if len(named) > 1:
         raise FailedPrecondition(
-            f"two pipelines have the name {name}: {_listed(named)}; uninstall one"
+            f"two pipelines have the name {name}: {_listed(named)}; uninstall one of them"
         )
     return named[0].require()
 
@@ -119,7 +121,7 @@ def pipeline_of(model_dir: Path) -> Pipeline:
         return _only(marked, model_dir, "its files").require()
     config_path = model_dir / CONFIG_FILE
     if not config_path.is_file():
-        raise NotFound(f"no checkpoint in {model_dir}: {config_path.name} is missing")
+        raise NotFound(f"{model_dir}: not a checkpoint directory: {config_path.name} is missing")
     config = read_config(model_dir)
     architectures = config.get("architectures")
     if not isinstance(architectures, list):
@@ -131,7 +133,7 @@ def pipeline_of(model_dir: Path) -> Pipeline:
     ]
     if not claims:
         raise FailedPrecondition(
-            f"{model_dir}: no pipeline serves the architectures {architectures}; "
+            f"{model_dir}: no pipeline supports the architectures {architectures}; "
             f"{_known_architectures(declarations)}"
         )
     claim = _only(claims, model_dir, f"the architectures {architectures}")
@@ -145,8 +147,8 @@ def _only(claims: Sequence[Declaration], model_dir: Path, what: str) -> Declarat
     """
     if len(claims) > 1:
         raise FailedPrecondition(
-            f"{model_dir}: two pipelines serve {what}: "
-            f"{_listed(claims)}; choose one as `pipeline` in the deployment, or uninstall one",
+            f"{model_dir}: two pipelines support {what}: {_listed(claims)}; set `pipeline` in "
+            "the deployment to one of them, or uninstall one",
             field="pipeline",
         )
     return claims[0]
@@ -157,7 +159,7 @@ def _known_architectures(declarations: Sequence[Declaration]) -> str:
     known = sorted(
         name for each in declarations if each.pipeline for name in each.pipeline.architectures
     )
-    broken = [f"{each.origin} cannot be used: {each.fault}" for each in declarations if each.fault]
+    broken = [f"{each.origin} can't be used: {each.fault}" for each in declarations if each.fault]
     return "; ".join([f"known: {known}", *broken])
 
 
@@ -191,7 +193,7 @@ def _elsewhere(entry: EntryPoint) -> Declaration:
         return Declaration(entry.name, entry, fault=f"{type(error).__name__}: {error}")
     if not isinstance(pipeline, Pipeline):
         return Declaration(
-            entry.name, entry, fault=f"it is a {type(pipeline).__name__}, no Pipeline"
+            entry.name, entry, fault=f"it is a {type(pipeline).__name__} instead of a Pipeline"
         )
     if pipeline.name != entry.name:
         fault = f"its name is {pipeline.name}, but the entry point's is {entry.name}"

@@ -26,7 +26,7 @@ _LINK = ("stage", "peer_role", "peer")
 # name before its dot. The part after the dot is the value of the label.
 _COUNTED = {
     "messages": ("messages", "Messages sent on the link's stream"),
-    "message_bytes": ("message_bytes", "Bytes of these messages"),
+    "message_bytes": ("message_bytes", "Bytes of messages sent on the link's stream"),
     "reconnected": ("reconnects", "Reconnections of the link"),
     "resent": ("resent_chunks", "Chunks sent again, after a reconnection or a corrupt message"),
     "chunks": ("chunks", "Chunks with tensors, by transport", "transport"),
@@ -59,7 +59,7 @@ class LinkMetrics:
         """Yield all series of all links."""
         links = self._labelled()
         agreed = Counter((*labels, link.transport) for labels, link in links)
-        words = "Links by negotiated transport; empty: not negotiated yet"
+        words = "Links by negotiated transport, which is empty if none was negotiated yet"
         yield _gauge("transport", words, agreed, "transport")
         connected: Counter[Labels] = Counter()
         for labels, link in links:

@@ -121,8 +121,8 @@ def listen_at(
             if draw < draws - 1:
                 continue
             raise Unavailable(
-                f"{field}: cannot listen on {address}; choose another port, or stop what listens "
-                "there",
+                f"{field}: can't listen on {address}; choose another port, or stop the process "
+                "that uses it",
                 field=field,
             ) from error
         return joined(hosts[0], at)

@@ -85,8 +85,8 @@ class ServiceTls:
             allowed |= set(self._config.operators)
         if not names & allowed:
             raise Unauthenticated(
-                f"{', '.join(sorted(names)) or 'a caller without a name'} may not ask this; "
-                f"{', '.join(sorted(allowed))} may"
+                f"{', '.join(sorted(names)) or 'a caller without a name'} is not allowed to "
+                f"call this method; allowed: {', '.join(sorted(allowed))}"
             )
 
 
@@ -112,13 +112,13 @@ def _read_identity(certificate_file: str, key_file: str, authority_file: str) ->
         context.load_cert_chain(certificate_file, key_file)
     except FileNotFoundError as error:
         missing = certificate_file if not Path(certificate_file).exists() else key_file
-        raise _wrong("certificate_file, key_file", f"{missing} is not there") from error
+        raise _wrong("certificate_file, key_file", f"{missing} does not exist") from error
     except (OSError, ssl.SSLError) as error:
-        raise _wrong("key_file", f"{key_file} is not the key of the certificate") from error
+        raise _wrong("key_file", f"{key_file} doesn't match the certificate") from error
     try:
         context.load_verify_locations(authority_file)
     except (OSError, ssl.SSLError) as error:
-        raise _wrong("authority_file", f"{authority_file} has no certificate") from error
+        raise _wrong("authority_file", f"{authority_file} contains no certificate") from error
     paths = (certificate_file, key_file, authority_file)
     try:
         return _ServiceIdentity(*(Path(each).read_bytes() for each in paths))

@@ -44,10 +44,10 @@ class RenewedFiles(Generic[Held]):
                 except InvalidArgument as error:
                     if error.message != self._fault:
                         self._fault = error.message
-                        log.error("the certificate is not changed: %s", error.message)
+                        log.error("the certificate was not updated: %s", error.message)
                 else:
                     self._stamps, self._fault = stamps, ""
-                    log.info("read the certificate again: %s", self._paths[0])
+                    log.info("the certificate was reloaded: %s", self._paths[0])
             return self.holds
 
     def renewals(self) -> Callable[[], Held | None]:

@@ -42,7 +42,7 @@ class FunctionCall:
         try:
             value = json.loads(self.arguments)
         except ValueError as error:
-            raise DataLoss(f"the arguments of {self.name} are no JSON: {error}") from error
+            raise DataLoss(f"the arguments of {self.name} are not valid JSON: {error}") from error
         if not isinstance(value, dict):
-            raise DataLoss(f"the arguments of {self.name} are no JSON object")
+            raise DataLoss(f"the arguments of {self.name} are not a JSON object")
         return value

@@ -175,7 +175,9 @@ def function_names(tools: Sequence[str]) -> tuple[str, ...]:
                 f"{field}.function.name: must be 1 to 64 letters, digits, _ or -", field=field
             )
         if name in names:
-            raise InvalidArgument(f"{field}.function.name: another has {name}", field=field)
+            raise InvalidArgument(
+                f"{field}.function.name: another function has the name {name}", field=field
+            )
         names.append(name)
     return tuple(names)
 
@@ -295,7 +297,7 @@ def read_template_variables(data: bytes) -> dict[str, TemplateValue]:
     """Parse chat template variables from JSON. Raises `InvalidArgument` if they are invalid."""
     if len(data) > MAX_TEMPLATE_BYTES:
         raise InvalidArgument(
-            f"{TEMPLATE_FIELD}: has {len(data)} bytes; the most is {MAX_TEMPLATE_BYTES}",
+            f"{TEMPLATE_FIELD}: has {len(data)} bytes; the maximum is {MAX_TEMPLATE_BYTES}",
             field=TEMPLATE_FIELD,
         )
     try:
@@ -318,7 +320,7 @@ def _tools(tensors: Tensors) -> _ToolsTensor:
     forced = tools.choice.forced
     if forced and forced not in names:
         raise InvalidArgument(
-            f"tool_choice: there is no function {forced!r}; there are: {', '.join(names)}",
+            f"tool_choice: unknown function {forced!r}; use one of: {', '.join(names)}",
             field="tool_choice",
         )
     return tools
@@ -374,7 +376,7 @@ def _check(
                 f"{field}: must be a non-empty {dtype.__name__} vector", field=field
             )
         if dtype is np.float32 and not np.isfinite(item).all():
-            raise InvalidArgument(f"{field}: has NaN or Inf", field=field)
+            raise InvalidArgument(f"{field}: contains NaN or infinity", field=field)
 
 
 def _without_live(messages: Sequence[ConversationMessage]) -> Sequence[ConversationMessage]:
@@ -385,7 +387,8 @@ def _without_live(messages: Sequence[ConversationMessage]) -> Sequence[Conversat
     part = last.parts[-1] if last is not None and last.parts else None
     if last is None or last.role != "user" or not isinstance(part, AudioPart) or not part.live:
         raise InvalidArgument(
-            "messages: those of a live segment end with a user's recording that is `live`",
+            "messages: in a live segment, they must end with a recording of the user that is "
+            "`live`",
             field="messages",
         )
     return [*messages[:-1], ConversationMessage(last.role, last.parts[:-1])]

@@ -88,7 +88,7 @@ class Option:
 
     def _check_text(self, value: OptionValue, field: str) -> None:
         if not isinstance(value, str):
-            raise _refused(field, "must be text", value)
+            raise _refused(field, "must be a string", value)
         if self.choices and value.casefold() not in map(str.casefold, self.choices):
             raise _refused(field, f"must be one of {', '.join(self.choices)}", value)
         if value and not 0 < utf8_size(value) <= self.max_bytes:
@@ -111,7 +111,7 @@ class Option:
                 f"{field}: must be a recording of at most {self.max_s:g} s", field=field
             )
         if not np.isfinite(value).all():
-            raise InvalidArgument(f"{field}: has NaN or Inf", field=field)
+            raise InvalidArgument(f"{field}: contains NaN or infinity", field=field)
 
 
 def does_task(options: Iterable[Option], task: str) -> bool:
@@ -121,4 +121,4 @@ def does_task(options: Iterable[Option], task: str) -> bool:
 
 def _refused(field: str, wanted: str, value: OptionValue) -> InvalidArgument:
     shown = "a recording" if isinstance(value, np.ndarray) else told(value)
-    return InvalidArgument(f"{field}: {wanted}, is {shown}", field=field)
+    return InvalidArgument(f"{field}: {wanted}, got {shown}", field=field)

@@ -63,11 +63,14 @@ class SamplingRequest:
         _check_integer("top_logprobs", self.top_logprobs, 0, MAX_TOP_LOGPROBS)
         _check_schema(self.json_schema)
         if not isinstance(self.stop, tuple) or len(self.stop) > MAX_STOPS:
-            raise InvalidArgument(f"stop: a tuple of at most {MAX_STOPS} strings", field="stop")
+            raise InvalidArgument(
+                f"stop: must be a tuple of at most {MAX_STOPS} strings", field="stop"
+            )
         for text in self.stop:
             if not isinstance(text, str) or not 0 < utf8_size(text) <= MAX_STOP_BYTES:
                 raise InvalidArgument(
-                    f"stop: each stop string has 1 to {MAX_STOP_BYTES} bytes of UTF-8", field="stop"
+                    f"stop: each stop string must have 1 to {MAX_STOP_BYTES} bytes of UTF-8",
+                    field="stop",
                 )
 
     def given(self) -> dict[str, Any]:
@@ -165,7 +168,7 @@ def _check_schema(text: str | None) -> None:
         return
     if not isinstance(text, str) or not 0 < utf8_size(text) <= MAX_SCHEMA_BYTES:
         raise InvalidArgument(
-            f"json_schema: must be text of 1 to {MAX_SCHEMA_BYTES} bytes of UTF-8",
+            f"json_schema: must be a string with 1 to {MAX_SCHEMA_BYTES} bytes of UTF-8",
             field="json_schema",
         )
     try:
@@ -179,4 +182,4 @@ def _check_schema(text: str | None) -> None:
 
 
 def _refused(name: str, wanted: str, value: object) -> InvalidArgument:
-    return InvalidArgument(f"{name}: must be {wanted}, is {told(value)}", field=name)
+    return InvalidArgument(f"{name}: must be {wanted}, got {told(value)}", field=name)

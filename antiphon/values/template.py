@@ -33,12 +33,10 @@ _TAKEN = frozenset(
 def check_template_variables(given: Mapping[str, TemplateValue]) -> None:
     """Raise `InvalidArgument` if one of the names or values must not be passed to a template."""
     if len(given) > MAX_VARIABLES:
-        raise InvalidArgument(f"{FIELD}: more than {MAX_VARIABLES} variables", field=FIELD)
+        raise InvalidArgument(f"{FIELD}: must have at most {MAX_VARIABLES} variables", field=FIELD)
     for name, value in given.items():
         if _NAME.fullmatch(name) is None or name in _TAKEN:
-            raise InvalidArgument(
-                f"{FIELD}: {name[:64]!r} is no variable that can be set; leave it out", field=FIELD
-            )
+            raise InvalidArgument(f"{FIELD}: {name[:64]!r} can't be set; leave it out", field=FIELD)
         field = f"{FIELD}.{name}"
         if isinstance(value, str) and len(value) > MAX_VALUE_CHARS:
             raise InvalidArgument(

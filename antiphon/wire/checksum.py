@@ -49,7 +49,7 @@ def checked(raw: bytes) -> int:
     """
     end = len(raw) - CHECKSUM_BYTES
     if end < 0 or checksum_of(memoryview(raw)[:end]) != raw[end:]:
-        raise DataLoss("a message came damaged")
+        raise DataLoss("received a corrupt message")
     return end
 
 
@@ -106,7 +106,7 @@ def tolerant_reader(kind: type[_PROTO]) -> Callable[[bytes], _PROTO | CorruptMes
 def intact(message: _MESSAGE | CorruptMessage) -> _MESSAGE:
     """Return the message. If it was corrupted, raises `Unavailable`, which is retryable."""
     if isinstance(message, CorruptMessage):
-        raise Unavailable("a message came damaged")
+        raise Unavailable("received a corrupt message")
     return message
 
 

@@ -60,7 +60,7 @@ def chunk_from_proto(proto: chunk_pb2.Chunk, payload: bytes | memoryview | None 
     `payload` is the blob received through a transport, or None if the tensors are inline.
     """
     if max(len(proto.session_id), len(proto.edge)) > MAX_NAME:
-        raise DataLoss(f"chunk: session_id and edge may have {MAX_NAME} characters each")
+        raise DataLoss(f"chunk: session_id and edge must have at most {MAX_NAME} characters each")
     reason = finish_reason_from_proto(proto.finish_reason)
     if proto.segment_finished != (reason is not None):
         raise DataLoss(
@@ -89,11 +89,14 @@ def inline_bytes(proto: chunk_pb2.Chunk) -> bytes:
         return b""
     location = proto.payload.WhichOneof("location")
     if location != "inline":
-        raise DataLoss(f"{proto.edge}: a payload in {location} was not agreed on", edge=proto.edge)
+        raise DataLoss(
+            f"{proto.edge}: the payload uses {location}, which was not negotiated", edge=proto.edge
+        )
     data = proto.payload.inline
     if len(data) != proto.payload.size_bytes:
         raise DataLoss(
-            f"{proto.edge}: payload of {len(data)} bytes says it has {proto.payload.size_bytes}",
+            f"{proto.edge}: the payload has {len(data)} bytes, but specifies "
+            f"{proto.payload.size_bytes}",
             edge=proto.edge,
         )
     return data

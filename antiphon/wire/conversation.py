@@ -246,7 +246,7 @@ def _read(message: Any, kind: Any) -> Any:
             case number if described.enum_type is not None:
                 word = _word(described.enum_type, number)
                 if not (word or optional):
-                    raise DataLoss(f"a response has an unknown {name} ({number})")
+                    raise DataLoss(f"the response contains an unknown {name} ({number})")
                 values[value_name] = word
             case one:
                 values[value_name] = _read_one(one, described)

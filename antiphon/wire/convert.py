@@ -143,8 +143,8 @@ def checked_policy(policy: ChunkPolicy) -> ChunkPolicy:
     sizes = (policy.first, *policy.ramp, policy.steady)
     if len(policy.ramp) > MAX_RAMP or not all(map(_is_chunk_size, sizes)):
         raise InvalidArgument(
-            f"chunk_policy: first, steady and at most {MAX_RAMP} ramp sizes, "
-            f"each from 1 to {MAX_FRAMES_PER_CHUNK} frames",
+            f"chunk_policy: first, steady and at most {MAX_RAMP} ramp sizes must each be from 1 "
+            f"to {MAX_FRAMES_PER_CHUNK} frames",
             field="chunk_policy",
         )
     return policy

@@ -47,8 +47,7 @@ def check_fields(data: bytes, descriptor: Descriptor, most: int) -> None:
                     raise _malformed()
             if count > most:
                 raise InvalidArgument(
-                    f"the message has more than {most} fields; "
-                    "gateway.limits.max_body_values sets the bound"
+                    f"the message has more than {most} fields (gateway.limits.max_body_values)"
                 )
         if place > end:
             raise _malformed()
@@ -66,4 +65,4 @@ def _varint(data: bytes, place: int, end: int) -> tuple[int, int]:
 
 
 def _malformed() -> InvalidArgument:
-    return InvalidArgument("the bytes are no message of this method")
+    return InvalidArgument("the request is not a valid message of this method")

@@ -42,13 +42,14 @@ def history_from_proto(message: session_pb2.History) -> History:
     size = len(message.ids) + len(message.frames) + len(message.latents)
     if size > MAX_HISTORY_BYTES:
         raise InvalidArgument(
-            f"history: has {size} bytes of at most {MAX_HISTORY_BYTES}; leave it out, and the "
-            "stages make all anew",
+            f"history: has {size} bytes; the maximum is {MAX_HISTORY_BYTES}; leave it out, and "
+            "the stages recompute everything",
             field="history",
         )
     if len(message.ids) % _ID.itemsize:
         raise InvalidArgument(
-            f"history.ids: {len(message.ids)} bytes are no int32", field="history.ids"
+            f"history.ids: {len(message.ids)} bytes are not a sequence of int32",
+            field="history.ids",
         )
     return History(
         np.frombuffer(message.ids, _ID),
@@ -67,7 +68,7 @@ def _rows(
     row_bytes = width * dtype.itemsize
     if len(data) % row_bytes if row_bytes else data:
         raise InvalidArgument(
-            f"history.{name}: {len(data)} bytes are no frames of {width} {what}",
+            f"history.{name}: {len(data)} bytes are not a sequence of frames of {width} {what}",
             field=f"history.{name}",
         )
     if not data:

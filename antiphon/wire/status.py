@@ -83,7 +83,7 @@ def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
         # information.
         kind, said = Unavailable, "the server has ended the call"
     if kind is Internal and said == _WRITING_FAILED:
-        kind, said = Unavailable, "the call was over while something was being sent"
+        kind, said = Unavailable, "the call ended while a message was being sent"
     if kind is ResourceExhausted and _TOO_LARGE.search(said):
         kind = InvalidArgument
     return kind(said, stage=stage)

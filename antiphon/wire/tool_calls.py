@@ -66,7 +66,5 @@ def call_pieces_from_tensors(tensors: Tensors) -> tuple[CallPiece, ...]:
             pieces.append(piece)
             start = end
     except (KeyError, TypeError, ValueError) as error:
-        raise DataLoss(
-            f"tool_calls: the chunk cannot be read: {error}", edge="tool_calls"
-        ) from None
+        raise DataLoss(f"tool_calls: can't parse the chunk: {error}", edge="tool_calls") from None
     return tuple(pieces)

@@ -59,7 +59,7 @@ async def _serve(options: GatewayOptions) -> None:
 
     def told() -> None:
         if stop.is_set():
-            log.info("told again to stop: ending what runs")
+            log.info("received another signal to stop: ending all requests")
             gateway.force_stop()
         stop.set()
 
@@ -71,7 +71,7 @@ async def _serve(options: GatewayOptions) -> None:
         log.info("listening: http %s, grpc %s", gateway.http_address, gateway.grpc_address)
         addresses = {"http": gateway.http_address, "grpc": gateway.grpc_address}
         if gateway.scaler is not None:
-            log.info("the scaler listens at %s", gateway.scaler.address)
+            log.info("the scaler is listening at %s", gateway.scaler.address)
             addresses["scaler"] = gateway.scaler.address
         _announce(options, {"event": "listening", **addresses})
         ready = asyncio.create_task(gateway.wait_ready())
@@ -86,8 +86,13 @@ async def _serve(options: GatewayOptions) -> None:
         await asyncio.wait((stopped, closed), return_when=asyncio.FIRST_COMPLETED)
         closed.cancel()
         if not stop.is_set():
-            raise Unavailable("the gRPC server has closed by itself; the gateway ends with it")
-        log.info("finishing what runs, for at most %g s", options.deployment.gateway.drain_s)
+            raise Unavailable(
+                "the gRPC server has closed unexpectedly; the gateway is shutting down"
+            )
+        log.info(
+            "shutting down: waiting up to %g s for requests to finish",
+            options.deployment.gateway.drain_s,
+        )
 
 
 def _announce(options: GatewayOptions, event: dict[str, object]) -> None:

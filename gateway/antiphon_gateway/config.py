@@ -52,13 +52,18 @@ def delivery_of(deployment: Deployment) -> dict[str, Delivery]:
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=prog,
-        description="The OpenAI-compatible and gRPC endpoint to the stages.",
+        description=(
+            "Serves the OpenAI-compatible and gRPC APIs and forwards requests to the stages."
+        ),
     )
     parser.add_argument("--config", type=Path, required=True, help="deployment file (YAML)")
     parser.add_argument("--http-listen", metavar="HOST:PORT", help="overrides gateway.http_listen")
     parser.add_argument("--grpc-listen", metavar="HOST:PORT", help="overrides gateway.grpc_listen")
     parser.add_argument(
-        "--announce-fd", type=int, metavar="N", help="write events as JSON lines to this descriptor"
+        "--announce-fd",
+        type=int,
+        metavar="N",
+        help=("write events to this file descriptor as JSON lines"),
     )
     parser.add_argument("--log-level", choices=LOG_LEVELS, default="info")
     return parser

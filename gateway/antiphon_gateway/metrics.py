@@ -46,62 +46,66 @@ class Metrics:
             "Request fields ignored because neither OpenAI nor vLLM defines them",
             ("path",),
         )
-        self.audio_seconds = self._counter("audio_seconds", "Seconds of audio sent", ("api",))
+        self.audio_seconds = self._counter(
+            "audio_seconds", "Duration of sent audio in seconds", ("api",)
+        )
         self.ttft = self._histogram(
-            "ttft_seconds", "Time from a request to its first text", _SECONDS
+            "ttft_seconds", "Time from the request to the first text", _SECONDS
         )
         self.ttfa = self._histogram(
-            "ttfa_seconds", "Time from a request to its first audio", _SECONDS
+            "ttfa_seconds", "Time from the request to the first audio", _SECONDS
         )
         self.images = self._counter("images", "Generated images sent", ("api",))
         self.ttfi = self._histogram(
-            "ttfi_seconds", "Time from a request to its first image", _SECONDS
+            "ttfi_seconds", "Time from the request to the first image", _SECONDS
         )
         self.rtf = self._histogram(
-            "rtf_ratio", "Duration of a request divided by the duration of its audio", _RATIOS
+            "rtf_ratio", "Request duration divided by the duration of its audio", _RATIOS
         )
-        self.turns = self._counter("turns", "Turns spoken by users", ("api",))
+        self.turns = self._counter("turns", "User turns that were spoken", ("api",))
         self.responses = self._counter(
-            "responses", "Responses of conversations by final status", ("api", "status")
+            "responses", "Responses in conversations by final status", ("api", "status")
         )
         self.conversation_refusals = self._counter(
-            "conversation_refusals", "Rejected commands of conversations", ("api", "code")
+            "conversation_refusals", "Rejected conversation commands", ("api", "code")
         )
         self.turn_ttfa = self._histogram(
             "turn_ttfa_seconds",
-            "Time from the end of a spoken turn to the first audio of its answer",
+            "Time from the end of a spoken turn to the first audio of the answer",
             _SECONDS,
         )
         self._refused = self._counter(
             "refused",
-            "Requests rejected and connections closed at a limit of an endpoint",
+            "Rejected requests and closed connections because of a limit of the HTTP or gRPC "
+            "endpoint",
             ("bound",),
         )
         for bound in Refused:
             self._refused.labels(bound.value)
         self._not_admitted = self._counter(
             "not_admitted",
-            "Requests without slots, or over a limit of their API key",
+            "Requests rejected because no slot was available, or because their API key reached "
+            "a limit",
             ("reason",),
         )
         self._admissions = self._counter(
-            "admissions", "Requests by the decision of the queue", ("priority", "outcome")
+            "admissions", "Requests by queue decision", ("priority", "outcome")
         )
         self._wait = Histogram(
             f"{PREFIX}wait_seconds",
-            "Time from a request until it has the slots of all its stages",
+            "Time until a request has the slots of all its stages",
             ("urgency",),
             buckets=_SECONDS,
             registry=self.registry,
         )
         self._failovers = self._counter(
             "failovers",
-            "Failovers of answers, by the lost stage",
+            "Answer failovers by lost stage",
             ("stage", "outcome"),
         )
         self._failover_s = Histogram(
             f"{PREFIX}failover_seconds",
-            "Time from the loss of a stage until the new replicas have slots for the answer",
+            "Time from the loss of a stage until the answer has slots on the new replicas",
             buckets=_SECONDS,
             registry=self.registry,
         )

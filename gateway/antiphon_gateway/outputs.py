@@ -6,7 +6,7 @@ from __future__ import annotations
 
 TEXT, IMAGE, AUDIO = "text", "image", "audio"
 OUTPUTS = frozenset({TEXT, IMAGE, AUDIO})
-KNOWN = "there are 'text', 'image' and 'audio'"
+KNOWN = "use 'text', 'image' or 'audio'"
 TOOL_CALLS = "tool_calls"
 """An additional output for function calls. Clients don't request it, because it is added
 automatically if the request allows function calls.

@@ -30,7 +30,7 @@ def read_regular(path: Path, *, most_bytes: int, field: str) -> bytes:
     except OSError as error:
         raise UnreadableFile(f"{field}: {path}: {error.strerror}", field=field) from error
     if len(content) > most_bytes:
-        raise InvalidArgument(f"{field}: {path}: more than {most_bytes} bytes", field=field)
+        raise InvalidArgument(f"{field}: {path}: has more than {most_bytes} bytes", field=field)
     return content
 
 

@@ -172,7 +172,7 @@ globalThis.WebSocket = class extends Plain {
 def test_refused_page_says_why_when_the_gateway_has_keys(tmp_path: Path) -> None:
     keys = keys_file(tmp_path, digest_of("antiphon-right"))
     with lone_gateway(tmp_path, keys_file=keys) as url:
-        needed = "This gateway needs an API key."
+        needed = "This gateway requires an API key."
         with browser_page(url, script=NOTE_OFFERED, status=needed, expected_errors=REFUSED) as page:
             status = page.get_by_role("status")
             key = page.get_by_label("API key")
@@ -213,7 +213,7 @@ def test_conversation_goes_on_when_the_gateway_of_make_up_is_killed() -> None:
         expect(page.get_by_role("status")).to_have_text("Ready.")
         expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
         os.kill(model.gateway_pid, signal.SIGKILL)
-        expect(page.get_by_role("status")).to_have_text("Connected again.", timeout=START_MS)
+        expect(page.get_by_role("status")).to_have_text("Reconnected.", timeout=START_MS)
         ask(page, QUESTION)
         expect(tables).to_have_count(2)
         expect(page.locator("#turns li.answer").nth(1)).to_contain_text(ANSWER)
@@ -293,7 +293,7 @@ def test_a_conversation_goes_on_when_its_connection_is_lost(served: str) -> None
         interrupt = page.get_by_role("button", name="Interrupt")
         expect(interrupt).to_be_disabled()
         connection.cut()
-        expect(status).to_have_text("Connected again.")
+        expect(status).to_have_text("Reconnected.")
         ask(page, QUESTION)
         expect(interrupt).to_be_enabled()
         # While an answer is made: it ends as it was heard.
@@ -360,7 +360,7 @@ def test_an_answer_that_has_ended_stays_whole_when_its_gateway_is_lost(served: s
         expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
         page.evaluate("globalThis.loses = false")
         connection.cut()
-        expect(status).to_have_text("Connected again.")
+        expect(status).to_have_text("Reconnected.")
         ask(page, QUESTION)
         expect(answers.nth(1)).to_contain_text(ANSWER)
         expect(status).to_have_text("Ready.")
@@ -381,7 +381,7 @@ def test_a_conversation_goes_on_when_its_gateway_is_ready_after_it_refused(serve
         expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
         page.evaluate("globalThis.refused = 2")
         connection.cut()
-        expect(page.get_by_role("status")).to_have_text("Connected again.")
+        expect(page.get_by_role("status")).to_have_text("Reconnected.")
 
 
 # Lets the page try again at once.
@@ -403,7 +403,7 @@ def test_a_conversation_goes_on_when_its_gateway_is_long_in_coming_back(served: 
         expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
         page.evaluate("globalThis.refused = 14")
         connection.cut()
-        expect(page.get_by_role("status")).to_have_text("Connected again.")
+        expect(page.get_by_role("status")).to_have_text("Reconnected.")
 
 
 def test_every_control_is_reached_and_named(page: Page) -> None:
@@ -537,7 +537,9 @@ def test_refused_setting_says_why(page: Page) -> None:
     expect(fault).to_contain_text("Tools: ")
     tools.fill('[{"type": "web_search"}]')
     tools.blur()
-    expect(fault).to_have_text("session.tools[0].type: only functions can be called")
+    expect(fault).to_have_text(
+        "session.tools[0].type: only tools of the type 'function' are supported"
+    )
     tools.fill("[]")
     tools.blur()
     expect(fault).to_be_empty()

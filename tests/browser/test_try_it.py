@@ -107,7 +107,7 @@ def test_request_is_stopped(reference: Page) -> None:
 def test_key_is_sent_and_kept_until_the_tab_is_closed(tmp_path: Path) -> None:
     keys = keys_file(tmp_path, digest_of("antiphon-right"))
     with lone_gateway(tmp_path, keys_file=keys) as url:
-        needed = "This gateway needs an API key."
+        needed = "This gateway requires an API key."
         with browser_page(url, status=needed, expected_errors=REFUSED) as page:
             page.goto(f"{url}/docs")
             expect(send(endpoint(page, MODELS))).to_contain_text("401 Unauthorized after")

@@ -57,7 +57,7 @@ async def test_link_is_lost_at_once_when_the_ends_are_set_to_different_transport
         rig.link.send_nowait(marked_chunk("s", 0, 10))
         await rig.told.changed.wait_until(lambda: rig.told.lost)
         assert isinstance(rig.told.lost[0], FailedPrecondition)
-        assert f"the consumer is set to {theirs}" in rig.told.lost[0].message
+        assert f"the consumer only accepts {theirs}" in rig.told.lost[0].message
 
 
 async def test_reason_is_told_when_a_better_transport_is_refused() -> None:
@@ -65,7 +65,7 @@ async def test_reason_is_told_when_a_better_transport_is_refused() -> None:
         rig.link.send_nowait(marked_chunk("s", 0, 1 << 20))
         await rig.consumer.received.wait_count(1)
         assert rig.link.state.transport == "grpc"
-        assert rig.link.state.refused == ("shared_memory: the consumer is set to grpc",)
+        assert rig.link.state.refused == ("shared_memory: the consumer only accepts grpc",)
         (seen,) = rig.consumer.links.states()
         assert seen.refused == rig.link.state.refused
 
@@ -88,7 +88,7 @@ async def test_link_is_lost_at_once_when_the_consumer_has_restarted() -> None:
         rig.wire.cut()
         await rig.told.changed.wait_until(lambda: rig.told.lost)
         assert isinstance(rig.told.lost[0], Unavailable)
-        assert "does not know the link" in rig.told.lost[0].message
+        assert "no longer has the link" in rig.told.lost[0].message
         assert not after.received.count
 
 

@@ -90,5 +90,5 @@ async def fail_in_a_call(session: Session) -> None:
     await session.opened()
     await session.text("I look.")
     await session.error(
-        UnusableOutput("the model has written a call that is none", edge="tool_calls")
+        UnusableOutput("the model generated an invalid function call", edge="tool_calls")
     )

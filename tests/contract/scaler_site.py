@@ -49,7 +49,7 @@ class Told:
             yield told
 
     def fail(self) -> None:
-        self.sets.put_nowait(RuntimeError("a mistake"))
+        self.sets.put_nowait(RuntimeError("internal error"))
 
 
 class Site:

@@ -150,7 +150,9 @@ async def test_limits_of_a_key_are_a_429_that_names_them_and_no_others_suffer(
         async with antiphon.AsyncClient(
             served.gateway.grpc_address, api_key=narrow, key_in_clear=True, retry=Retry(attempts=1)
         ) as client:
-            with pytest.raises(ResourceExhausted, match="concurrency of the key narrow"):
+            with pytest.raises(
+                ResourceExhausted, match="the key narrow has reached its limit concurrency"
+            ):
                 await client.generate("Hi").collect()
         gate.let_through(10)
         assert (await running).status_code == 200
@@ -269,14 +271,17 @@ async def test_idle_conversations_of_one_key_give_way_to_those_of_others(tmp_pat
         async with realtime(served) as call:
             await call.say("Hi")
             error = await held[1].until("error")
-            assert "gave way" in error["error"]["message"]
+            assert "make room for another API key" in error["error"]["message"]
             with pytest.raises(websockets.ConnectionClosed) as closed:
                 await held[1].next_of_any_kind()
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1013
             async with realtime(served) as another:
                 await another.say("Hi")
-                assert "gave way" in (await held[2].until("error"))["error"]["message"]
+                assert (
+                    "make room for another API key"
+                    in (await held[2].until("error"))["error"]["message"]
+                )
         await held[0].say("Hi again")
 
 

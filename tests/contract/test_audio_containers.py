@@ -189,7 +189,7 @@ ENDLESS = "#!/bin/sh\nexec cat /dev/zero\n"
 SILENT = "#!/bin/sh\nexit 0\n"
 FAILURES = {
     "killed": (KILLED, "unavailable", "send it again"),
-    "endless": (ENDLESS, "invalid_argument", "cannot be decoded as WebM"),
+    "endless": (ENDLESS, "invalid_argument", "can't be decoded as WebM"),
     "silent": (SILENT, "invalid_argument", "has no samples"),
     "missing": ("", "not_implemented", "apt-get install ffmpeg"),
 }

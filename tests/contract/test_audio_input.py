@@ -148,7 +148,7 @@ async def test_audio_of_an_mp3_stream_is_read_to_its_end_or_refused(served: Serv
     response = await ask(served, data[frame_at(data, 0)[0] :], name="mp3")
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, FIELD)
-    assert "variable rate" in error["message"]
+    assert "variable bit rate" in error["message"]
 
 
 @pytest.mark.parametrize("name", ["mp3", "ogg", "webm"])
@@ -177,9 +177,9 @@ async def test_audio_parts_refer_to_their_recordings_in_order(served: ServedGate
 
 
 BAD: dict[str, bytes | str] = {
-    "not base64": "no base64!",
+    "not valid base64": "no base64!",
     "empty": b"",
-    "no audio": b"RIFFxxxxWAVE",
+    "doesn't accept audio": b"RIFFxxxxWAVE",
     "noise": bytes(range(256)),
     "not audio": b"%PDF-1.7" + bytes(100),
     "no samples": wav(np.zeros(0), 8_000),

@@ -67,7 +67,7 @@ async def test_a_stage_that_says_nothing_is_not_waited_for_after_its_progress_en
         served.fakes[THINKER].script = work
         response = await served.chat()
         assert response.status_code == 504
-        assert "no stage has said anything for 0.2 s" in response.text
+        assert "no stage has sent anything for 0.2 s" in response.text
 
 
 async def test_progress_gives_a_request_no_more_time_than_it_has() -> None:
@@ -82,4 +82,4 @@ async def test_progress_gives_a_request_no_more_time_than_it_has() -> None:
         served.fakes[THINKER].script = work
         response = await served.chat()
         assert response.status_code == 504
-        assert "the request's time is over" in response.text
+        assert "the request timed out" in response.text

@@ -305,13 +305,16 @@ async def test_a_token_without_a_key_id_is_checked_with_the_only_usable_key(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"keys": []}, "0 keys for signatures"),
-        ({"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "a"}]}, "no public key"),
+        ({"keys": []}, "0 signature keys"),
+        (
+            {"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "a"}]},
+            "not a supported type of public key",
+        ),
         ({"keys": [{"kty": "RSA", "kid": "a"}]}, r"keys\[0\]"),
         ({"keys": [{**public(RSA_KEY, "a"), "d": "x"}]}, "private key"),
         (
             {"keys": [public(RSA_KEY, "a"), public(EC_KEY, "a")]},
-            r"keys\[1\]: needs a `kid` of its own",
+            r"keys\[1\]: must have a unique `kid`",
         ),
         ({"keys": [public(RSA_KEY, "a"), {**public(EC_KEY, "b"), "kid": None}]}, "is a string"),
         ({"keys": [{**public(RSA_KEY, "a"), "kid": 5}]}, "is a string"),

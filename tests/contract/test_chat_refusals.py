@@ -329,6 +329,6 @@ async def test_text_that_cannot_fit_into_the_context_is_refused_before_any_stage
     error = refused.json()["error"]
     assert error["param"] == "messages[1]"
     assert "21 bytes" in error["message"]
-    assert "at most 20" in error["message"]
+    assert "4096 positions is 20" in error["message"]
     assert taken.status_code == 200
     assert len(served.fakes[THINKER].sessions) == sessions + 1

@@ -59,7 +59,7 @@ async def test_conversations_share_what_they_may_hold_and_give_it_back(
         await append(other)
         error = (await other.until("error"))["error"]
         assert error["code"] == "resource_exhausted"
-        assert "conversations take all of their share of gateway.limits" in error["message"]
+        assert "conversations have used up their share of gateway.limits" in error["message"]
         # It goes on, and there is room again when the other lets go of some.
         await other.say("Hi")
         await one.send("conversation.item.delete", item_id=item_id)

@@ -45,7 +45,7 @@ CD_HZ = 44_100
 """The rate of Ming's audio."""
 REALTIME_HZ = 24_000
 SILENCE = base64.b64encode(bytes(4800)).decode()
-TAKES_NO_AUDIO = "takes no audio; send text in an item of the user"
+TAKES_NO_AUDIO = "doesn't accept audio; send a user item with text"
 
 
 async def read_twice(session: Session) -> None:

@@ -244,5 +244,5 @@ async def test_conversation_whose_client_takes_no_replies_gives_back_what_it_kee
 
 async def test_conversation_is_entered_before_it_is_used(client: antiphon.AsyncClient) -> None:
     call = client.converse()
-    with pytest.raises(FailedPrecondition, match="enter its context"):
+    with pytest.raises(FailedPrecondition, match="use it as a context manager"):
         await call.add("Hi")

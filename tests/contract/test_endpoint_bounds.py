@@ -213,7 +213,7 @@ async def test_answers_are_refused_when_unread_ones_take_all_room() -> None:
         refused = await served.chat()
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         message = refused.json()["error"]["message"]
-        assert "unread answers take all of their share of gateway.limits.max_memory_by" in message
+        assert "unread answers have used up their share of gateway.limits.max_memory_by" in message
         assert await served.metric(refusals("memory_unread")) == 1
         assert (await served.chat(stream=True)).status_code == 200
 
@@ -369,7 +369,7 @@ async def test_a_body_with_a_coding_is_refused_with_the_remedy(
 ) -> None:
     answer = await served.http.post(PATH, content=chat_body(), headers={"Content-Encoding": coding})
     assert answer.status_code == 415
-    assert "send it uncompressed" in answer.json()["error"]["message"]
+    assert "send the body uncompressed" in answer.json()["error"]["message"]
     plain = {"Content-Encoding": "identity"}
     assert (await served.http.post(PATH, content=chat_body(), headers=plain)).status_code == 200
 
@@ -384,7 +384,7 @@ async def test_half_of_a_surrogate_pair_is_named(served: ServedGateway, half: st
     body = chat_body(messages=[{"role": "user", "content": "HALF"}])
     answer = await served.http.post(PATH, content=body.replace(b"HALF", half.encode()))
     assert answer.status_code == 400
-    assert f"{half[:6]} is half of a character" in answer.json()["error"]["message"]
+    assert f"{half[:6]} is only half of a surrogate pair" in answer.json()["error"]["message"]
     whole = body.replace(b"HALF", rb"\ud83d\ude00")
     assert (await served.http.post(PATH, content=whole)).status_code == 200
 

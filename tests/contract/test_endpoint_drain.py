@@ -43,7 +43,7 @@ class Running:
         """Send SIGTERM; returns when the gateway has it."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.stderr is not None
-        while b"finishing what runs" not in (line := await self.process.stderr.readline()):
+        while b"shutting down: waiting" not in (line := await self.process.stderr.readline()):
             assert line, "the gateway ended"
 
 
@@ -85,7 +85,7 @@ async def test_running_answers_are_finished_and_new_ones_refused_when_told_to_st
         # No other gateway comes to this address.
         soon = antiphon.Retry(within_s=2.0)
         async with antiphon.AsyncClient(running.grpc_address, retry=soon) as client:
-            with pytest.raises(Unavailable, match=r"shutting down \(tried \d+ times"):
+            with pytest.raises(Unavailable, match=r"shutting down \(attempts: \d+ in"):
                 await client.generate("Hi").collect()
         running.pause.go_on.set()
         answer = await asking

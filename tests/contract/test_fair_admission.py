@@ -146,7 +146,10 @@ async def test_a_lower_priority_gives_way_and_the_stages_hear_of_no_refusal(
         urgent = ask(served, keys["ward"], "said:urgent.", **SPOKEN)
         shed = await flexible
         refused = await ask(served, keys["shop"], "said:late.", **SPOKEN)
-        for each, told in ((shed, "of a higher priority"), (refused, "gateway.queue.max_waiting")):
+        for each, told in (
+            (shed, "with a higher priority"),
+            (refused, "gateway.queue.max_waiting"),
+        ):
             assert (each.status_code, each.json()["error"]["code"]) == (429, "resource_exhausted")
             assert told in each.json()["error"]["message"]
             assert 1 <= int(each.headers["retry-after"]) <= 60

@@ -132,7 +132,7 @@ async def test_a_terminating_replica_gets_nothing_and_none_at_all_is_a_503(site:
 async def test_discovery_goes_on_when_its_source_or_what_follows_has_failed(site: Site) -> None:
     async with asyncio.timeout(120):
         await site.tell(a=site.fakes[0].address)
-        site.sets.put_nowait(RuntimeError("a mistake"))
+        site.sets.put_nowait(RuntimeError("internal error"))
         # No endpoint at all.
         site.sets.put_nowait(frozenset({cast(Endpoint, None)}))
         await site.tell(b=site.fakes[1].address)

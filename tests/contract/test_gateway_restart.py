@@ -52,7 +52,7 @@ class FailedTries(logging.Handler):
         self._most = threading.Semaphore(0)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.msg.startswith("try %d failed") and record.args[0] > Retry().attempts:
+        if record.msg.startswith("attempt %d failed") and record.args[0] > Retry().attempts:
             self._most.release()
 
     def wait_for_more(self) -> None:

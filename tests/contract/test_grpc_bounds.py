@@ -357,7 +357,9 @@ async def test_connections_of_both_endpoints_fit_the_limit_of_open_files(
         assert hard - 8 <= descriptors_needed(fitted) <= hard
         assert fitted.connections.max_connections == fitted.connections.max_grpc_connections
     (warning,) = lines_of(caplog, "gateway")
-    assert f"gateway.connections.max_grpc_connections need {descriptors_needed(config)}" in warning
+    assert (
+        f"gateway.connections.max_grpc_connections require {descriptors_needed(config)}" in warning
+    )
     assert (
         f"using {fitted.connections.max_connections} and {fitted.connections.max_grpc_connections}"
         in warning

@@ -150,7 +150,7 @@ async def test_who_leaves_with_the_end_of_an_answer_has_had_all_of_it(
 
     async def send(events: Sequence[ConversationEvent]) -> None:
         if any(isinstance(event, ResponseDone) for event in events):
-            raise Cancelled("the client has left")
+            raise Cancelled("the client has disconnected")
 
     @asynccontextmanager
     async def logged(refuse: RefuseResponse) -> AsyncIterator[Line]:

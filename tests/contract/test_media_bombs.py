@@ -30,13 +30,13 @@ LONG = MAX_INPUT_AUDIO_S * 0.9
 SOUND: dict[str, tuple[Callable[[], bytes], str]] = {
     # A file, and what is said of it.
     "vorbis-255": (lambda: files.sound_file("OGG", "VORBIS", 255, 8_000, 0.2), "1 to 8 channels"),
-    "vorbis-768k": (lambda: files.vorbis_at(768_000), "192000 samples a second"),
+    "vorbis-768k": (lambda: files.vorbis_at(768_000), "192000 Hz"),
     "opus-255": (files.opus_of_255_channels, "channels"),
     "flac-8x96k": (lambda: files.sound_file("FLAC", "PCM_16", 8, 96_000, LONG), "8 channels at 96"),
-    "flac-655k": (lambda: files.sound_file("FLAC", "PCM_16", 1, 655_350, 0.1), "192000 samples"),
-    "wav-9": (lambda: files.sound_file("WAV", "PCM_16", 9, 8_000, 0.1), "1 to 8 channels, has 9"),
+    "flac-655k": (lambda: files.sound_file("FLAC", "PCM_16", 1, 655_350, 0.1), "192000 Hz"),
+    "wav-9": (lambda: files.sound_file("WAV", "PCM_16", 9, 8_000, 0.1), "1 to 8 channels, got 9"),
     "wav-8x96k": (lambda: files.sound_file("WAV", "PCM_U8", 8, 96_000, LONG), "8 channels at 9600"),
-    "wav-768k": (lambda: files.sound_file("WAV", "PCM_16", 1, 768_000, 0.1), "192000 samples"),
+    "wav-768k": (lambda: files.sound_file("WAV", "PCM_16", 1, 768_000, 0.1), "192000 Hz"),
     "aiff-255": (lambda: files.sound_file("AIFF", "PCM_16", 255, 8_000, 0.1), "1 to 8 channels"),
     "caf-255": (lambda: files.sound_file("CAF", "PCM_16", 255, 8_000, 0.1), "1 to 8 channels"),
 }
@@ -46,11 +46,11 @@ TOO_LONG = f"more than {MAX_INPUT_AUDIO_S:g} seconds of audio"
 
 MUXED: dict[str, tuple[Callable[[], bytes], str]] = {
     "webm-opus-255": (lambda: files.in_webm(files.opus_of_255_channels()), "1 to 8 channels"),
-    "webm-vorbis-768k": (lambda: files.in_webm(files.vorbis_at(768_000)), "192000 samples"),
+    "webm-vorbis-768k": (lambda: files.in_webm(files.vorbis_at(768_000)), "192000 Hz"),
     "webm-long": (lambda: muxed("webm", 2 * MAX_INPUT_AUDIO_S), TOO_LONG),
     "mp4-long": (lambda: muxed("mp4-index-end", 2 * MAX_INPUT_AUDIO_S), TOO_LONG),
-    "mp4-9": (lambda: described(muxed("mp4-index-front", 0.2), 20, 9), "1 to 8 channels, has 9"),
-    "m4a-500": (lambda: described(muxed("m4a-index-end", 0.2), 28, 500), "has 500"),
+    "mp4-9": (lambda: described(muxed("mp4-index-front", 0.2), 20, 9), "1 to 8 channels, got 9"),
+    "m4a-500": (lambda: described(muxed("m4a-index-end", 0.2), 28, 500), "got 500"),
 }
 
 
@@ -130,7 +130,7 @@ async def test_an_image_beyond_a_bound_is_refused_before_a_pixel_is_decoded(
     assert response.status_code == 400, response.text
     error = response.json()["error"]
     assert error["param"] == IMAGE_FIELD
-    assert "are allowed" in error["message"]
+    assert "the maximum is" in error["message"]
     assert not seeing.fakes[THINKER].sessions
 
 

@@ -244,7 +244,7 @@ async def test_a_decoder_that_exceeds_its_memory_is_the_files_fault(
 ) -> None:
     monkeypatch.setattr("antiphon_gateway.media.decoding.processes.MEMORY_BYTES", 1 << 20)
     async with open_decoder() as decoder:
-        with pytest.raises(RejectedRecording, match="cannot be decoded as FLAC"):
+        with pytest.raises(RejectedRecording, match="can't be decoded as FLAC"):
             await decoder.decode(files.sound_file("FLAC", "PCM_16", 1, 8_000, 1.0), 16_000, 9.0, "")
 
 

@@ -99,7 +99,7 @@ async def test_health_is_a_503_with_the_reason_when_a_stage_is_down() -> None:
         unknown = (await served.http.get("/health?output=smell")).json()
         assert (unknown["ready"], unknown["reason"]) == (
             False,
-            "output: 'smell' is none of text, audio",
+            "output: 'smell' is not an output of the model; use one of: text, audio",
         )
         assert await served.metric(f'antiphon_gateway_stage_ready{{stage="{TALKER}"}}') == 0
         assert await served.metric(f'antiphon_gateway_stage_ready{{stage="{THINKER}"}}') == 1

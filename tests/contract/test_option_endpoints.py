@@ -102,7 +102,7 @@ async def test_each_segment_of_a_session_has_options_of_its_own(own_gateway: Ser
     message = ConversationMessage("user", (TextPart("Hi"),))
     heard = []
     calls = own_gateway.gateway.calls
-    with pytest.raises(InvalidArgument, match="no such option"):
+    with pytest.raises(InvalidArgument, match="unknown option"):
         await calls.prepare(Order((message,), options={"key": "C"}))
     async with calls.session(await calls.prepare(Order((message,)))) as session:
         for room, last in (("hall", False), ("studio", True)):
@@ -125,4 +125,4 @@ async def test_stages_do_not_fit_together_when_an_option_has_two_kinds() -> None
                 await gateway.fleet.wait_changed()
             fault = gateway.fleet.fault()
     assert isinstance(fault, FailedPrecondition)
-    assert "room is of another kind" in fault.message
+    assert "describes the option room differently" in fault.message

@@ -191,14 +191,14 @@ async def test_generate_options_reach_the_stages_that_read_them(band: Band, tmp_
 
 
 WRONG_OPTIONS: dict[str, tuple[Any, str]] = {
-    "unknown": ({"key": "C"}, "there are: style, hand, sample, tempo"),
+    "unknown": ({"key": "C"}, "available: style, hand, sample, tempo"),
     "another choice": ({"style": "polka"}, "waltz, march"),
     "too much text": ({"hand": "x" * 9}, "8 bytes"),
-    "a number as text": ({"style": 5}, "must be text"),
+    "a number as text": ({"style": 5}, "must be a string"),
     "text as a number": ({"tempo": "fast"}, "0.5 to 2"),
     "too large": ({"tempo": 2.5}, "0.5 to 2"),
     "text as a recording": ({"sample": "UklGRg=="}, "a recording"),
-    "a recording as text": ({"hand": b"RIFF"}, "must be text"),
+    "a recording as text": ({"hand": b"RIFF"}, "must be a string"),
     "a recording as a number": ({"tempo": b"RIFF"}, "0.5 to 2"),
     "noise": ({"sample": b"noise"}, "is not a WAV, "),
     "nothing": ({"sample": b""}, "is empty"),

@@ -147,7 +147,7 @@ async def test_speech_options_reach_their_stages_and_instructions_are_one(reader
     response = await post(reader, input="Read.", instructions="Whisper.")
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, "instructions")
-    assert error["message"].startswith("instructions: this model takes no words")
+    assert error["message"].startswith("instructions: this model can't be instructed")
     told = gateway.fleet[SPEAKER].require()
     told.options.add(name="pitch", kind=stage_pb2.OPTION_KIND_NUMBER, most=3)
     text = stage_pb2.OPTION_KIND_TEXT

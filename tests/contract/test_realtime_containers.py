@@ -44,7 +44,7 @@ def message(data: bytes) -> dict[str, Any]:
 OTHERS = [
     pytest.param(lambda: file_of("WAV", "FLOAT"), "WAV", id="wav_float"),
     pytest.param(lambda: file_of("WAV", "PCM_16", 16_000), "16000 Hz", id="wav_16_khz"),
-    pytest.param(lambda: b"RIFF\x24\0\0\0WAVEfmt ", "not a WAV file", id="wav_cut"),
+    pytest.param(lambda: b"RIFF\x24\0\0\0WAVEfmt ", "not a valid WAV file", id="wav_cut"),
     pytest.param(lambda: file_of("OGG"), "Ogg", id="ogg"),
     pytest.param(lambda: file_of("FLAC"), "FLAC", id="flac"),
     pytest.param(lambda: file_of("MP3"), "MP3", id="mp3"),
@@ -151,7 +151,7 @@ async def test_a_file_in_an_item_over_grpc_is_refused_or_read_in_the_same_way(
         await call.add(antiphon.Item("user", (antiphon.RecordedPart(ogg, RATE_HZ),)))
         error = (await until_failed(call)).error
         assert (error.field or "").endswith("recorded.pcm16")
-        assert "is a file in Ogg; send audio/pcm without a container" in error.message
+        assert "is a Ogg file; send audio/pcm without a container" in error.message
 
 
 @pytest.mark.parametrize(("make", "words"), OTHERS)

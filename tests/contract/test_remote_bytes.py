@@ -57,7 +57,7 @@ async def test_bytes_of_responses_take_room_from_the_share_of_uploads() -> None:
         ]
         await budget.wait_held(2 * half)
         # Both move: the third is refused, and holds nothing afterwards.
-        with pytest.raises(ResourceExhausted, match="take all of their share") as refused:
+        with pytest.raises(ResourceExhausted, match="have used up their share") as refused:
             await fetch(fetcher, RemoteUrl(site.url("/half")))
         assert refused.value.field == "file"
         assert 2 * half <= budget.held_bytes <= 2 * half + 1000
@@ -65,7 +65,7 @@ async def test_bytes_of_responses_take_room_from_the_share_of_uploads() -> None:
         budget.now_s += SILENT_S + 1
         assert await fetch(fetcher, RemoteUrl(site.url("/half"))) == bytes(half)
         (first,), rest = await asyncio.wait(stalled, return_when=asyncio.FIRST_COMPLETED)
-        with pytest.raises(ResourceExhausted, match="file: it stood still and gave way"):
+        with pytest.raises(ResourceExhausted, match="file: it was idle, and its memory was needed"):
             await first
         assert budget.refused == [Holder.UPLOADS] * 2
         assert budget.held_bytes <= half + 1000

@@ -177,19 +177,19 @@ async def test_url_of_an_image_is_fetched_too(fetching: tuple[ServedGateway, Sit
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("/circle", "leads on more than 3 times"),
+        ("/circle", "has more than 3 redirects"),
         ("/inside", "has no public address"),
         ("/elsewhere", "must be an http or https URL"),
         ("/large", f"more than the {MAX_BYTES} bytes"),
-        ("/endless", "its head has more than"),
+        ("/endless", "the response headers have more than"),
         ("/short", "broke off"),
-        ("/packed", "came compressed"),
+        ("/packed", "the server sent a compressed response"),
         ("/nonsense", "could not be fetched"),
         ("/nothing", "broke off"),
-        ("/missing", "answered 404"),
-        ("/half", "is no URL"),
-        ("/dots", "has no host name that can be resolved"),
-        ("/hints", "its head has more than"),
+        ("/missing", "the server returned 404"),
+        ("/half", "is not a valid URL"),
+        ("/dots", "has a host name that can't be resolved"),
+        ("/hints", "the response headers have more than"),
         ("/crumbs", "more framing than content"),
         ("/extended", "more framing than content"),
         ("/extensions", "more framing than content"),
@@ -288,7 +288,7 @@ async def test_url_that_takes_too_long_is_given_up() -> None:
     async with open_site() as site, serve_gateway(**{**FETCHES, "fetch_timeout_s": 0.2}) as served:
         response = await ask(served, site.url("/silent"))
         assert (response.status_code, response.json()["error"]["param"]) == (400, FIELD)
-        assert "did not come within 0.2 s" in response.json()["error"]["message"]
+        assert "was not received within 0.2 s" in response.json()["error"]["message"]
 
 
 def resolving(*answers: Sequence[str]) -> tuple[Any, list[str]]:

@@ -176,8 +176,8 @@ async def test_no_token_is_told_to_who_did_not_ask() -> None:
 @pytest.mark.parametrize(
     ("first", "field", "words"),
     [
-        ({"type": RESUME, "token": "AAAA"}, "token", "no gateway with the key"),
-        ({"type": RESUME, "token": "?"}, "token", "is no base64"),
+        ({"type": RESUME, "token": "AAAA"}, "token", "not issued to this client"),
+        ({"type": RESUME, "token": "?"}, "token", "is not valid base64"),
         ({"type": RESUME}, "token", "token"),
         ({"type": "response.create"}, "type", RESUME),
         ({"type": RESUME, "token": "", "delivered": [{"item_id": "i"}] * 65}, "delivered", "64"),

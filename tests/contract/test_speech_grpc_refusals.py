@@ -49,7 +49,7 @@ async def test_generate_refuses_a_very_long_voice_for_good(
         await client.generate("Hi", voice=letter * 20_000).collect()
     assert caught.value.field == "voice"
     assert not caught.value.retryable
-    assert caught.value.message.startswith("voice: no voice")
+    assert caught.value.message.startswith("voice: unknown voice")
 
 
 async def test_generate_refuses_a_very_long_model_name_for_good(

@@ -242,9 +242,9 @@ async def test_chat_is_refused_when_stages_do_not_fit_together(
     assert response.status_code == 503
     error = error_of(response)
     assert error["code"] == "failed_precondition"
-    assert f"{name} differs" in error["message"]
+    assert f"different values for {name}" in error["message"]
     assert health.status_code == 503
-    assert f"{name} differs" in health.json()["reason"]
+    assert f"different values for {name}" in health.json()["reason"]
     assert text_only.status_code == 200
 
 
@@ -256,7 +256,7 @@ async def test_chat_is_a_504_naming_the_stages_that_say_nothing() -> None:
         assert response.status_code == 504
         error = error_of(response)
         assert error["code"] == "deadline_exceeded"
-        assert error["message"].endswith(f"not finished: {CODE2WAV}")
+        assert error["message"].endswith(f"unfinished stages: {CODE2WAV}")
         await served.fakes[CODE2WAV].sessions[0].cancelled.wait()
 
 
@@ -276,7 +276,7 @@ async def test_chat_is_a_504_when_the_request_takes_too_long() -> None:
             served.fakes[THINKER].script = drip
             response = await served.chat()
             assert response.status_code == 504
-            assert "the request's time is over" in error_of(response)["message"]
+            assert "the request timed out" in error_of(response)["message"]
     assert 0 < begun[0].segment.deadline_s <= timeout_s
 
 

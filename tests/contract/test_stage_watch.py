@@ -97,7 +97,7 @@ async def test_a_stage_that_stops_answering_is_down_and_its_calls_end_until_it_a
         assert not await anext(ready)
         refused = await served.chat(**SPOKEN)
         assert refused.status_code == 503
-        assert "has not answered a probe" in refused.text
+        assert "did not respond to a health check" in refused.text
         ended = await asking
         assert ended.status_code == 503
         error = json.loads(ended.text)["error"]
@@ -399,7 +399,7 @@ async def test_a_stage_is_watched_further_when_what_follows_of_a_change_fails() 
 
     def fail(replica: Replica) -> None:
         told.put_nowait((replica.ready, replica.draining))
-        raise RuntimeError("a mistake")
+        raise RuntimeError("internal error")
 
     place = Endpoint(role=THINKER, uid="a", address=fake.address)
     config = deployment_of().gateway

@@ -90,7 +90,7 @@ async def test_length_that_no_slice_may_have_is_refused(
         refused = await anext(aiter(call))
         assert isinstance(refused, antiphon.CommandFailed)
         assert "answer_every_s" in refused.error.message
-        assert "give 0.5 to" in refused.error.message
+        assert "from 0.5 to" in refused.error.message
 
 
 def session(turns: dict[str, str] | None, every_s: float | None) -> dict[str, Any]:

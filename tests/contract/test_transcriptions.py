@@ -198,7 +198,7 @@ async def test_transcription_is_refused_by_a_model_that_does_not_know_it(
         with pytest.raises(openai.BadRequestError) as refused:
             await api.audio.transcriptions.create(model="reader", file=file())
     assert refused.value.param == "model"
-    assert "makes no text" in refused.value.message
+    assert "can't generate text" in refused.value.message
     told: stage_pb2.DescribeResponse = served.gateway.fleet[THINKER].require()
     told.reads_aloud = True
     tell_anew(served.gateway)
@@ -212,7 +212,7 @@ async def test_transcription_is_refused_by_a_model_that_does_not_know_it(
         tell_anew(served.gateway)
     assert (aloud.status_code, aloud.json()["error"]["param"]) == (400, "model")
     assert (deaf.status_code, deaf.json()["error"]["param"]) == (400, "file")
-    assert "takes no audio" in deaf.json()["error"]["message"]
+    assert "doesn't accept audio" in deaf.json()["error"]["message"]
 
 
 GOOD = (
@@ -243,9 +243,9 @@ async def test_form_is_read_in_pieces_of_any_size(served: ServedGateway) -> None
 @pytest.mark.parametrize(
     ("body", "status", "param", "message"),
     [
-        (form(*GOOD, end=b""), 400, None, "no multipart form"),
+        (form(*GOOD, end=b""), 400, None, "not a valid multipart form"),
         (form(*GOOD)[:-40], 400, None, "ends within a part"),
-        (b"{}", 400, None, "no multipart form"),
+        (b"{}", 400, None, "not a valid multipart form"),
         (b"", 400, None, "ends within a part"),
         (form(*GOOD, GOOD[0]), 400, "model", "comes twice"),
         (form(("Content-Type: text/plain", b"Hi")), 400, None, "without a name"),

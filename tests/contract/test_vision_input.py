@@ -121,7 +121,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "other container": (video(MP4, "video/webm"), VIDEO_FIELD, "video/webm"),
     "empty": (image(b""), IMAGE_FIELD, "empty"),
     "no url": ({"type": "image_url", "image_url": {"url": "cat.png"}}, IMAGE_FIELD, "data:"),
-    "no base64": (
+    "not valid base64": (
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,%%%%"}},
         IMAGE_FIELD,
         "base64",

@@ -238,7 +238,7 @@ async def test_work_that_cannot_begin_in_time_is_refused_at_once() -> None:
             timeout=1.0,
             http_client=httpx.AsyncClient(transport=Untimed()),
         )
-        with pytest.raises(openai.RateLimitError, match="could not be answered in time") as caught:
+        with pytest.raises(openai.RateLimitError, match="can't be answered in time") as caught:
             await hasty.chat.completions.create(model=MODEL, messages=MESSAGES, **TEXT)
         running_for_s = loop.time() - began
         # The only call is held for so long already.
@@ -259,7 +259,7 @@ async def test_the_queue_is_bounded_in_length_and_bytes(waiting: WaitingRequests
         second = ask(served, "x" * 600, **TEXT)
         await waiting.until(1)
         large = await ask(served, "x" * 401, **TEXT)
-        assert "requests that wait for a slot hold all of" in large.json()["error"]["message"]
+        assert "requests waiting for a slot have used up" in large.json()["error"]["message"]
         assert "gateway.limits.max_memory_bytes" in large.json()["error"]["message"]
         short = ask(served, "short", **TEXT)
         await waiting.until(2)

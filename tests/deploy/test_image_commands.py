@@ -54,7 +54,7 @@ def test_make_refuses_a_base_that_may_be_another_tomorrow() -> None:
 
 
 def test_image_for_cpus_is_refused_when_no_index_has_its_torch() -> None:
-    with pytest.raises(ValueError, match=r"^TORCH_INDEX_URL: .* leave stage-cpu out of IMAGES"):
+    with pytest.raises(ValueError, match=r"^TORCH_INDEX_URL: .* remove stage-cpu from IMAGES"):
         ImageBuild(BASE, images=("gateway", "stage-cpu"))
     (line,) = commands(ImageBuild(BASE, images=("stage-cpu",), torch_index_url="index"))
     assert "LOCKS=stage-cpu" in line

@@ -89,7 +89,7 @@ def test_a_version_that_is_set_can_be_released(checkout: Path, version: str, cha
     assert f"version: {chart}\n" in (checkout / "helm/antiphon/Chart.yaml").read_text()
     found = list(faults(checkout, f"v{version}"))
     if ".dev" in version:
-        assert found == [f"CHANGELOG.md: the first section must be {version} with its date"]
+        assert found == [f"CHANGELOG.md: the first section must be {version} with a date"]
     else:
         assert found == []
         assert f"## {version} (2030-01-02)\n" in (checkout / "CHANGELOG.md").read_text()
@@ -101,8 +101,9 @@ def test_each_file_with_another_version_is_named(checkout: Path) -> None:
         each.write(checkout, "1.2.4")
         assert [line.partition(":")[0] for line in faults(checkout, "v1.2.3")] == [each.file]
         each.write(checkout, "1.2.3")
-    assert list(faults(checkout, "1.2.3")) == ["1.2.3: is no tag of a release; write v1.2.0"]
-    with pytest.raises(ValueError, match="is no version"):
+    wrong = "1.2.3: is not a valid release tag; use the form v1.2.0"
+    assert list(faults(checkout, "1.2.3")) == [wrong]
+    with pytest.raises(ValueError, match="is not a valid version"):
         set_version(checkout, "1.2", DAY)
 
 
@@ -121,7 +122,7 @@ def test_a_release_dates_its_section_or_takes_what_is_unreleased(checkout: Path)
     (checkout / "proto" / "released" / "1.2.binpb").unlink()
     assert list(faults(checkout, "v1.2.4")) == [
         "proto/released/1.2.binpb: is missing; run `make proto-released RELEASED=1.2`",
-        "CHANGELOG.md: ## Unreleased must be above all versions",
+        "CHANGELOG.md: ## Unreleased must come before all versions",
     ]
 
 

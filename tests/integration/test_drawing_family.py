@@ -183,11 +183,11 @@ async def test_prompt_alone_is_enough(http: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "remedy"),
     [
-        ({"prompt": ""}, "prompt", "describes the image"),
+        ({"prompt": ""}, "prompt", "describe the image"),
         ({"n": 0}, "n", "max_choices"),
         ({"n": 99}, "n", "max_choices"),
         ({"size": "1024x1024"}, "size", "16x16, 32x16"),
-        ({"size": "16x16", "options": {"size": "32x16"}}, "size", "leave one"),
+        ({"size": "16x16", "options": {"size": "32x16"}}, "size", "set only one"),
         ({"response_format": "url"}, "response_format", "b64_json"),
         ({"response_format": "gif"}, "response_format", "b64_json"),
         ({"output_format": "webp"}, "output_format", "png"),
@@ -202,7 +202,7 @@ async def test_prompt_alone_is_enough(http: httpx.AsyncClient) -> None:
         ({"negative_prompt": "dogs"}, "negative_prompt", "options"),
         ({"steps": 3}, "steps", "options.steps"),
         ({"options": {"steps": 0}}, "options.steps", "from 1 to 1000"),
-        ({"painter": {"seed": 1}}, "painter", "no sampling"),
+        ({"painter": {"seed": 1}}, "painter", "sampling can't be set"),
         ({"model": "other"}, "model", MODEL),
     ],
 )

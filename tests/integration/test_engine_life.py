@@ -118,7 +118,7 @@ async def test_an_engine_at_its_end_tells_every_session_and_takes_no_more(
         for each in (*others, session):
             error = await each.error()
             assert error.code == ErrorCode.ERROR_CODE_UNAVAILABLE
-            assert "cannot go on" in error.message
+            assert "can't continue" in error.message
         await running.stage.failed.wait()
         assert await faults.get() is not None
         assert (await refusal(running, "late")).code == ErrorCode.ERROR_CODE_UNAVAILABLE

@@ -63,8 +63,8 @@ async def test_a_broken_checkpoint_stops_the_start_with_a_sentence_and_no_traceb
     )
     words = (
         "preprocessor_config.json is missing",
-        "the first prompt fails",
-        "is missing, cannot read",
+        "the warm-up prompt failed",
+        "is missing, so that",
     )
     for (status, told, events), word in zip(outcomes, words, strict=True):
         assert status == 2, told

@@ -76,7 +76,7 @@ def test_stage_names_the_distribution_when_its_declaration_cannot_be_used(
 ) -> None:
     (installed / "echo_family" / "pipeline.py").write_text("import nothing_of_that_name\n")
     said = refusal(model)
-    assert "echo-family (echo_family.pipeline:PIPELINE) cannot be used" in said
+    assert "echo-family (echo_family.pipeline:PIPELINE) can't be used" in said
     assert "No module named 'nothing_of_that_name'" in said
     assert "Traceback" not in said
 

@@ -62,7 +62,7 @@ SKIPS = """
 import pytest
 
 @pytest.mark.gpu
-@pytest.mark.skipif(True, reason="needs a GPU")
+@pytest.mark.skipif(True, reason="requires a GPU")
 def test_by_mark(): ...
 
 @pytest.mark.gpu
@@ -322,7 +322,7 @@ def test_command_says_what_is_missing_when_there_is_no_such_device(
 ) -> None:
     path = tmp_path / "rows.json"
     assert main([part, "--device", "cuda:99", "--json", str(path)]) == NO_DEVICE
-    assert "needs a GPU" in capsys.readouterr().err
+    assert "requires a GPU" in capsys.readouterr().err
     assert not path.exists()
 
 

@@ -111,8 +111,8 @@ async def test_images_are_data_urls_over_http() -> None:
     ("engine", "most", "said"),
     [
         (paints(PNG, JPEG), len(JPEG), "gateway.limits.max_image_bytes"),
-        (paints(PNG, sizes=[len(PNG) + 1]), len(PNG), "cut short"),
-        (paints(PNG, sizes=[len(PNG) - 1]), len(PNG), "within a file"),
+        (paints(PNG, sizes=[len(PNG) + 1]), len(PNG), "truncated"),
+        (paints(PNG, sizes=[len(PNG) - 1]), len(PNG), "in the middle of a file"),
         (paints(b"GIF89a"), len(PNG), "no PNG"),
         (paints(*[PNG] * (MAX_IMAGES + 1)), 1 << 20, "more than 64 images"),
     ],

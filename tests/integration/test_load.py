@@ -173,7 +173,7 @@ async def test_target_of_another_kind_is_named(
 async def test_talker_at_a_target_needs_the_checkpoint_or_a_recording(target: Target) -> None:
     address = target.stages["talker"]
     options = read_options(["talker", *PATIENT, "--target", address])
-    with pytest.raises(FailedPrecondition, match="special ids"):
+    with pytest.raises(FailedPrecondition, match="special token IDs"):
         await load_service(options, target_at("talker", address), io.StringIO())
 
 
@@ -187,7 +187,7 @@ async def test_http_target_that_is_no_gateway_is_named() -> None:
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         options = read_options(["gateway", *PATIENT, "--target", url])
-        with pytest.raises(FailedPrecondition, match=f"{url} does not list models as a gateway"):
+        with pytest.raises(FailedPrecondition, match=f"{url} did not list models like a gateway"):
             await load_service(options, target_at("gateway", url), io.StringIO())
 
 
@@ -195,7 +195,7 @@ async def test_target_where_nothing_answers_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     options = read_options(["code2wav", *PATIENT, "--target", address])
-    with pytest.raises(Unavailable, match=f"no gRPC service answers at {address}"):
+    with pytest.raises(Unavailable, match=f"no gRPC service responded at {address}"):
         await load_service(options, target_at("code2wav", address), io.StringIO())
 
 
@@ -205,7 +205,7 @@ async def test_command_fails_when_a_request_fails(target: Target, tiny: Path) ->
     ran = await command("code2wav", *arguments)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "deadline_exceeded" in ran.stdout
-    assert "requests failed: status 1" in ran.stdout
+    assert "requests failed, so the exit status is 1" in ran.stdout
 
 
 async def command(*arguments: str) -> subprocess.CompletedProcess[str]:

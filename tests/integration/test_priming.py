@@ -203,7 +203,7 @@ async def test_consumer_refuses_what_primes_too_late(served: RunningStage, on_li
                 assert (await session.audio()).tensors["samples"].tolist() == [11.0] * 4
         error = await session.error()
     assert (error.code, error.edge) == (ErrorCode.ERROR_CODE_DATA_LOSS, "codes")
-    assert "must come first" in error.message
+    assert "must be the first one" in error.message
 
 
 async def test_consumer_refuses_what_primes_at_a_position(served: RunningStage) -> None:

@@ -95,7 +95,7 @@ def test_an_interrupted_download_says_that_the_next_start_continues(tmp_path: Pa
             finally:
                 process.kill()
         assert process.returncode == 130, said
-        assert "interrupted; the next start continues the download" in said
+        assert "interrupted; the next start will continue the download" in said
         assert "Traceback" not in said
         blobs = tmp_path / "hub" / "models--acme--antiphon-demo" / "blobs"
         assert any(each.stat().st_size for each in blobs.glob("*.incomplete"))

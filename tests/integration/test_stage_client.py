@@ -90,7 +90,7 @@ async def test_stage_client_raises_what_a_session_failed_with(served: RunningSta
                 async for _ in session:
                     pass
         unopened = stage.session({"audio": ()})
-        with pytest.raises(FailedPrecondition, match="enter its context"):
+        with pytest.raises(FailedPrecondition, match="use it as a context manager"):
             await unopened.send_chunk(codes(0, [5]))
         with pytest.raises(InvalidArgument, match=r"edges\.audio"):
             stage.session({"audio": "somewhere"})

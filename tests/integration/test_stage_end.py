@@ -1,4 +1,4 @@
-"""The end of a stage process: it drains when told to, and exits when its engine cannot go on."""
+"""The end of a stage process: it drains when told to, and exits when its engine can't continue."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_what_is_left_when_the_drain_is_over_ends_with_a_typed_error(tmp_p
         os.kill(stage.process.pid, signal.SIGTERM)
         error = await session.error()
         assert (error.code, error.stage) == (UNAVAILABLE, "code2wav")
-        assert "stops before this has finished" in error.message
+        assert "shut down before the session had finished" in error.message
         assert await stage.process.wait() == 0
 
 
@@ -136,5 +136,5 @@ async def test_a_stage_whose_engine_is_at_its_end_tells_every_session_and_exits(
         for session in (bad, other):
             error = await session.error()
             assert error.code == UNAVAILABLE
-            assert "cannot go on" in error.message
+            assert "can't continue" in error.message
         assert await stage.process.wait() == 1

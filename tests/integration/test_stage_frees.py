@@ -120,7 +120,7 @@ async def test_a_draining_stage_begins_no_further_segment_and_keeps_the_session(
     assert refused.segment == 1
     assert refused.error.code == session_pb2.ErrorCode.ERROR_CODE_UNAVAILABLE
     assert (refused.error.stage, refused.error.retry_after_s > 0) == ("code2wav", True)
-    assert "the stage stops" in refused.error.message
+    assert "the stage is shutting down" in refused.error.message
     assert not draining.done()
     await session.call.done_writing()
     assert await session.call.read() is grpc.aio.EOF, "it ends without an error"

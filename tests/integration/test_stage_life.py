@@ -36,10 +36,13 @@ WARM: Any = {"launcher": WarmLauncher, "service": WarmProcess}
 UNANSWERED = "timed out before receiving SETTINGS frame"
 """Said of a process that is frozen when its connection is replaced."""
 TOLD = {
-    FROZEN.name: (("was lost",), ("ping timeout", "probe", UNANSWERED)),
-    HUNG_INTERPRETER.name: (("2 times in a row", "did not continue its sessions"), ("probe",)),
+    FROZEN.name: (("was lost",), ("ping timeout", "health check", UNANSWERED)),
+    HUNG_INTERPRETER.name: (
+        ("2 times in a row", "did not continue its sessions"),
+        ("health check",),
+    ),
     HUNG_ENGINE.name: (("step_timeout_s",), ("NOT_SERVING",)),
-    POISONED.name: (("cannot go on",), ("",)),
+    POISONED.name: (("can't continue",), ("",)),
     DEAD.name: (("was lost",), ("",)),
 }
 

@@ -146,7 +146,7 @@ async def test_failure_is_counted_with_its_code(talking: Running) -> None:
 @pytest.mark.parametrize(
     ("listen", "words"),
     [
-        ("9464", "metrics_listen: '9464' is not host:port"),
+        ("9464", "metrics_listen: '9464' is not HOST:PORT"),
         ("127.0.0.1:{taken}", "metrics_listen: 127.0.0.1:{taken}: Address already in use"),
     ],
 )

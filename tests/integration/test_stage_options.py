@@ -88,7 +88,7 @@ async def test_options_of_a_request_that_gives_none_are_empty(
     [
         ({"tempo": 1.0}, "options.tempo", "it has language, speed, reference"),
         ({"language": "latin"}, "options.language", "english, german, welsh"),
-        ({"language": 1.0}, "options.language", "must be text"),
+        ({"language": 1.0}, "options.language", "must be a string"),
         ({"speed": 3.0}, "options.speed", "from 0.5 to 2"),
         ({"reference": np.zeros(102, np.float32)}, "options.reference", "at most 1 s"),
         ({f"o{n}": "" for n in range(MAX_OPTIONS + 1)}, "options", f"at most {MAX_OPTIONS}"),

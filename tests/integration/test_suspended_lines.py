@@ -344,7 +344,7 @@ class SuspendedStreams(logging.Handler):
         logging.getLogger(line_streams.__name__).addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "are suspended" in record.getMessage():
+        if "suspending them" in record.getMessage():
             self.seen.set()
 
 

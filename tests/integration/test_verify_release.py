@@ -296,7 +296,7 @@ def test_tensor_that_is_missing_is_named_before_the_reference_answers(
     ("arguments", "said"),
     [
         (["--model", "nowhere", "--device", "cpu"], "nowhere"),
-        (["--model", "nowhere", "--device", "cuda:99"], "needs a GPU"),
+        (["--model", "nowhere", "--device", "cuda:99"], "requires a GPU"),
     ],
 )
 def test_command_says_what_it_needs(
@@ -309,10 +309,13 @@ def test_command_says_what_it_needs(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--stage-device", "vocoder=cpu"], "--stage-device: no stage vocoder, only thinker, "),
-        (["--device", "gpu"], "--device: torch knows no device 'gpu'"),
-        (["--reference-device", "cuda:99"], "--reference-device: needs a GPU"),
-        (["--stage-device", "talker=cuda:99"], "--stage-device: needs a GPU"),
+        (
+            ["--stage-device", "vocoder=cpu"],
+            "--stage-device: unknown stage vocoder; use one of: thinker, ",
+        ),
+        (["--device", "gpu"], "--device: unknown device 'gpu'"),
+        (["--reference-device", "cuda:99"], "--reference-device: requires a GPU"),
+        (["--stage-device", "talker=cuda:99"], "--stage-device: requires a GPU"),
         (["--transcriber", "nowhere"], "nowhere: config.json is missing"),
     ],
 )
@@ -341,7 +344,8 @@ def test_amounts_are_whole_numbers_from_one(
     with pytest.raises(SystemExit) as ended:
         main(["--model", "nowhere", option, number])
     assert ended.value.code == NOTHING
-    assert f"argument {option}: {number!r}: give a whole number from 1" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"argument {option}: {number!r}: must be an integer of at least 1" in said
 
 
 def test_checkpoint_without_speech_is_refused(
@@ -349,7 +353,7 @@ def test_checkpoint_without_speech_is_refused(
 ) -> None:
     build_omni3(tmp_path / "thinking", replace(SMALL, speaks=False))
     assert main(["--model", str(tmp_path / "thinking"), "--device", "cpu"]) == NOTHING
-    assert "answers in text alone" in capsys.readouterr().err
+    assert "only generates text" in capsys.readouterr().err
 
 
 def test_report_is_whole_after_every_section(tmp_path: Path) -> None:

@@ -36,21 +36,19 @@ COMMANDS = {
     "serve": Command("antiphon_tools.launcher.__main__", "serve", "serve a model on this machine"),
     "stage": Command("antiphon_services.__main__", "serve_stage", "run one stage of a model"),
     "gateway": Command("antiphon_gateway.__main__", "main", "run the gateway"),
-    "keys": Command("antiphon_gateway.keys.command", "keys_command", "make API keys"),
+    "keys": Command("antiphon_gateway.keys.command", "keys_command", "create API keys"),
     "demo": Command(
-        "antiphon_tools.demo.__main__", "main", "serve the small model and talk with it"
+        "antiphon_tools.demo.__main__", "main", "start the demonstration model and talk to it"
     ),
-    "load": Command(
-        "antiphon_tools.load.__main__", "main", "load one service and report what users see"
-    ),
+    "load": Command("antiphon_tools.load.__main__", "main", "run a load test of one service"),
     "plan": Command(
-        "antiphon_tools.gpu_plan.__main__", "main", "plan the memory of a model's stages"
+        "antiphon_tools.gpu_plan.__main__", "main", "compute the memory that a model's stages need"
     ),
     "sizing": Command(
-        "antiphon_tools.sizing.__main__", "main", "plan replicas, GPUs and costs for a load"
+        "antiphon_tools.sizing.__main__", "main", "compute the replicas, GPUs and costs for a load"
     ),
     "chaos": Command(
-        "antiphon_tools.chaos.__main__", "main", "break a fleet and check what listeners hear"
+        "antiphon_tools.chaos.__main__", "main", "inject faults into a fleet and check the answers"
     ),
     "verify": Command(
         "antiphon_tools.verify_release.__main__",
@@ -71,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"antiphon {VERSION}")
         return 0
     if name not in COMMANDS:
-        print(f"antiphon: no command {name!r}\n\n{usage()}", file=sys.stderr)
+        print(f"antiphon: unknown command {name!r}\n\n{usage()}", file=sys.stderr)
         return 2
     try:
         return COMMANDS[name].load()(rest, prog=f"antiphon {name}")
@@ -90,6 +88,9 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "`antiphon --version`: the version. `antiphon COMMAND --help`: its options.",
+            (
+                "To print the version, use `antiphon --version`. For the options of a command, use "
+                "`antiphon COMMAND --help`."
+            ),
         )
     )

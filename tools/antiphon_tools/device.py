@@ -26,14 +26,14 @@ def require(device: torch.device) -> None:
         return
     if torch.version.cuda is None and torch.version.hip is None:
         raise NoDevice(
-            f"needs a GPU: the installed torch {torch.__version__} is built without CUDA; "
-            "--device cpu tries the command without one"
+            f"requires a GPU: the installed torch {torch.__version__} was built without CUDA; "
+            "to try the command without a GPU, use --device cpu"
         )
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:
         raise NoDevice(
-            f"needs a GPU: torch {torch.__version__} finds {count} CUDA devices, and {device} was "
-            "asked for; --device cpu tries the command without one"
+            f"requires a GPU: torch {torch.__version__} found {count} CUDA devices, which don't "
+            f"include {device}; to try the command without a GPU, use --device cpu"
         )
     torch.ones(2, device=device).sum().item()
 

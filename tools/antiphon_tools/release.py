@@ -81,14 +81,17 @@ def faults(root: Path, tag: str) -> Iterator[str]:
     """
     version = tag.removeprefix("v")
     if not tag.startswith("v") or not VERSION.fullmatch(version):
-        yield f"{tag}: is no tag of a release; write v1.2.0"
+        yield f"{tag}: is not a valid release tag; use the form v1.2.0"
         return
     for each in STATEMENTS:
         wanted = of_chart(version) if each.of_chart else version
         found = each.found_in(root)
         if set(found) != {wanted}:
             stated = ", ".join(sorted(set(found))) or "no version"
-            yield f"{each.file}: states {stated}, not {wanted}; run `release set {version}`"
+            yield (
+                f"{each.file}: contains version {stated} instead of {wanted}; run `release set "
+                f"{version}`"
+            )
     released = f"proto/released/{'.'.join(version.split('.')[:2])}.binpb"
     if not (root / released).exists():
         yield f"{released}: is missing; run `make proto-released RELEASED={Path(released).stem}`"
@@ -100,9 +103,9 @@ def faults(root: Path, tag: str) -> Iterator[str]:
     text = (root / CHANGELOG).read_text()
     section = _SECTION.search(text)
     if not 0 <= text.find(UNRELEASED) < (section.start() if section else 0):
-        yield f"{CHANGELOG}: {UNRELEASED.strip()} must be above all versions"
+        yield f"{CHANGELOG}: {UNRELEASED.strip()} must come before all versions"
     if section is None or section[1] != version or section[2] == "unreleased":
-        yield f"{CHANGELOG}: the first section must be {version} with its date"
+        yield f"{CHANGELOG}: the first section must be {version} with a date"
 
 
 def set_version(root: Path, version: str, day: datetime.date) -> None:
@@ -111,7 +114,9 @@ def set_version(root: Path, version: str, day: datetime.date) -> None:
     Raises `ValueError` if `version` is not a valid version.
     """
     if not VERSION.fullmatch(version):
-        raise ValueError(f"{version}: is no version; write 1.2.0, 1.3.0rc1 or 1.3.0.dev0")
+        raise ValueError(
+            f"{version}: is not a valid version; use the form 1.2.0, 1.3.0rc1 or 1.3.0.dev0"
+        )
     for each in STATEMENTS:
         each.write(root, version)
     if ".dev" not in version:
@@ -130,7 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="release", description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("set", help="write a version").add_argument("version")
-    commands.add_parser("check", help="fail unless all files state it").add_argument("tag")
+    commands.add_parser("check", help=("fail unless all files contain this version")).add_argument(
+        "tag"
+    )
     given = parser.parse_args(arguments)
     if given.command == "check":
         found = list(faults(ROOT, given.tag))

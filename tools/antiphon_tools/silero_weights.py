@@ -51,7 +51,7 @@ def weights_of(model: bytes) -> dict[str, np.ndarray[Any, Any]]:
                     weights[NAMES[name]] = values
     missing = set(NAMES.values()) - set(weights)
     if missing:
-        raise ValueError(f"the file has no {', '.join(sorted(missing))}")
+        raise ValueError(f"the file does not contain {', '.join(sorted(missing))}")
     return weights
 
 

@@ -217,8 +217,10 @@ def _worst(wording: Wording, patterns: Iterable[Pattern], most: int = 20) -> lis
 
 def main() -> int:
     """Print the rates and the limits that are exceeded."""
-    parser = argparse.ArgumentParser(description="Measure the style of pages and docstrings.")
-    parser.add_argument("--docstrings", action="store_true", help="rates and files of docstrings")
+    parser = argparse.ArgumentParser(description="Measures the style of pages and docstrings.")
+    parser.add_argument(
+        "--docstrings", action="store_true", help=("list the rates of each file with docstrings")
+    )
     if not parser.parse_args().docstrings:
         faults = faults_of_pages(pages())
         print("\n".join(faults), file=sys.stderr)

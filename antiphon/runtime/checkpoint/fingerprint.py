@@ -61,7 +61,7 @@ def fingerprint(model_dir: Path, *others: Path) -> str:
             for block in _sample(path):
                 digest.update(block)
     if not found or not _files(model_dir, CONFIG_FILE, "*.yaml"):
-        raise FailedPrecondition(f"{model_dir}: holds no {CONFIG_FILE} or no weights")
+        raise FailedPrecondition(f"{model_dir}: contains no {CONFIG_FILE} or no weights")
     return digest.hexdigest()[:FINGERPRINT_DIGITS]
 
 
@@ -73,8 +73,8 @@ def _folders(model_dir: Path) -> list[Path]:
         folders.append(Path(path))
         if len(folders) > MAX_FOLDERS:
             raise FailedPrecondition(
-                f"{model_dir}: holds more than {MAX_FOLDERS} folders; give the directory of "
-                "one checkpoint"
+                f"{model_dir}: contains more than {MAX_FOLDERS} folders; use the directory of a "
+                "single checkpoint"
             )
     return folders
 

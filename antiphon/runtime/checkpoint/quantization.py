@@ -50,7 +50,7 @@ class Quantization:
 
     def describe(self) -> str:
         """Return the predicate for an error message."""
-        return f"is quantised with {self.method} ({self.tensor})"
+        return f"is quantized with {self.method} ({self.tensor})"
 
 
 def quantization_of(

@@ -68,7 +68,7 @@ def load_submodule(
     for source in (source for each in plan.values() for source in each):
         if not files[source].is_file():
             raise FailedPrecondition(
-                f"{files[source]}: is missing, cannot read {prefix}{source}; {REMEDY}"
+                f"{files[source]}: is missing, so that {prefix}{source} can't be read; {REMEDY}"
             )
     loaded: dict[str, torch.Tensor] = {}
     part = f"{prefix}*" if prefix else module_class.__name__
@@ -124,7 +124,7 @@ def construct(module_class: type[ModuleT], config: Any) -> ModuleT:
         module = module_class(config)
     lost = [name for name, buffer in module.named_buffers() if buffer.is_meta]
     if lost:
-        raise FailedPrecondition(f"{module_class.__name__}: buffers are not computed: {lost}")
+        raise FailedPrecondition(f"{module_class.__name__}: buffers were not computed: {lost}")
     return module
 
 
@@ -158,6 +158,6 @@ def _check_names(prefix: str, wanted: set[str], files: Mapping[str, Path]) -> No
             more = len(names) - NAMES_IN_MESSAGE
             rest = f" and {more} more" if more > 0 else ""
             raise FailedPrecondition(
-                "weights and config.json do not belong together: "
-                f"the checkpoint's tensors {kind}: {shown}{rest}"
+                f"the weights don't match config.json: the checkpoint's tensors {kind}: "
+                f"{shown}{rest}"
             )

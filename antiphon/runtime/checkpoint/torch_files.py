@@ -57,8 +57,8 @@ def _refusal(path: Path, error: UnpicklingError) -> AntiphonError:
     load the file anyway.
     """
     called = _CALLED.search(str(error))
-    what = f"calls {called[1]}" if called else "holds more than tensors and plain values"
+    what = f"calls {called[1]}" if called else "contains more than tensors and plain values"
     return FailedPrecondition(
-        f"{path}: is refused, because reading it may run code: it {what}; {REMEDY}, or have "
-        "its tensors as safetensors"
+        f"{path}: was rejected, because loading it might execute code: it {what}; {REMEDY}, or "
+        "get its tensors as safetensors"
     )

@@ -99,8 +99,8 @@ class Weights:
         if (found := quantization_of(config, self.files, prefix)) is not None:
             other = f"{remedy}, or " if remedy and found.by_vllm else ""
             raise FailedPrecondition(
-                f"{self.folder}: {part} {found.describe()}, which the torch engine does not "
-                f"compute with; {other}take a checkpoint that leaves these weights unquantised"
+                f"{self.folder}: {part} {found.describe()}, which the torch engine doesn't "
+                f"support; {other}use a checkpoint in which these weights aren't quantized"
             )
 
     def has(self, prefix: str) -> bool:
@@ -178,17 +178,17 @@ class WeightReader(contextlib.ExitStack):
             shape = list(file.get_slice(name).get_shape())
         if shape != list(target.shape):
             raise FailedPrecondition(
-                f"{name}: is {shape} in the checkpoint, the configuration makes it "
-                f"{list(target.shape)}: weights and config.json do not belong together"
+                f"{name}: the shape is {shape} in the checkpoint, but {list(target.shape)} "
+                "according to its configuration; the weights don't match config.json"
             )
         if target.is_meta:
             return
         stored = self.read(name)
         if target.is_floating_point() and not _is_plain(stored.dtype):
             raise FailedPrecondition(
-                f"{name}: is stored as {str(stored.dtype).removeprefix('torch.')}, which means "
-                "nothing without the quantisation that made it; take a checkpoint that leaves it "
-                "unquantised"
+                f"{name}: is stored as {str(stored.dtype).removeprefix('torch.')}, which can't "
+                "be used without its quantization scale; use a checkpoint in which it isn't "
+                "quantized"
             )
         if self._copies is None:
             target.copy_(stored)
@@ -210,7 +210,7 @@ class WeightReader(contextlib.ExitStack):
                 self._opened[path] = self._open(path)
             yield self._opened[path]
         except (OSError, SafetensorError, KeyError) as error:
-            raise FailedPrecondition(f"{path}: cannot read {name}: {error}; {REMEDY}") from error
+            raise FailedPrecondition(f"{path}: can't read {name}: {error}; {REMEDY}") from error
 
     def _open(self, path: Path) -> _File:
         if path.suffix != ".safetensors":
@@ -269,7 +269,9 @@ def _tensors(path: Path, content: Any) -> Mapping[str, torch.Tensor]:
         isinstance(name, str) and isinstance(tensor, torch.Tensor)
         for name, tensor in content.items()
     ):
-        raise FailedPrecondition(f"{path}: holds no dictionary of tensors by name; {REMEDY}")
+        raise FailedPrecondition(
+            f"{path}: must contain a dictionary that maps names to tensors; {REMEDY}"
+        )
     return content
 
 
@@ -283,7 +285,9 @@ def _locate(folder: Path) -> dict[str, Path]:
         if (folder / single).is_file():
             return dict.fromkeys(_names(folder / single), folder / single)
     missing = INDEX_FILE if any(folder.glob("model-*.safetensors")) else SINGLE_FILE
-    raise FailedPrecondition(f"{folder / missing}: cannot list its tensors: is missing; {REMEDY}")
+    raise FailedPrecondition(
+        f"{folder / missing}: is missing, so that its tensors can't be listed; {REMEDY}"
+    )
 
 
 def _indexed(index: Path) -> Iterator[tuple[str, Path]]:
@@ -293,7 +297,7 @@ def _indexed(index: Path) -> Iterator[tuple[str, Path]]:
     with _listing(index):
         for name, file in json.loads(index.read_bytes())["weight_map"].items():
             if Path(file).name != file:
-                raise ValueError(f"{file!r} is no name of a file beside it")
+                raise ValueError(f"{file!r} is not the name of a file in the same directory")
             yield name, index.parent / file
 
 
@@ -333,4 +337,6 @@ def _listing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FailedPrecondition(f"{path}: cannot list its tensors: {error!r}; {REMEDY}") from error
+        raise FailedPrecondition(
+            f"{path}: its tensors can't be listed: {error!r}; {REMEDY}"
+        ) from error

@@ -47,5 +47,5 @@ class DeferredCloses:
         self._timers.clear()
 
     def _late(self, session_id: str) -> None:
-        late = f"the session's last chunks were not acknowledged in {self._timeout_s:g} s"
+        late = f"the session's last chunks were not acknowledged within {self._timeout_s:g} s"
         self.let_go(session_id, DeadlineExceeded(late))

@@ -84,8 +84,8 @@ class EngineFaults:
 
     def _begin_pause(self, error: AntiphonError) -> None:
         self._failing = Unavailable(
-            f"the engine has failed in {self._failures} steps in a row ({error.message}); it is "
-            f"tried again in {self._pause_s:g} s",
+            f"the engine failed in {self._failures} consecutive steps ({error.message}); the "
+            f"next attempt is in {self._pause_s:g} s",
             retry_after_s=self._pause_s,
         )
         if self._pause is not None:

@@ -72,7 +72,7 @@ class LineStreams:
             _log_fault(fault, lines)
             raise
         except (Unavailable, grpc.aio.InternalError):
-            log.info("the call of a gateway with %d sessions broke", lines.open)
+            log.info("the call of a gateway with %d sessions failed", lines.open)
             raise
         finally:
             if lines.call is call:
@@ -108,7 +108,7 @@ class LineStreams:
             self._outcomes["resumed"] += 1
         if hello.resume:
             lines = self._streams[hello.stream_id]
-            log.info("a gateway with %d sessions is back", lines.open)
+            log.info("a gateway with %d sessions has reconnected", lines.open)
         else:
             lines = self._new()
             if self._resume_window_s:
@@ -118,16 +118,17 @@ class LineStreams:
     def _fault(self, hello: stage_pb2.LineHello) -> AntiphonError | None:
         field = "hello.stream_id"
         if not 0 < len(hello.stream_id.encode()) <= MAX_ID_BYTES:
-            return InvalidArgument(f"{field}: 1 to {MAX_ID_BYTES} bytes", field=field)
+            return InvalidArgument(f"{field}: must have 1 to {MAX_ID_BYTES} bytes", field=field)
         known = hello.stream_id in self._streams
         if hello.resume and not known:
             return NotFound(
-                f"{field}: the stage has no such stream: it was restarted, or the stream was "
-                f"suspended for {self._resume_window_s:g} s (resume_window_s): open new sessions",
+                f"{field}: unknown stream: the stage was restarted, or the stream was suspended "
+                f"for more than {self._resume_window_s:g} s (resume_window_s); open new "
+                "sessions",
                 field=field,
             )
         if known and not hello.resume:
-            return InvalidArgument(f"{field}: the stream exists already", field=field)
+            return InvalidArgument(f"{field}: the stream already exists", field=field)
         return None
 
     def _ended(self, stream_id: str, lines: ServedLines, *, is_broken: bool) -> None:
@@ -141,7 +142,7 @@ class LineStreams:
             self._suspended.pop(oldest).cancel()
             self._outcomes["ended"] += 1
             self._end(oldest, self._streams[oldest])
-        log.warning("a gateway with %d sessions is gone: they are suspended", lines.open)
+        log.warning("a gateway with %d sessions has disconnected: suspending them", lines.open)
         self._suspended[stream_id] = asyncio.create_task(self._expire(stream_id, lines))
 
     async def _expire(self, stream_id: str, lines: ServedLines) -> None:
@@ -149,7 +150,7 @@ class LineStreams:
         try:
             await asyncio.wait_for(self._closed.wait(), self._resume_window_s)
         except TimeoutError:
-            log.warning("a gateway with %d sessions does not come back", lines.open)
+            log.warning("a gateway with %d sessions has not reconnected", lines.open)
         self._suspended.pop(stream_id, None)
         self._outcomes["ended"] += 1
         self._end(stream_id, lines)
@@ -162,6 +163,6 @@ class LineStreams:
 
 def _log_fault(fault: Exception, lines: ServedLines) -> None:
     if isinstance(fault, TimeoutError):
-        log.warning("a gateway with %d sessions takes nothing", lines.open)
+        log.warning("a gateway with %d sessions isn't reading", lines.open)
     else:
-        log.warning("a gateway with %d sessions breaks the protocol: %s", lines.open, fault)
+        log.warning("a gateway with %d sessions violated the protocol: %s", lines.open, fault)

@@ -129,7 +129,7 @@ class LineTable:
         requests = request.batch.requests
         if len(requests) > BATCH_REQUESTS:
             raise InvalidArgument(
-                f"batch.requests: {len(requests)} in one batch, at most {BATCH_REQUESTS} may be",
+                f"batch.requests: must have at most {BATCH_REQUESTS} entries, got {len(requests)}",
                 field="batch.requests",
             )
         for each in requests:

@@ -93,7 +93,7 @@ async def answer_on(
         except (TypeError, ValueError) as error:
             # A value is out of range for its message field. Only this notification's session fails.
             key = answer.session_id if isinstance(answer, Refuse) else answer.key.session_id
-            fail(key, Internal(f"link: an answer cannot be sent: {error}"))
+            fail(key, Internal(f"link: can't send a response: {error}"))
         else:
             link.respond(response)
 

@@ -115,15 +115,29 @@ def _parser(prog: str | None) -> argparse.ArgumentParser:
         usage="%(prog)s ROLE [OPTION ...]",
         description="Serves one stage of a model over gRPC.",
     )
-    parser.add_argument("role", metavar="ROLE", help="stage of the pipeline")
+    parser.add_argument("role", metavar="ROLE", help="role of the stage in the pipeline")
     add = parser.add_argument
     add("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
-    add("--model", type=Path, metavar="DIR", help="checkpoint directory (the deployment file's)")
-    add("--listen", metavar="ADDRESS", help="gRPC, host:port; port 0 takes a free one")
-    add("--metrics-listen", metavar="ADDRESS", help="metrics over HTTP, host:port")
-    add("--health-listen", metavar="ADDRESS", help="probes over gRPC, host:port")
-    add("--name", help="name of this process in metrics (the host's)")
-    add("--announce-fd", type=int, metavar="FD", help="writes `listening` and `ready` to this file")
+    add(
+        "--model",
+        type=Path,
+        metavar="DIR",
+        help=("checkpoint directory (default: the deployment file's)"),
+    )
+    add("--listen", metavar="ADDRESS", help="gRPC address, host:port; port 0 selects a free port")
+    add("--metrics-listen", metavar="ADDRESS", help="address of the metrics over HTTP, host:port")
+    add(
+        "--health-listen",
+        metavar="ADDRESS",
+        help=("address of the health checks over gRPC, host:port"),
+    )
+    add("--name", help="name of this process in metrics (default: the host name)")
+    add(
+        "--announce-fd",
+        type=int,
+        metavar="FD",
+        help=("write the events `listening` and `ready` to this file"),
+    )
     add("--log-level", default="info", choices=("debug", "info", "warning"), help="(info)")
     return parser
 
@@ -136,7 +150,9 @@ def _options(arguments: argparse.Namespace) -> StageOptions:
     deployment = load_deployment(arguments.config) if arguments.config else Deployment()
     model = arguments.model or (Path(deployment.model) if deployment.model else None)
     if model is None:
-        raise InvalidArgument("no model: give --model DIR, or `model` in the deployment file")
+        raise InvalidArgument(
+            "no model was specified: use --model DIR, or set `model` in the deployment file"
+        )
     pipeline = pipeline_for(model, deployment.pipeline)
     pipeline.check_role(role, model.resolve().name)
     check_roles(deployment, pipeline.name, pipeline.roles)
@@ -190,7 +206,9 @@ async def _serve(options: StageOptions, load: Load) -> int:
         }
         _announce(options.announce_fd, listening)
         if metrics_address:
-            log.info("%s has its metrics on http://%s/metrics", options.role, metrics_address)
+            log.info(
+                "%s: metrics are available at http://%s/metrics", options.role, metrics_address
+            )
         signals = _Signals()
         stage: Stage | None = None
         status = 0
@@ -205,7 +223,11 @@ async def _serve(options: StageOptions, load: Load) -> int:
             seconds = time.perf_counter() - started
             _announce(options.announce_fd, {"event": "ready", "seconds": round(seconds, 3)})
             log.info(
-                "%s serves %s on %s after %.1f s", options.role, options.model_dir, address, seconds
+                "%s is serving %s at %s after %.1f s",
+                options.role,
+                options.model_dir,
+                address,
+                seconds,
             )
             await _either(signals.stop.wait(), stage.failed.wait(), wait_closed(server))
             broken = not (signals.stop.is_set() or stage.failed.is_set())
@@ -213,8 +235,8 @@ async def _serve(options: StageOptions, load: Load) -> int:
             if not (broken or stage.failed.is_set()):
                 await _drain(stage, options.config.drain_s, signals.at_once)
             if broken or stage.failed.is_set():
-                what = "server has closed by itself" if broken else "engine cannot go on"
-                log.critical("%s ends, to be started again: its %s", options.role, what)
+                what = "server has closed unexpectedly" if broken else "engine can't continue"
+                log.critical("%s exits in order to be restarted: its %s", options.role, what)
                 _end_within(FAILED_EXIT_S)
                 status = FAILED_STATUS
         finally:
@@ -229,7 +251,7 @@ async def _drain(stage: Stage, drain_s: float, at_once: asyncio.Event) -> None:
     """Wait for all sessions to end, for at most `drain_s` seconds."""
     running = stage.table.session_count
     if running:
-        log.info("finishing %d sessions, for at most %g s", running, drain_s)
+        log.info("waiting for %d sessions to finish, up to %g s", running, drain_s)
     await _either(stage.drain(drain_s), at_once.wait())
     if left := stage.table.session_count:
         log.warning("%d sessions had not finished when the stage stopped", left)

@@ -48,11 +48,13 @@ class Outbox(Generic[Item]):
             return
         if size_bytes and self._bytes and self._bytes + size_bytes > self._limit_bytes:
             raise ResourceExhausted(
-                f"the reader is {self._bytes} bytes behind and {size_bytes} more came: at most "
-                f"{self._limit_bytes} may wait (sessions.outbox_bytes)"
+                f"{self._bytes} bytes are waiting for the client, and {size_bytes} more would "
+                f"exceed the maximum of {self._limit_bytes} (sessions.outbox_bytes)"
             )
         if len(self._items) >= MAX_ITEMS:
-            raise ResourceExhausted(f"the reader is {MAX_ITEMS} messages behind, no more may wait")
+            raise ResourceExhausted(
+                f"{MAX_ITEMS} messages are waiting for the client, which is the maximum"
+            )
         self._append(item, size_bytes)
 
     def put_latest(self, item: Item) -> None:

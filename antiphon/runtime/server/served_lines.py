@@ -116,7 +116,9 @@ class ServedLines:
         try:
             await asyncio.wait((stopping, reading, writing), return_when=asyncio.FIRST_COMPLETED)
             if call.is_stalled:
-                raise Unavailable(f"the client has confirmed nothing for {CONFIRMED_WITHIN_S:g} s")
+                raise Unavailable(
+                    f"the client has not confirmed anything for {CONFIRMED_WITHIN_S:g} s"
+                )
             if call.is_over:
                 return
             if reading.done() and (failure := reading.exception()) is not None:
@@ -202,9 +204,9 @@ class ServedLines:
             self._clock.start()
 
     def _give_up(self, number: int) -> None:
-        log.warning("line %d: its client takes nothing", number)
+        log.warning("line %d: its client isn't reading", number)
         error = DeadlineExceeded(
-            f"the client has processed nothing for {self._patience_s:g} s "
+            f"the client has not processed anything for {self._patience_s:g} s "
             "(sessions.idle_session_timeout_s)"
         )
         self._table.give_up(number, error)

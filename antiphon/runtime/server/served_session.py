@@ -177,15 +177,15 @@ class ServedSession:
                 gone = request.gone
                 handle(ProducerGone(SegmentKey(session_id, gone.segment), gone.role))
             case "open":
-                raise FailedPrecondition("open: the session is open already", field="open")
+                raise FailedPrecondition("open: the session is already open", field="open")
             case _:
-                raise InvalidArgument("a session request without a message")
+                raise InvalidArgument("the session request has no message")
 
     def _take_chunk(self, message: chunk_pb2.Chunk) -> None:
         chunk = chunk_from_proto(message)
         if chunk.session_id != self.session_id:
             raise InvalidArgument(
-                "chunk.session_id: not this stream's session", field="chunk.session_id"
+                "chunk.session_id: is not the session of this stream", field="chunk.session_id"
             )
         self._stage.handle(ChunkArrived(chunk, ""))
 
@@ -211,8 +211,8 @@ def _fault(error: Exception) -> AntiphonError:
     if isinstance(error, AntiphonError):
         return error
     if isinstance(error, DecodeError):
-        return InvalidArgument("the bytes that came are no session request")
-    log.error("a session's stream failed", exc_info=error)
+        return InvalidArgument("the request is not a valid SessionRequest")
+    log.error("the stream of a session failed", exc_info=error)
     return unexpected(error)
 
 
@@ -226,7 +226,7 @@ def _session_request(request: session_pb2.SessionOpen, identity: StageIdentity) 
         asked = getattr(request, name)
         if asked and asked != here:
             raise FailedPrecondition(
-                f"open.{name}: {asked} was asked for, this stage has {here}", field=f"open.{name}"
+                f"open.{name}: is {asked}, but this stage has {here}", field=f"open.{name}"
             )
     return SessionRequest(
         session_id=request.session_id,

@@ -123,9 +123,9 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
                         await context.write(response)
                         patience.end()
         except grpc.aio.InternalError:
-            log.info("session %s: its client is gone", session.session_id)
+            log.info("session %s: its client has disconnected", session.session_id)
         except TimeoutError:
-            log.warning("session %s: its client takes nothing", session.session_id)
+            log.warning("session %s: its client isn't reading", session.session_id)
         finally:
             session.close()
             reader.cancel()
@@ -145,7 +145,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         except (Unavailable, InvalidArgument, NotFound, DataLoss) as error:
             await abort(context, error)
         except DecodeError:
-            await abort(context, InvalidArgument("the bytes that came are no line request"))
+            await abort(context, InvalidArgument("the request is not a valid LineRequest"))
         except (grpc.aio.InternalError, TimeoutError):
             pass  # The stream has logged it, and the client has gone.
 
@@ -200,5 +200,7 @@ async def _opening(
         async with asyncio.timeout(timeout_s):
             first = await anext(incoming, None)
     except TimeoutError as error:
-        raise DeadlineExceeded(f"open: nothing came for {timeout_s:g} s", field="open") from error
+        raise DeadlineExceeded(
+            f"open: no message was received for {timeout_s:g} s", field="open"
+        ) from error
     return check_opening(first)

@@ -191,7 +191,9 @@ class Stage:
         """End all sessions with an error, close the links, and stop the engine."""
         self.closed.set()
         self.load_watch.close()
-        ended = Unavailable("the stage stops before this has finished", retry_after_s=RETRY_AFTER_S)
+        ended = Unavailable(
+            "the stage shut down before the session had finished", retry_after_s=RETRY_AFTER_S
+        )
         self.handle(EngineLost(ended))
         if self._timer is not None:
             self._timer.cancel()
@@ -220,7 +222,8 @@ class Stage:
         """
         if not self._accepting:
             raise Unavailable(
-                "the stage stops and takes no new sessions", retry_after_s=RETRY_AFTER_S
+                "the stage is shutting down and accepts no new sessions",
+                retry_after_s=RETRY_AFTER_S,
             )
         if (fault := self._faults.fault) is not None:
             raise Unavailable(fault.message, retry_after_s=fault.retry_after_s)

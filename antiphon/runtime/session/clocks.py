@@ -53,14 +53,16 @@ class SessionClocks:
             return self._idleness(now)
         if segment.deadline is not None and now >= segment.deadline:
             return DeadlineExceeded(
-                f"{self._role}: the segment's deadline passed", stage=self._role
+                f"{self._role}: the deadline of the segment has passed", stage=self._role
             )
         timeout_s, setting = self._patience(segment)
         if now < segment.waiting_since + timeout_s or not segment.stall_clock_runs:
             return None
         edge = segment.awaited or next(iter(sorted(segment.open_inputs)), "")
         return DeadlineExceeded(
-            f"{self._role}: waited {timeout_s:g} s for {edge}{setting}", stage=self._role, edge=edge
+            f"{self._role}: {edge} did not arrive within {timeout_s:g} s{setting}",
+            stage=self._role,
+            edge=edge,
         )
 
     def _patience(self, segment: Segment) -> tuple[float, str]:

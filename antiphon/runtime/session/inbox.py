@@ -38,7 +38,7 @@ class Inbox:
         expected = self._next.get(chunk.edge, 0)
         if chunk.sequence > expected:
             raise DataLoss(
-                f"{chunk.edge}: chunk {chunk.sequence} came, {expected} was expected",
+                f"{chunk.edge}: received chunk {chunk.sequence} instead of chunk {expected}",
                 edge=chunk.edge,
             )
         if chunk.sequence < expected:
@@ -84,8 +84,8 @@ class EarlyChunks:
         size_bytes = held_size(chunk)
         if self.held_bytes + size_bytes > self._limit_bytes:
             raise ResourceExhausted(
-                f"{chunk.edge}: chunks for unopened sessions fill {self._limit_bytes} bytes "
-                "(sessions.hold_bytes)",
+                f"{chunk.edge}: chunks for sessions that aren't open yet exceed "
+                f"{self._limit_bytes} bytes (sessions.hold_bytes)",
                 edge=chunk.edge,
             )
         self._held.setdefault(chunk.session_id, []).append(arrival)

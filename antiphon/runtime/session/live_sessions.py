@@ -74,7 +74,8 @@ class LiveSessions:
         if not self.draining:
             return None
         return Unavailable(
-            f"{self._plan.role}: the stage stops and begins no more segments; open a new session",
+            f"{self._plan.role}: the stage is shutting down and starts no more segments; open a "
+            "new session",
             stage=self._plan.role,
             retry_after_s=1.0,
         )
@@ -85,7 +86,7 @@ class LiveSessions:
         if sum(segment.in_engine for segment in self.segments()) < slots:
             return None
         return ResourceExhausted(
-            f"{self._plan.role}: all {slots} slots are taken",
+            f"{self._plan.role}: all {slots} slots are in use",
             stage=self._plan.role,
             retry_after_s=1.0,
         )

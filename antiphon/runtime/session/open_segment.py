@@ -79,12 +79,14 @@ class Segment:
         after another chunk.
         """
         if chunk.edge not in self.open_inputs:
-            raise DataLoss(f"{chunk.edge}: a chunk came after the edge's end", edge=chunk.edge)
+            raise DataLoss(
+                f"{chunk.edge}: received a chunk after the end of the edge", edge=chunk.edge
+            )
         if not chunk.prime:
             self._begun.add(chunk.edge)
         elif chunk.edge in self._begun or chunk.position:
             raise DataLoss(
-                f"{chunk.edge}: a chunk that primes must come first, at position 0",
+                f"{chunk.edge}: a chunk that primes must be the first one, at position 0",
                 edge=chunk.edge,
             )
         self.waiting_since = now

@@ -128,8 +128,8 @@ class StagePlan:
             lengths = [max(len(each.address), len(each.boot_id)) for each in destinations]
             if len(lengths) > MAX_DESTINATIONS or max(lengths, default=0) > MAX_ADDRESS:
                 raise InvalidArgument(
-                    f"routes.{name}: at most {MAX_DESTINATIONS} destinations, with addresses and "
-                    f"boot ids of at most {MAX_ADDRESS} characters",
+                    f"routes.{name}: must have at most {MAX_DESTINATIONS} destinations, with "
+                    f"addresses and boot IDs of at most {MAX_ADDRESS} characters",
                     field=f"routes.{name}",
                 )
         for name, window in request.windows.items():
@@ -138,7 +138,7 @@ class StagePlan:
             if not 1 <= window <= MAX_WINDOW:
                 raise InvalidArgument(f"{field}: must be from 1 to {MAX_WINDOW}", field=field)
             if edge is not None and not edge.governed:
-                raise InvalidArgument(f"{field}: no credit governs this edge", field=field)
+                raise InvalidArgument(f"{field}: this edge doesn't use credit", field=field)
 
     def live_outputs(
         self, request: SegmentRequest, routes: Mapping[str, tuple[Destination, ...]]
@@ -183,15 +183,17 @@ class StagePlan:
             return
         if request.live:
             raise InvalidArgument(
-                "history: a live segment has none; open one whose input is there", field="history"
+                "history: is not supported for live segments; open a segment whose input is "
+                "complete",
+                field="history",
             )
         parts = ((IDS, history.ids), (FRAMES, history.frames), (LATENTS, history.latents))
         for kind, brought in parts:
             if len(brought) and kind not in self.goes_on_from:
                 known = ", ".join(self.goes_on_from) or "nothing"
                 raise InvalidArgument(
-                    f"history.{kind}: {self.role} does not go on from {kind}, but from {known}; "
-                    "leave them out",
+                    f"history.{kind}: {self.role} can't continue from {kind}; it accepts: "
+                    f"{known}; leave it out",
                     field=f"history.{kind}",
                 )
 
@@ -203,7 +205,7 @@ class StagePlan:
                 field = f"options.{name}"
                 known = ", ".join(self.options) or "none"
                 raise InvalidArgument(
-                    f"{field}: {self.role} has no such option; it has {known}", field=field
+                    f"{field}: {self.role} has no such option; its options are {known}", field=field
                 )
             option.check(value)
 
@@ -227,8 +229,8 @@ class SessionRequest:
         _check_seconds("open.limits.stall_timeout_s", self.stall_timeout_s)
         if not 1 <= len(self.session_id) <= MAX_NAME:
             raise InvalidArgument(
-                f"open.session_id: must have 1 to {MAX_NAME} characters, "
-                f"has {len(self.session_id)}",
+                f"open.session_id: must have 1 to {MAX_NAME} characters, got "
+                f"{len(self.session_id)}",
                 field="open.session_id",
             )
 
@@ -263,11 +265,13 @@ class SegmentRequest:
         _check_seconds("deadline_s", self.deadline_s)
         if len(self.voice) > MAX_NAME:
             raise InvalidArgument(
-                f"voice: at most {MAX_NAME} characters, has {len(self.voice)}", field="voice"
+                f"voice: must have at most {MAX_NAME} characters, got {len(self.voice)}",
+                field="voice",
             )
         if len(self.options) > MAX_OPTIONS:
             raise InvalidArgument(
-                f"options: at most {MAX_OPTIONS}, {len(self.options)} came", field="options"
+                f"options: must have at most {MAX_OPTIONS} entries, got {len(self.options)}",
+                field="options",
             )
 
 

@@ -29,7 +29,7 @@ class SegmentOrder:
     def check(self, number: int) -> None:
         """Raise `FailedPrecondition` if the segment with this number can't be opened now."""
         if number != self.next:
-            raise FailedPrecondition(f"segment {number} was opened, {self.next} is next")
+            raise FailedPrecondition(f"segment {number} was opened instead of segment {self.next}")
         if self.ended:
             raise FailedPrecondition(f"segment {number} was opened after the last one")
 

@@ -209,13 +209,15 @@ class LiveSession:
         chunk = arrival.chunk
         if chunk.edge not in self._plan.inputs:
             raise InvalidArgument(
-                f"{chunk.edge}: not an input of {self._plan.role}", edge=chunk.edge, field="edge"
+                f"{chunk.edge}: is not an input of {self._plan.role}", edge=chunk.edge, field="edge"
             )
         edge = self._plan.inputs[chunk.edge]
         edge.check(chunk.tensors)
         if chunk.prime and not edge.primed:
             raise InvalidArgument(
-                f"{edge.name}: its consumer cannot be primed", edge=edge.name, field="prime"
+                f"{edge.name}: the consumer of this edge can't be primed",
+                edge=edge.name,
+                field="prime",
             )
         if not self._inbox.admits(chunk):
             return []

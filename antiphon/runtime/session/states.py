@@ -60,4 +60,6 @@ def follow(state: State, event: Event) -> State:
     try:
         return TRANSITIONS[state, event]
     except KeyError:
-        raise FailedPrecondition(f"a {state.value} session takes no {event.value}") from None
+        raise FailedPrecondition(
+            f"the event {event.value} is not allowed in the state {state.value}"
+        ) from None

@@ -109,12 +109,12 @@ class SessionTable:
         if (fault := self._holding.fault(session_id)) is not None:
             raise fault
         if session_id in self._sessions.by_id or self._holding.is_closed(session_id):
-            raise FailedPrecondition(f"session {session_id} was opened before")
+            raise FailedPrecondition(f"session {session_id} was already opened")
         most = self._plan.limits.max_sessions
         if len(self._sessions.by_id) >= most:
             self._tally.sessions_refused += 1
             raise ResourceExhausted(
-                f"{self._plan.role}: {most} sessions are registered, no more may be "
+                f"{self._plan.role}: {most} sessions are registered, which is the maximum "
                 "(sessions.max_sessions)",
                 retry_after_s=1.0,
             )
@@ -195,7 +195,7 @@ class SessionTable:
         if session is None or edge is None:
             return []
         error = Unavailable(
-            f"{self._plan.role}: {producer} was lost before anything of {edge} had come",
+            f"{self._plan.role}: {producer} was lost before it sent anything on {edge}",
             stage=producer,
             edge=edge,
         )

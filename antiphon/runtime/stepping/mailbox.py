@@ -45,11 +45,13 @@ class EngineMailbox:
             return
         size = _size(command)
         if self._commands >= MAX_COMMANDS:
-            raise ResourceExhausted(f"{MAX_COMMANDS} commands wait for the engine")
+            raise ResourceExhausted(
+                f"{MAX_COMMANDS} commands are waiting for the engine, which is the maximum"
+            )
         if size and self._bytes and self._bytes + size > self._max_bytes:
             raise ResourceExhausted(
-                f"{self._bytes} bytes of input wait for the engine, which leaves no room for "
-                f"{size} more within sessions.mailbox_bytes ({self._max_bytes})"
+                f"{self._bytes} bytes of input are waiting for the engine, and {size} more "
+                f"would exceed sessions.mailbox_bytes ({self._max_bytes})"
             )
         self._add(command, size)
 

@@ -243,7 +243,7 @@ class EngineRounds:
             for key in self._admitted:
                 self._engine.release(key)
         except Exception:
-            log.exception("the engine cannot release what it had")
+            log.exception("the engine failed to release its resources")
             return False
         return True
 
@@ -251,6 +251,7 @@ class EngineRounds:
 def engine_at_its_end(what: str) -> Unavailable:
     """Return the error that ends every session when the engine gives up."""
     return Unavailable(
-        f"the engine cannot go on ({what}); the stage ends, try again when it has been restarted",
+        f"the engine can't continue ({what}), so the stage is exiting; try again after it has "
+        "restarted",
         retry_after_s=RESTART_S,
     )

@@ -145,7 +145,7 @@ class EngineThread:
         try:
             self._run_rounds()
         except Exception as error:
-            log.exception("the engine's thread ends")
+            log.exception("the engine thread failed")
             what = f"{type(error).__name__}: {error}"
             self._post(EngineStepped(error=engine_at_its_end(what), fatal=True))
         finally:

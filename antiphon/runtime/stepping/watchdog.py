@@ -162,7 +162,7 @@ class Watchdog:
 
     def _fault(self) -> Unavailable:
         return Unavailable(
-            f"the engine has been in one step for {self._timeout_s:g} s (watchdog.step_timeout_s); "
-            "try again, and restart the stage if it does not come back",
+            f"the engine has not finished its step within {self._timeout_s:g} s "
+            "(watchdog.step_timeout_s); try again, and restart the stage if it doesn't recover",
             retry_after_s=1.0,
         )

@@ -304,8 +304,8 @@ async def _attach(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> At
 def _check(settings: LinkSettings) -> None:
     if settings.mutual_tls:
         raise InvalidArgument(
-            f"link.transport: {NAME}: what it carries is not encrypted; with mutual_tls, take "
-            "auto, shared_memory or grpc",
+            f"link.transport: {NAME}: can't be used with mutual_tls, because the data is not "
+            "encrypted; use auto, shared_memory or grpc",
             field="link.transport",
         )
     try:
@@ -313,7 +313,9 @@ def _check(settings: LinkSettings) -> None:
     except (ImportError, RuntimeError) as error:
         raise InvalidArgument(f"link.transport: {NAME}: {error}", field="link.transport") from error
     if settings.device.startswith("cuda") and library != NCCL:
-        raise InvalidArgument("link.transport: this torch has no NCCL", field="link.transport")
+        raise InvalidArgument(
+            "link.transport: this build of torch has no NCCL", field="link.transport"
+        )
 
 
 TRANSPORT = Transport(

@@ -92,7 +92,7 @@ async def make_senders(
             sender.close()
         raise
     if not senders:
-        raise FailedPrecondition(f"no transport can be offered: {'; '.join(failed)}")
+        raise FailedPrecondition(f"no transport is available: {'; '.join(failed)}")
     return senders, failed
 
 
@@ -109,14 +109,16 @@ async def attach_best(
         row = next((row for row in TRANSPORTS.values() if offer.transport in row.names), None)
         name = row.name if row else offer.transport
         if settings.transport not in ("auto", name):
-            refused.append(f"{name}: the consumer is set to {settings.transport}")
+            refused.append(f"{name}: the consumer only accepts {settings.transport}")
         elif row is None:
-            refused.append(f"{name}: this version does not know it")
+            refused.append(f"{name}: is not supported by this version")
         else:
             try:
                 receiver, proof = await row.attach(offer, settings)
             except _FAILURES as error:
-                refused.append(f"{name}: cannot be reached from the consumer: {error}")
+                refused.append(f"{name}: can't be reached from the consumer: {error}")
             else:
                 return Attached(receiver, proof, tuple(refused))
-    raise FailedPrecondition(f"no transport suits both ends of the link: {'; '.join(refused)}")
+    raise FailedPrecondition(
+        f"the two ends of the link have no transport in common: {'; '.join(refused)}"
+    )

@@ -53,9 +53,9 @@ SHARES = {
 ALL_BUT_UNREAD = Fraction(7, 8)
 
 _WHAT = {
-    Holder.UPLOADS: "request bodies, fetched files and what is decoded of them",
+    Holder.UPLOADS: "request bodies and their attachments",
     Holder.WAITING: "requests that wait for a slot",
-    Holder.ANSWERING: "requests that are answered",
+    Holder.ANSWERING: "running requests",
     Holder.CONVERSATIONS: "conversations",
     Holder.UNREAD: "unread answers",
 }
@@ -179,10 +179,10 @@ class ByteBudget:
     def _full(self, holder: Holder, own: int) -> str:
         if own > 0:
             return (
-                f"{_WHAT[holder]} take all of their share of {SETTING} "
-                f"({self._most[holder]} of {self._limit_bytes} bytes)"
+                f"{_WHAT[holder]} have used up their share of {SETTING} ({self._most[holder]} "
+                f"of {self._limit_bytes} bytes)"
             )
-        return f"requests and conversations take all of {SETTING} ({self._limit_bytes} bytes)"
+        return f"requests and conversations have used up {SETTING} ({self._limit_bytes} bytes)"
 
 
 class ByteLease:
@@ -279,7 +279,8 @@ class ByteLease:
 def eviction() -> BudgetExceeded:
     """Return the error for a client whose lease was evicted."""
     return BudgetExceeded(
-        "it stood still and gave way to others; send it again", retry_after_s=SILENT_S
+        "it was idle, and its memory was needed for other requests; send it again",
+        retry_after_s=SILENT_S,
     )
 
 

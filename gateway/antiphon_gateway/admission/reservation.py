@@ -115,7 +115,7 @@ class Reservation:
 
     def give_up(self) -> None:
         """Stop waiting. Has no effect if the request has already been admitted."""
-        self.decide(GivenUp("the client did not want it any more"))
+        self.decide(GivenUp("the client canceled the request"))
 
     def attempt(self) -> Callable[[str], None]:
         """Start an attempt to open the request on its stages. There can be several attempts.
@@ -275,7 +275,7 @@ class Admission:
                 place.decide(None)
         if self._waiting != (waiting := self._queue.waiting):
             self._waiting = waiting
-            log.debug("requests that wait for a slot: %d", waiting)
+            log.debug("requests waiting for a slot: %d", waiting)
             self.changes.tell()
         self._set_timer()
 
@@ -307,8 +307,8 @@ def _error_of(denied: Denied, place: Reservation, config: GatewayConfig) -> Anti
         return shutting_down()
     if denied.reason is Reason.TOO_MANY:
         return InvalidArgument(
-            f"n: {place.request.count} choices take more calls (gateway.queue.max_calls) or slots "
-            "of a stage than there are; ask for fewer",
+            f"n: {place.request.count} choices need more calls (gateway.queue.max_calls) or "
+            "stage slots than are available; request fewer choices",
             field="n",
         )
     retry_after_s, refusal = denied.retry_after_s, place.refusal
@@ -318,18 +318,28 @@ def _error_of(denied: Denied, place: Reservation, config: GatewayConfig) -> Anti
         refusal.retry_after_s = retry_after_s
         return refusal
     told = {
-        Reason.QUEUE_LENGTH: "all calls or slots that it needs are taken, and "
-        f"{config.queue.max_waiting} requests wait for one already (gateway.queue.max_waiting)",
-        Reason.QUEUE_BYTES: "requests that wait for a slot hold all of their share of "
-        f"{SETTING} ({share_bytes(config, Holder.WAITING)} of "
-        f"{config.limits.max_memory_bytes} bytes)",
-        Reason.SHED: "the queue is full, and its place went to a request of a higher priority, or "
-        "of an API key with fewer that wait "
-        f"(gateway.queue.max_waiting: {config.queue.max_waiting})",
-        Reason.LATE: f"it could not be answered in time: about {denied.retry_after_s:.0f} s of "
-        "work are before it",
-        Reason.TIME: f"no slot became free for it within {place.waited_s:.1f} s; at most "
-        f"{config.queue.timeout_s:g} s may be waited (gateway.queue.timeout_s)",
+        Reason.QUEUE_LENGTH: (
+            "all calls or slots that the request needs are in use, and "
+            f"{config.queue.max_waiting} requests are already waiting "
+            "(gateway.queue.max_waiting)"
+        ),
+        Reason.QUEUE_BYTES: (
+            f"requests waiting for a slot have used up their share of {SETTING} "
+            f"({share_bytes(config, Holder.WAITING)} of {config.limits.max_memory_bytes} bytes)"
+        ),
+        Reason.SHED: (
+            "the queue is full, and the request was replaced by one with a higher priority, or "
+            "by one whose API key has fewer waiting requests (gateway.queue.max_waiting: "
+            f"{config.queue.max_waiting})"
+        ),
+        Reason.LATE: (
+            f"the request can't be answered in time: about {denied.retry_after_s:.0f} s of work "
+            "are queued ahead of it"
+        ),
+        Reason.TIME: (
+            f"no slot became available within {place.waited_s:.1f} s; the maximum wait is "
+            f"{config.queue.timeout_s:g} s (gateway.queue.timeout_s)"
+        ),
     }
     stage = refusal.stage if refusal is not None else ""
     return ResourceExhausted(told[denied.reason], stage=stage, retry_after_s=retry_after_s)

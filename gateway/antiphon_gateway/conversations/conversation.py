@@ -305,9 +305,12 @@ class LiveConversation:
         with _asked_to("truncate"):
             item = self._items.get(command.item_id)
         if command.part or not item.parts:
-            raise InvalidArgument("content_index: the item has one part, 0", field="content_index")
+            raise InvalidArgument(
+                "content_index: the item only has one content part, with index 0",
+                field="content_index",
+            )
         if not isinstance(item.parts[0], SpokenPart) or item.role != "assistant":
-            raise InvalidArgument("item_id: the item is not spoken", field="item_id")
+            raise InvalidArgument("item_id: the item has no audio", field="item_id")
         # While an item is being generated, its final form isn't in the list.
         if not self._responses.cut(item.id, command.heard_s):
             self._items.replace(item_as_heard(item, command.heard_s))
@@ -345,8 +348,8 @@ class LiveConversation:
         # The condition is written in such a way that NaN is rejected.
         if every_s is not None and not LEAST_SLICE_S <= every_s <= most_s:
             raise InvalidArgument(
-                f"answer_every_s: {every_s:g} is out of range; give {LEAST_SLICE_S:g} to "
-                f"{most_s:g} seconds",
+                f"answer_every_s: {every_s:g} is out of range; set it to a value from "
+                f"{LEAST_SLICE_S:g} to {most_s:g} seconds",
                 field="answer_every_s",
             )
         self._calls.check_options(settings.order_options)

@@ -11,7 +11,7 @@ class NoAudio(FailedPrecondition):
     """The input audio buffer is empty."""
 
     def __init__(self) -> None:
-        super().__init__("the input audio buffer is empty; append audio before you commit")
+        super().__init__("the input audio buffer is empty; append audio before you commit it")
 
 
 class ResponseUnderWay(FailedPrecondition):
@@ -19,7 +19,8 @@ class ResponseUnderWay(FailedPrecondition):
 
     def __init__(self) -> None:
         super().__init__(
-            "a response is being made; wait for its end (response.done), or cancel it first"
+            "a response is already in progress; wait until it ends (response.done), or cancel "
+            "it first"
         )
 
 
@@ -27,7 +28,7 @@ class NoResponse(FailedPrecondition):
     """There is no response to cancel."""
 
     def __init__(self) -> None:
-        super().__init__("no response is being made")
+        super().__init__("no response is in progress")
 
 
 ItemUse = Literal["delete", "retrieve", "truncate"]

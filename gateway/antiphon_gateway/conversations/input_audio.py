@@ -35,8 +35,8 @@ class InputAudioBuffer:
         """Raise `InvalidArgument` if the audio is too long even for an empty buffer."""
         if len(pcm16) > self._max_s * rate_hz * SAMPLE_BYTES:
             raise InvalidArgument(
-                f"audio: is longer than {self._max_s:g} seconds, the most that a recording may "
-                "have; send it in pieces",
+                f"audio: is longer than {self._max_s:g} seconds, the maximum length of a "
+                "recording; send it in smaller pieces",
                 field="audio",
             )
 
@@ -46,14 +46,14 @@ class InputAudioBuffer:
         """
         if self._pcm16 and rate_hz != self.rate_hz:
             raise InvalidArgument(
-                f"audio: the buffer holds {self.rate_hz} samples a second, and these are "
-                f"{rate_hz}; commit or clear it before you change the format",
+                f"audio: the buffer contains audio at {self.rate_hz} Hz, but this audio has "
+                f"{rate_hz} Hz; commit or clear the buffer before you change the format",
                 field="audio",
             )
         if not self.has_room(pcm16, rate_hz):
             raise InvalidArgument(
-                f"audio: the buffer would hold more than {self._max_s:g} seconds, the most that a "
-                "recording may have; commit or clear it",
+                f"audio: the buffer would become longer than {self._max_s:g} seconds, the "
+                "maximum length of a recording; commit or clear it",
                 field="audio",
             )
         if self.rate_hz and rate_hz != self.rate_hz:

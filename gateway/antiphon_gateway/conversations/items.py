@@ -145,7 +145,9 @@ class ItemList:
         `ResourceExhausted` if the limits are exceeded.
         """
         if item.id in self._items:
-            raise InvalidArgument(f"item.id: there is an item {item.id!r} already", field="item.id")
+            raise InvalidArgument(
+                f"item.id: the conversation already has an item {item.id!r}", field="item.id"
+            )
         if after not in (None, FIRST) and after not in self._items:
             raise InvalidArgument(
                 f"previous_item_id: the conversation has no item {after!r}",
@@ -185,12 +187,13 @@ class ItemList:
         """Raise `ResourceExhausted` if there isn't enough room for the additional items."""
         if len(self._items) + items > self._max_items:
             raise ResourceExhausted(
-                f"the conversation has {len(self._items)} items, which is the most; delete some"
+                f"the conversation has reached the maximum of {len(self._items)} items; delete "
+                "some of them"
             )
         if self._bytes + size_bytes > self._max_bytes:
             raise ResourceExhausted(
-                f"the conversation takes {self._bytes} bytes, and the item {size_bytes}; "
-                f"the most is {self._max_bytes}: delete some items"
+                f"the conversation uses {self._bytes} bytes and the item needs {size_bytes}, "
+                f"which exceeds the maximum of {self._max_bytes} bytes; delete some items"
             )
 
 
@@ -239,8 +242,8 @@ def text_to_read(items: Iterable[Item]) -> str:
     written = [text for text in texts if text.strip()]
     if not written:
         raise InvalidArgument(
-            "response: there is no text of the user since the last response; create an item with "
-            "text first, or name items in the input of the response",
+            "response: the user has sent no text since the last response; create an item with "
+            "text first, or specify the items in response.input",
             field="response",
         )
     return "\n".join(written)

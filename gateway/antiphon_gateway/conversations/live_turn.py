@@ -136,14 +136,14 @@ class LiveTurn:
             async for _ in self._segment:
                 pass
         except AntiphonError as error:
-            log.info("a turn that was given up: %s", error)
+            log.info("the turn was abandoned: %s", error)
 
     async def _open(self, opening: Callable[[Order], Awaitable[CallSegment]], order: Order) -> None:
         current_span.set(self.span)
         try:
             self._segment = await opening(order)
         except AntiphonError as error:
-            log.info("a turn is not heard while it is spoken: %s", error)
+            log.info("the turn won't be processed while the user is speaking: %s", error)
             self._failed = True
 
     def _rest(self, order: Order) -> _Rest | None:
@@ -178,7 +178,7 @@ class LiveTurn:
                 samples = await _THREADS.run(self._resample, segment, pcm16, last)
             segment.hear(samples)
         except AntiphonError as error:
-            log.info("a turn is no longer heard while it is spoken: %s", error)
+            log.info("the turn is no longer processed while the user is speaking: %s", error)
             self._failed = True
 
     def _resample(self, segment: CallSegment, pcm16: bytes, last: bool) -> Tensor:

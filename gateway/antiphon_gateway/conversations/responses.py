@@ -112,7 +112,9 @@ class Responses:
         if in_conversation and (len(ending) < len(alike) or len(ending) >= MOST_ENDING):
             raise ResponseUnderWay
         if len(alike) >= MOST_OUT_OF_BAND:
-            raise ResourceExhausted(f"{MOST_OUT_OF_BAND} responses out of band are being made")
+            raise ResourceExhausted(
+                f"{MOST_OUT_OF_BAND} out-of-band responses are already in progress"
+            )
         running = RunningResponse(
             new_id("resp"),
             new_id("item"),
@@ -371,7 +373,7 @@ def _order_of(
     messages, attachments = messages_of(items, settings.instructions)
     if not (messages or more):
         raise InvalidArgument(
-            "response: the conversation is empty; create an item or commit audio first",
+            "response: the conversation is empty; create an item, or commit audio first",
             field="response",
         )
     if settings.spoken and not more and all(each.role != "user" for each in messages):

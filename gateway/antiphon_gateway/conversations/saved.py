@@ -137,7 +137,8 @@ def restore(data: bytes, first: ConversationSettings) -> SavedConversation:
         raise _another_version() from error
     if saved.model != first.model:
         raise FailedPrecondition(
-            f"token: the conversation is with {saved.model!r}, and {first.model!r} is served",
+            f"token: the conversation used the model {saved.model!r}, but the gateway serves "
+            f"{first.model!r}",
             field="token",
         )
     try:
@@ -175,7 +176,7 @@ def lost_responses(saved: SavedConversation) -> list[ConversationEvent]:
     """Return the events that end the responses that were in progress. Their status is "failed"."""
     ends: list[ConversationEvent] = []
     items = {each.id: each for each in saved.items}
-    lost = Unavailable("the gateway that made the answer was lost; ask for another")
+    lost = Unavailable("the gateway that generated the answer was lost; create another response")
     for each in saved.pending:
         made = [(items[item_id], at) for item_id, at in each.open_items.items() if item_id in items]
         response = Response(
@@ -193,7 +194,10 @@ def lost_responses(saved: SavedConversation) -> list[ConversationEvent]:
 
 
 def _another_version() -> InvalidArgument:
-    return InvalidArgument("token: another version of the gateway has made it", field="token")
+    return InvalidArgument(
+        "token: was issued by another version of the gateway; open a new conversation",
+        field="token",
+    )
 
 
 def _packed(value: object, kinds: Mapping[str, type[Any]]) -> list[Any]:

@@ -72,8 +72,8 @@ class Seal:
         """
         if len(token) > most_bytes + SEAL_BYTES:
             raise InvalidArgument(
-                f"token: has {len(token)} bytes, and no token has more than "
-                f"{most_bytes + SEAL_BYTES} (gateway.resume.bytes)",
+                f"token: has {len(token)} bytes, which is more than any token can have "
+                f"({most_bytes + SEAL_BYTES}, see gateway.resume.bytes)",
                 field="token",
             )
         self._look()
@@ -82,14 +82,14 @@ class Seal:
         alike = [hmac.compare_digest(_mac(key, owner, until, content), mac) for key in self._keys]
         if len(token) < SEAL_BYTES or True not in alike:
             raise InvalidArgument(
-                "token: no gateway with the key of this one has told it to this client "
-                f"({FIELD} names the key; without it, each gateway has its own)",
+                f"token: was not issued to this client by a gateway with the same key ({FIELD} "
+                "specifies the key; without it, each gateway generates its own)",
                 field="token",
             )
         if _UNTIL.unpack(until)[0] < self._now():
             raise FailedPrecondition(
-                f"token: is older than {self._holds_s:g} s (gateway.resume.within_s); open "
-                "another conversation",
+                f"token: is older than {self._holds_s:g} s (gateway.resume.within_s); open a "
+                "new conversation",
                 field="token",
             )
         return content
@@ -110,7 +110,7 @@ class Seal:
             self._stamp = None if isinstance(error, UnreadableFile) else stamp
             if error.message != self._fault:
                 self._fault = error.message
-                log.error("the keys of resumed conversations are not changed: %s", error.message)
+                log.error("the keys for resumed conversations were not updated: %s", error.message)
             return
         self._stamp, self._fault = stamp, ""
 
@@ -120,11 +120,11 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
     content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=FIELD)
     keys = tuple(line.strip() for line in content.splitlines() if line.strip())
     if not keys:
-        raise InvalidArgument(f"{FIELD}: {path}: is empty", field=FIELD)
+        raise InvalidArgument(f"{FIELD}: {path}: the file is empty", field=FIELD)
     if min(map(len, keys)) < LEAST_KEY_CHARS:
         raise InvalidArgument(
-            f"{FIELD}: {path}: a key has at least {LEAST_KEY_CHARS} characters; "
-            "`openssl rand -hex 32` makes one",
+            f"{FIELD}: {path}: a key must have at least {LEAST_KEY_CHARS} characters; create "
+            "one with `openssl rand -hex 32`",
             field=FIELD,
         )
     return keys

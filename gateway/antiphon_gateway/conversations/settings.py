@@ -143,7 +143,9 @@ class ConversationSettings(HeldSettings):
         """
         options = {n: v for n, v in {**self.options, **given}.items() if v is not None}
         if len(options) > MAX_OPTIONS:
-            raise InvalidArgument(f"options: more than {MAX_OPTIONS} of them", field="options")
+            raise InvalidArgument(
+                f"options: must have at most {MAX_OPTIONS} entries", field="options"
+            )
         return replace(self, options=options)
 
     def with_sampling(self, given: Mapping[str, SamplingRequest]) -> ConversationSettings:
@@ -154,7 +156,9 @@ class ConversationSettings(HeldSettings):
         """
         sampling = {n: v for n, v in {**self.sampling, **given}.items() if v != SamplingRequest()}
         if len(sampling) > MOST_STAGES:
-            raise InvalidArgument(f"sampling: more than {MOST_STAGES} stages", field="sampling")
+            raise InvalidArgument(
+                f"sampling: must have at most {MOST_STAGES} stages", field="sampling"
+            )
         return replace(self, sampling=sampling)
 
     @property
@@ -172,8 +176,8 @@ class ConversationSettings(HeldSettings):
         """Raise `InvalidArgument` with this field if the model doesn't accept audio."""
         if not self.hears:
             raise InvalidArgument(
-                f"{field}: the model {self.model!r} takes no audio; send text in an item of the "
-                "user",
+                f"{field}: the model {self.model!r} doesn't accept audio; send a user item with "
+                "text",
                 field=field,
             )
 

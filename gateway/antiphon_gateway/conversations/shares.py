@@ -47,7 +47,7 @@ class ConversationShares:
 
         if not self._free(owner, 1, missing, lambda share: 1):
             raise ResourceExhausted(
-                f"{self.open} conversations are open, which is the most "
+                f"{self.open} conversations are already open, which is the maximum "
                 "(gateway.conversations.max_conversations)",
                 retry_after_s=RETRY_AFTER_S,
             )
@@ -67,8 +67,9 @@ class ConversationShares:
             missing = partial(self.memory.missing, holder, more_bytes)
             if not self._free(owner, more_bytes, missing, lambda share: share.size_bytes):
                 raise ResourceExhausted(
-                    f"the conversations hold {self.memory.held(holder)} bytes together, and there "
-                    f"is no room for {more_bytes} more: {full.message}; try again, or delete items",
+                    f"the conversations use {self.memory.held(holder)} bytes in total, and "
+                    f"{more_bytes} more bytes are not available: {full.message}; try again, or "
+                    "delete items",
                     retry_after_s=RETRY_AFTER_S,
                 ) from full
 
@@ -156,8 +157,8 @@ class ConversationShare:
         self.close()
         self._end(
             ResourceExhausted(
-                "the conversation was idle for longest, and gave way to that of another API key; "
-                "open it again",
+                "the conversation was the one that had been idle longest, and was closed to "
+                "make room for another API key; open it again",
                 retry_after_s=RETRY_AFTER_S,
             )
         )

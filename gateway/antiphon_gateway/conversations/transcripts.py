@@ -84,7 +84,9 @@ class Transcripts:
             if not isinstance(content, HeardPart):
                 continue
             if len(self._waiting) >= MOST_WAITING:
-                error = ResourceExhausted(f"{MOST_WAITING} recordings wait to be written down")
+                error = ResourceExhausted(
+                    f"{MOST_WAITING} recordings are already waiting to be transcribed"
+                )
                 await self._telling.tell(TranscriptLost(item.id, error, index))
                 continue
             self._waiting.append(_Waiting(item.id, index, wish))
@@ -137,7 +139,9 @@ class Transcripts:
         for content in self._items.get(wanted.item_id).parts[wanted.index :][:1]:
             if isinstance(content, HeardPart):
                 return content
-        raise NotFound(f"the item {wanted.item_id!r} is another one now, without a recording there")
+        raise NotFound(
+            f"the item {wanted.item_id!r} was replaced, and the new item has no such recording"
+        )
 
     def _keep(self, wanted: _Waiting, said: str) -> None:
         """If the item still exists, add the text to it."""

@@ -49,7 +49,7 @@ async def request(
             await refuse(entry, error)
         except Exception:
             log.exception("request %s broke", entry.request_id)
-            mistake = Internal("the gateway made a mistake; its log has more")
+            mistake = Internal("internal error; see the gateway's log")
             entry.fail(mistake)
             await refuse(entry, mistake)
 

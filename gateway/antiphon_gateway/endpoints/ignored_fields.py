@@ -30,4 +30,4 @@ class IgnoredFieldReport:
                 continue
             self._logged.add((path, key, name))
             whose = f" of key {key!r}" if key else ""
-            log.info("%s ignores the field %s in requests%s", path, name, whose)
+            log.info("%s ignores the request field %s%s", path, name, whose)

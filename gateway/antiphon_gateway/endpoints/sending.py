@@ -22,4 +22,4 @@ async def send_in_time(sending: Awaitable[None], timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
             await begun
     except TimeoutError:
-        raise ClientStalled(f"the client has taken nothing for {timeout_s:g} s") from None
+        raise ClientStalled(f"the client has not read anything for {timeout_s:g} s") from None

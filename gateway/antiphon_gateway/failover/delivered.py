@@ -235,5 +235,5 @@ def _utf8(text: str) -> Tensor:
 
 def _differs() -> Unavailable:
     return Unavailable(
-        "the answer could not be continued: another replica has made a different one"
+        "the answer could not be continued: the other replica generated a different answer"
     )

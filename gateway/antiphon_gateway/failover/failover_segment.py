@@ -162,11 +162,15 @@ class FailoverSegment:
                 # If only the connection broke, the same replica may soon be available again.
                 detours.forget()
         if not self._spend():
-            log.warning("%s is lost, and too many answers were continued lately", role)
+            log.warning(
+                "%s was lost, but the answer is not continued: too many answers were continued "
+                "recently",
+                role,
+            )
             failover.metrics.failed_over(role, "refused")
             raise error
         began = time.monotonic()
-        log.warning("%s; the answer is continued in another session", error)
+        log.warning("%s; continuing the answer in another session", error)
         # From here on, the request is sent again, and the output is compared with what was already
         # delivered.
         self._lease.keep()

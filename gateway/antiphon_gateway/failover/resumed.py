@@ -120,7 +120,7 @@ async def lacked(events: AsyncIterator[Event], resumed: ResumedOutput) -> AsyncI
 
 def _differs() -> DataLoss:
     return DataLoss(
-        "delivered: another answer was made than the one that the client has begun to hear; "
-        "ask anew without it",
+        "delivered: the generated answer differs from the part that the client already has; "
+        "send the request again without it",
         field="delivered",
     )

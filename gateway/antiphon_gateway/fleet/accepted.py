@@ -78,7 +78,7 @@ class Accepted:
                 return option.name
         self._check_heard("instruction")
         raise NotImplementedYet(
-            "instruction: this model takes no words on how to speak; leave it out",
+            "instruction: this model can't be instructed how to speak; leave it out",
             field="instruction",
         )
 
@@ -96,7 +96,7 @@ class Accepted:
             field = f"options.{name}"
             self._check_heard(field)
             there_are = ", ".join(known) or "none"
-            raise InvalidArgument(f"{field}: no such option; there are: {there_are}", field=field)
+            raise InvalidArgument(f"{field}: unknown option; available: {there_are}", field=field)
         return {name: known[name] for name in names}
 
     def check_sampling(self, sampling: Mapping[str, SamplingRequest]) -> None:
@@ -109,22 +109,22 @@ class Accepted:
                 self._check_reader(request)
             elif stage == self._reader and INPUT_STAGE in sampling:
                 raise InvalidArgument(
-                    f"{field}: this stage reads the messages, and has its settings as the "
-                    "request's own already; give them once",
+                    f"{field}: this stage reads the messages, so its sampling is set by the "
+                    "request's own fields; set each value only once",
                     field=field,
                 )
             elif stage not in self.roles:
-                raise InvalidArgument(f"{field}: no such stage; {self._known}", field=field)
+                raise InvalidArgument(f"{field}: unknown stage; {self._known}", field=field)
             elif not self._may_sample(stage):
                 raise InvalidArgument(
-                    f"{field}: this stage does not sample; {self._known}", field=field
+                    f"{field}: this stage doesn't sample; {self._known}", field=field
                 )
 
     def _check_heard(self, field: str) -> None:
         """Raise `Unavailable` if a stage that might support the field hasn't been reached yet."""
         if unheard := [role for role in self.roles if role not in self.told]:
             raise Unavailable(
-                f"{field}: the stage {unheard[0]}, which may know it, was not reached yet",
+                f"{field}: the stage {unheard[0]}, which may support it, has not been reached yet",
                 field=field,
                 stage=unheard[0],
             )
@@ -144,7 +144,7 @@ class Accepted:
 
     @property
     def _known(self) -> str:
-        return f"those that do: {', '.join(self.sampling_stages) or 'none'}"
+        return f"stages that sample: {', '.join(self.sampling_stages) or 'none'}"
 
     def _may_sample(self, role: str) -> bool:
         return role not in self.told or self.told[role].samples
@@ -161,14 +161,15 @@ class Accepted:
         """
         if request.json_schema is not None and not self._may_constrain(self._reader):
             raise NotImplementedYet(
-                "json_schema: this model's text cannot be held to a schema as it is served; ask "
-                "for the form in a message (a stage with `engine: vllm` can)",
+                "json_schema: with the current engine, this model's text can't be restricted to "
+                "a schema; describe the form in a message, or serve the stage with `engine: "
+                "vllm`",
                 field="json_schema",
             )
         settings = [name for name in request.given() if name != "seed"]
         if settings and not self._may_sample(self._reader):
             field = settings[0]
             raise InvalidArgument(
-                f"{field}: the stage that reads the messages does not sample; {self._known}",
+                f"{field}: the stage that reads the messages doesn't sample; {self._known}",
                 field=field,
             )

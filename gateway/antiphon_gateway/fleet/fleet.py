@@ -441,7 +441,7 @@ class Fleet:
         except AntiphonError as error:
             return error
         return Unavailable(
-            "every replica that could answer has refused", retry_after_s=RETRY_AFTER_S
+            "all replicas that support this request have rejected it", retry_after_s=RETRY_AFTER_S
         )
 
     # -- updates ------------------------------------------------------------------------------
@@ -482,8 +482,8 @@ class Fleet:
         roles = {r for e in edges for r in (e.producer, e.consumer) if r != CLIENT}
         if roles != set(self._by_role):
             raise FailedPrecondition(
-                f"the pipeline has the stages {sorted(roles)}, "
-                f"the deployment {sorted(self._by_role)}"
+                f"the pipeline has the stages {sorted(roles)}, but the deployment has "
+                f"{sorted(self._by_role)}"
             )
         unknown = set(self._deployment.delivery) - {edge.name for edge in edges}
         if unknown:

@@ -30,25 +30,25 @@ class FleetMetrics(Collector):
         told = Counter((each.role, each.state) for each in self._fleet.endpoints)
         yield _gauge(
             "stage_ready",
-            "1 while a replica of the stage can get sessions",
+            "1 if at least one replica of the stage accepts sessions",
             {(role,): stage.ready for role, stage in stages.items()},
             "stage",
         )
         yield _gauge(
             "endpoints",
-            "Replicas by state in discovery",
+            "Replicas by discovery state",
             {(role, state): told[role, state] for role in stages for state in ENDPOINT_STATES},
             *("role", "state"),
         )
         yield _gauge(
             "discovery_last_sync_seconds",
-            "Unix time of the last complete list from discovery; 0: none yet",
+            "Unix time of the last complete list from discovery, or 0 if there was none yet",
             {(): self._fleet.discovery.last_sync or 0.0},
         )
         states = {role: stage.states for role, stage in stages.items()}
         yield _gauge(
             "replicas",
-            "Replicas by state in this gateway",
+            "Replicas by state as seen by this gateway",
             {(role, state): states[role][state] for role in stages for state in STATES},
             *("role", "state"),
         )
@@ -58,7 +58,7 @@ class FleetMetrics(Collector):
 def _counters(stages: Mapping[str, ReplicatedStage]) -> Iterator[Metric]:
     yield _counter(
         "picks",
-        "Replica choices by reason",
+        "Replica selections by reason",
         {
             (role, reason): each.picks[reason]
             for role, each in stages.items()
@@ -68,19 +68,19 @@ def _counters(stages: Mapping[str, ReplicatedStage]) -> Iterator[Metric]:
     )
     yield _counter(
         "ejections",
-        "Ejections of a replica because its sessions failed",
+        "Ejections of replicas because of failed sessions",
         {(role,): each.outliers.ejections for role, each in stages.items()},
         "role",
     )
     yield _counter(
         "drains",
-        "Replicas that started to drain",
+        "Replicas that started draining",
         {(role,): each.drains for role, each in stages.items()},
         "role",
     )
     yield _counter(
         "stage_refusals",
-        "Requests rejected by a replica before any output",
+        "Requests that a replica rejected before any output",
         {
             (role, code.value): count
             for role, each in stages.items()

@@ -40,7 +40,7 @@ class HealthReport(msgspec.Struct, frozen=True):
     stages: dict[str, StageHealth]
 
 
-NOT_READY = "not ready; /health says why to those with an API key"
+NOT_READY = "not ready; request /health with an API key for the reason"
 
 
 def health_report(fleet: Fleet, *, detailed: bool = True) -> HealthReport:

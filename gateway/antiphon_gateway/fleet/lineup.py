@@ -108,7 +108,7 @@ class Lineup:
         if AUDIO in self.outputs and not self.sample_rate_hz:
             role = self.makers[AUDIO]
             raise FailedPrecondition(
-                f"{role} makes audio but tells no sample_rate_hz; set it in its StageFacts",
+                f"{role} generates audio but has no sample_rate_hz; set it in its StageFacts",
                 stage=role,
             )
 
@@ -138,9 +138,9 @@ class Lineup:
         name = self._voice_aliases.get(name.lower(), name)
         if name and name.lower() not in voices:
             known = (
-                f"there are: {', '.join(voices)}" if voices else "this model has no named voices"
+                f"use one of: {', '.join(voices)}" if voices else "this model has no named voices"
             )
-            raise InvalidArgument(f"voice: no voice {name!r}; {known}", field="voice")
+            raise InvalidArgument(f"voice: unknown voice {name!r}; {known}", field="voice")
         return name.lower()
 
     @cached_property
@@ -205,7 +205,7 @@ def roles_for(edges: Edges, outputs: Iterable[str], model: str = "") -> tuple[st
         if not makers:
             made = ", ".join(sorted(client_outputs(edges))) or "nothing"
             raise NotImplementedYet(
-                f"modalities: {model or 'this model'} makes no {output}; its outputs are {made}",
+                f"modalities: {model or 'this model'} can't generate {output}; it supports {made}",
                 field="modalities",
             )
         wanted.extend(makers)
@@ -229,15 +229,17 @@ def check_agreement(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> N
         for option in each.options:
             if kinds.setdefault(option.name, option.kind) != option.kind:
                 raise FailedPrecondition(
-                    f"the stages do not fit together: the option {option.name} is of another kind "
-                    f"for {role}",
+                    f"the stages are incompatible: {role} describes the option {option.name} "
+                    "differently",
                     stage=role,
                 )
     for name in ("pipeline", "checkpoint_fingerprint"):
         values = {role: getattr(each, name) for role, each in descriptions.items()}
         if len(set(values.values())) > 1:
             told = ", ".join(f"{role} has {value!r}" for role, value in values.items())
-            raise FailedPrecondition(f"the stages do not fit together: {name} differs: {told}")
+            raise FailedPrecondition(
+                f"the stages are incompatible: they have different values for {name}: {told}"
+            )
 
 
 def _collect(edges: Edges, role: str, found: list[str], above: frozenset[str]) -> None:
@@ -245,7 +247,7 @@ def _collect(edges: Edges, role: str, found: list[str], above: frozenset[str]) -
     if role in found:
         return
     if role in above:
-        raise FailedPrecondition(f"the pipeline's edges form a circle at {role}")
+        raise FailedPrecondition(f"the pipeline's edges form a cycle at {role}")
     for edge in edges:
         if edge.consumer == role and edge.producer != CLIENT:
             _collect(edges, edge.producer, found, above | {role})

@@ -231,7 +231,7 @@ class Replica:
                 for told in tuple(self.on_leaving):
                     told()
         except Exception:
-            log.exception("what follows of a change of the stage %s failed", self.role)
+            log.exception("updating the state of the stage %s failed", self.role)
 
     def open_anew(self) -> None:
         """Abandon the connection, and use a new one from now on. Calls on the old connection have
@@ -262,7 +262,7 @@ class Replica:
         # Another call may have abandoned the connection already.
         if (unknown or illegal) and not is_typed(failure) and channel is self.channel:
             log.warning(
-                "stage %s at %s: a call was misread (%s): connecting again",
+                "stage %s at %s: a call failed with a protocol error (%s): reconnecting",
                 self.role,
                 self.address,
                 failure.details(),

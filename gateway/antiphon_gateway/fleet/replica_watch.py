@@ -72,7 +72,9 @@ class ReplicaWatch:
         self._says_serving = False
         self._seen = replica.signs
         self._pressure = CpuPressure()
-        self._silent = f"it has not answered a probe within {config.health.probe_timeout_s:g} s"
+        self._silent = (
+            f"it did not respond to a health check within {config.health.probe_timeout_s:g} s"
+        )
 
     async def run(self) -> None:
         """Monitor the replica until cancelled. The channel stays open when this is cancelled."""
@@ -86,14 +88,14 @@ class ReplicaWatch:
                     # next health stream. A stage that is down already is waited for.
                     reached = self._replica.ready
                     continue
-                self._replica.fall("it ended its health stream")
+                self._replica.fall("it closed its health stream")
             except grpc.aio.AioRpcError as failure:
                 self._replica.fall(said_by(failure), may_be_starting=_does_not_listen(failure))
                 misread = failure
             except AntiphonError as error:
                 self._replica.fall(error.message)
             except Exception as error:
-                log.exception("watching the stage %s failed; it is tried again", self._replica.role)
+                log.exception("watching the stage %s failed; retrying", self._replica.role)
                 self._replica.fall(f"it cannot be watched: {error}")
             reached = self._replica.channel.get_state() == grpc.ChannelConnectivity.READY
             if reached or self._tls is not None:
@@ -164,15 +166,19 @@ class ReplicaWatch:
                         silent.reschedule(loop.time() + LOAD_SILENT_S)
                         replica.take_load(load)
             except TimeoutError:
-                log.info("the load of the stage %s is asked for anew: it is silent", replica.role)
+                log.info(
+                    "requesting the load of the stage %s again: the stream is silent", replica.role
+                )
             except Unavailable as damage:
-                log.info("the load of the stage %s is asked for anew: %s", replica.role, damage)
+                log.info("requesting the load of the stage %s again: %s", replica.role, damage)
             except grpc.aio.AioRpcError as failure:
                 if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
-                    log.info("stage %s at %s tells no load", replica.role, replica.address)
+                    log.info(
+                        "stage %s at %s does not report its load", replica.role, replica.address
+                    )
                     return
             except Exception:
-                log.exception("the load of the stage %s is not understood", replica.role)
+                log.exception("can't parse the load of the stage %s", replica.role)
             await asyncio.sleep(self._config.health.reconnect_s)
 
     async def _probe(self) -> None:
@@ -211,7 +217,7 @@ class ReplicaWatch:
             detector.answered()
             contradictions = contradictions + 1 if serves != self._says_serving else 0
             if contradictions >= CONTRADICTIONS_TO_DOUBT:
-                raise Unavailable("its health stream says otherwise than its probes")
+                raise Unavailable("its health stream contradicts the health checks")
             if not contradictions:
                 schedule.confirmed(time.monotonic())
 
@@ -265,7 +271,11 @@ class ReplicaWatch:
         await asyncio.wait(probes, timeout=slice_s, return_when=asyncio.FIRST_COMPLETED)
         late_s = max(0.0, loop.time() - due)
         if late_s > WORTH_A_WORD_S:
-            log.warning("the event loop was %.1f s late: that is no silence of stages", late_s)
+            log.warning(
+                "the event loop was blocked for %.1f s; this is not counted as silence of the "
+                "stages",
+                late_s,
+            )
         return late_s
 
     def _signs(self) -> tuple[bool, bool]:
@@ -277,7 +287,7 @@ class ReplicaWatch:
 
     def _miss(self, verdict: Liveness, reason: str, misses: int) -> None:
         """Handle a probe that wasn't answered. Raises `Unavailable` if the stage is lost."""
-        log.info("stage %s did not answer a probe: %s", self._replica.role, reason)
+        log.info("stage %s failed a health check: %s", self._replica.role, reason)
         # While a process is still importing its libraries, it is slow to respond.
         self._replica.fall(reason, may_be_starting=True)
         if verdict is Liveness.LOST:
@@ -318,7 +328,8 @@ class ReplicaWatch:
         description = intact(told)
         if description.role != self._replica.role:
             raise FailedPrecondition(
-                f"a {description.role!r} answers there, not a {self._replica.role!r}"
+                f"the service at this address is a {description.role!r}, not a "
+                f"{self._replica.role!r}"
             )
         return description
 
@@ -327,7 +338,9 @@ def _name_of(status: int) -> str:
     """Return the name of a serving status. A stage with a different version may use a status that
     isn't known here.
     """
-    return Serving.Name(status) if status in Serving.values() else f"in the unknown state {status}"
+    return (
+        Serving.Name(status) if status in Serving.values() else (f"its state is unknown ({status})")
+    )
 
 
 def _does_not_listen(failure: grpc.aio.AioRpcError) -> bool:

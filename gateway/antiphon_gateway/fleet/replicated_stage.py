@@ -127,8 +127,8 @@ class ReplicatedStage:
         """Why no replica is available. If one is available, this is an empty string."""
         if self.ready:
             return ""
-        reasons = (each.reason or "it finishes what it has, and stops" for each in self)
-        return next(reasons, "no replica of it is known")
+        reasons = (each.reason or "it is shutting down after its current sessions" for each in self)
+        return next(reasons, "no replica is known")
 
     @property
     def lost_at(self) -> float:
@@ -282,14 +282,18 @@ class ReplicatedStage:
     def succeeded(self, replica: Replica, trial: int | None) -> None:
         """Record that a replica has completed its part of a segment."""
         if self.outliers.succeeded(replica, trial):
-            log.info("stage %s at %s answers again", self.role, replica.address)
+            log.info("stage %s at %s has recovered", self.role, replica.address)
             self._update(replica)
 
     def failed(self, replica: Replica, trial: int | None) -> None:
         """Record that a session has failed on a replica."""
         known = sum(each.takes_sessions for each in self)
         if self.outliers.failed(replica, known, _now(), trial):
-            log.warning("stage %s at %s fails: it gets no sessions", self.role, replica.address)
+            log.warning(
+                "sessions of stage %s at %s keep failing: it gets no new sessions",
+                self.role,
+                replica.address,
+            )
             self._set_timer()
             self._update(replica)
 
@@ -331,7 +335,11 @@ class ReplicatedStage:
         """Handle all changes together. The time this takes grows with the number of replicas."""
         if self.outliers.out:
             for each in self.outliers.let_back([each for each in self if each.takes_sessions]):
-                log.info("stage %s at %s is one of few: it is used", self.role, each.address)
+                log.info(
+                    "stage %s at %s keeps failing, but is used because too few replicas are left",
+                    self.role,
+                    each.address,
+                )
                 self._place(each)
         replaced, self._replaced = self._replaced, False
         self._changed(replaced)

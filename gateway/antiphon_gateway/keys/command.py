@@ -23,7 +23,7 @@ def keys_command(arguments: Sequence[str], *, prog: str = "python -m antiphon_ga
     parser = argparse.ArgumentParser(prog=prog)
     actions = parser.add_subparsers(required=True)
     new = actions.add_parser("new", help="make a key")
-    new.add_argument("name", help="what logs call it")
+    new.add_argument("name", help="name of the key in logs")
     new.add_argument("--priority", choices=tuple(Priority))
     new.add_argument("--expires", metavar="TIME", help="such as 2027-01-31T00:00:00Z")
     for limit in KeyLimits.__struct_fields__:
@@ -37,7 +37,7 @@ def keys_command(arguments: Sequence[str], *, prog: str = "python -m antiphon_ga
     except msgspec.ValidationError as error:
         raise InvalidArgument(str(error)) from error
     told = {name: each for name, each in msgspec.to_builtins(entry).items() if each is not None}
-    print(f"The key, which is shown only now:\n{key}\n")
-    print("Under `keys:` in the file that gateway.keys_file names:")
+    print(f"The key, which can't be shown again:\n{key}\n")
+    print("Add this to `keys:` in the file that gateway.keys_file specifies:")
     print(f"  - {msgspec.json.encode(told).decode()}")
     return 0

@@ -105,9 +105,12 @@ class Identities:
             if counted:
                 self._refused("no_key" if token is None else "invalid_key")
             raise Unauthenticated(
-                "no token was given; send the header 'authorization: Bearer TOKEN'"
+                "the token is missing; send the header 'authorization: Bearer TOKEN'"
                 if self._jwt is not None
-                else "the caller is not named; send requests through the proxy that names callers"
+                else (
+                    "the caller is unknown; send requests through the proxy that authenticates "
+                    "callers"
+                )
             )
         authorization = credentials.authorization
         return Identity(await self._keyring.key_of(authorization, counted=counted), authorization)
@@ -168,12 +171,12 @@ class _TrustedProxy:
         peer = credentials.peer
         if peer is None or not any(peer in network for network in self._networks):
             raise Unauthenticated(
-                f"{self._header}: is taken from connections of gateway.auth.trusted_proxy.networks "
-                "alone; leave it out"
+                f"{self._header}: is only accepted on connections from "
+                "gateway.auth.trusted_proxy.networks; leave it out"
             )
         if len(given) > 1:
             raise InvalidArgument(
-                f"{self._header}: must be one header field, and there are {len(given)}",
+                f"{self._header}: must be sent exactly once, got {len(given)} header fields",
                 field=self._header,
             )
         return checked_name(given[0], self._header)
@@ -183,7 +186,8 @@ def checked_name(name: str, what: str) -> str:
     """Return the name if it is safe to write to logs. Otherwise, raises `Unauthenticated`."""
     if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable() or name != name.strip():
         raise Unauthenticated(
-            f"{what}: must be from 1 to {MAX_NAME_CHARS} printable characters without spaces around"
+            f"{what}: must have 1 to {MAX_NAME_CHARS} printable characters, without leading or "
+            "trailing spaces"
         )
     return name
 
@@ -196,8 +200,8 @@ def _tokens_module() -> ModuleType:
         from antiphon_gateway.keys import tokens
     except ModuleNotFoundError as error:
         raise InvalidArgument(
-            f"gateway.auth.jwt: needs a package that is not installed ({error.name}); install "
-            "antiphon[jwt]",
+            f"gateway.auth.jwt: requires the package {error.name}, which is not installed; "
+            "install antiphon[jwt]",
             field="gateway.auth.jwt",
         ) from error
     return tokens

@@ -105,6 +105,6 @@ def read_key_file(path: Path) -> tuple[KeyEntry, ...]:
         for value, times in Counter(values).items():
             if times > 1:
                 raise InvalidArgument(
-                    f"{field}: {path}: two keys have the {what} {value!r}", field=field
+                    f"{field}: {path}: two keys have the same {what}, {value!r}", field=field
                 )
     return entries

@@ -104,7 +104,7 @@ class KeyUse:
     def _check_held(self, limit: str, most: int | None, slots: RoleSlots, what: str) -> None:
         if most is not None and slots.held >= most:
             service_s = slots.service_s(self._clock()) or 0.0
-            self._refuse(limit, f"{slots.held} {what} are under way", service_s / most)
+            self._refuse(limit, f"{slots.held} {what} are in progress", service_s / most)
 
     def _check_minute(self, limit: str, most: int | None, minute: LastMinute) -> None:
         now = self._clock()
@@ -116,5 +116,7 @@ class KeyUse:
         self._told(f"key_{limit}")
         most = getattr(self.limits, limit)
         raise KeyLimitReached(
-            limit, f"the limit {limit} of the key {self.name} is {most}: {what}", retry_after_s
+            limit,
+            f"the key {self.name} has reached its limit {limit} of {most}: {what}",
+            retry_after_s,
         )

@@ -71,7 +71,7 @@ class Keyring:
             if counted:
                 self._refused("no_key")
             raise Unauthenticated(
-                "no API key was given; send the header 'authorization: Bearer KEY'"
+                "the API key is missing; send the header 'authorization: Bearer KEY'"
             )
         digest = digest_of(key[: MAX_KEY_CHARS + 1])
         fault = self._fault(digest)
@@ -110,9 +110,9 @@ class Keyring:
         entry = self._by_digest.get(digest)
         # The time that the lookup takes may reveal something about digests, but nothing about keys.
         if entry is None or not any(hmac.compare_digest(each, digest) for each in entry.digests):
-            return Unauthenticated("the API key is not one of this gateway's")
+            return Unauthenticated("the API key is unknown to this gateway")
         if entry.expires is not None and entry.expires.timestamp() <= self._now():
-            return Unauthenticated(f"the API key has expired, at {entry.expires.isoformat()}")
+            return Unauthenticated(f"the API key expired at {entry.expires.isoformat()}")
         return None
 
     async def _watch(self, file: WatchedFile[tuple[KeyEntry, ...]]) -> None:

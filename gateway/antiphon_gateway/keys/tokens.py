@@ -77,10 +77,14 @@ class IssuerKeys:
         else:
             named = next(iter(self.by_id.values())) if len(self.by_id) == 1 else None
         if named is None:
-            what = "no key" if key_id is None else f"the key {told(key_id)}, which the issuer lacks"
-            raise Unauthenticated(f"the token names {what}")
+            what = (
+                "no key"
+                if key_id is None
+                else (f"the key {told(key_id)}, which the issuer doesn't have")
+            )
+            raise Unauthenticated(f"the token specifies {what}")
         if algorithm not in named:
-            raise Unauthenticated("the token's algorithm is not that of its key")
+            raise Unauthenticated("the algorithm of the token differs from that of its key")
         return named[algorithm]
 
 
@@ -99,8 +103,8 @@ def read_jwks(path: Path, algorithms: Sequence[str]) -> IssuerKeys:
     signing = tuple(key for key in keys if key.get("use", "sig") == "sig")
     if not signing or len(keys) > MAX_KEYS:
         raise InvalidArgument(
-            f"{FIELD}: {path}: has {len(signing)} keys for signatures among {len(keys)}; give from "
-            f"1 to {MAX_KEYS}",
+            f"{FIELD}: {path}: has {len(signing)} signature keys (of {len(keys)} keys); the "
+            f"number must be from 1 to {MAX_KEYS}",
             field=FIELD,
         )
     skipped, known = [], []
@@ -112,17 +116,17 @@ def read_jwks(path: Path, algorithms: Sequence[str]) -> IssuerKeys:
             skipped.append(f"{where} is skipped: {reason}")
     if not known:
         raise InvalidArgument(
-            f"{FIELD}: {path}: has no usable key; {'; '.join(skipped)}; give a public key of type "
-            "RSA, EC or OKP",
+            f"{FIELD}: {path}: has no usable key; {'; '.join(skipped)}; add a public key of "
+            "type RSA, EC or OKP",
             field=FIELD,
         )
     by_id: dict[str | None, Mapping[str, jwt.PyJWK]] = {}
     for where, key in known:
         key_id = key.get("kid")
         if not isinstance(key_id, str) and (key_id is not None or len(known) > 1):
-            raise InvalidArgument(f"{where}: needs a `kid` that is a string", field=FIELD)
+            raise InvalidArgument(f"{where}: must have a `kid` that is a string", field=FIELD)
         if key_id in by_id:
-            raise InvalidArgument(f"{where}: needs a `kid` of its own", field=FIELD)
+            raise InvalidArgument(f"{where}: must have a unique `kid`", field=FIELD)
         by_id[key_id] = _parsed(key, algorithms, where)
     for each in skipped:
         _log.warning("%s: %s: %s", FIELD, path, each)
@@ -133,7 +137,7 @@ def _unknown(key: dict[str, Any]) -> str | None:
     """Return why this kind of key isn't supported, or None if it is."""
     kty = key.get("kty")
     if not isinstance(kty, str) or kty not in _CURVES:
-        return f"kty {told(kty)} is no public key's that is supported"
+        return f"kty {told(kty)} is not a supported type of public key"
     if "alg" in key and key["alg"] not in _ALGORITHMS:
         return f"alg {told(key['alg'])} is not a supported signature algorithm"
     if _CURVES[kty] and "crv" in key and key["crv"] not in _CURVES[kty]:
@@ -146,9 +150,7 @@ def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[
     one.
     """
     if "d" in key:
-        raise InvalidArgument(
-            f"{where}: is a private key; the gateway needs the public one alone", field=FIELD
-        )
+        raise InvalidArgument(f"{where}: is a private key; use only the public key", field=FIELD)
     try:
         parsed = jwt.PyJWK(key)
     except (jwt.PyJWTError, NotImplementedError, TypeError, ValueError) as error:
@@ -156,8 +158,7 @@ def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[
         raise InvalidArgument(f"{where}: {told(str(error), 160)}", field=FIELD) from error
     if key["kty"] == "RSA" and not MIN_RSA_BITS <= (bits := parsed.key.key_size) <= MAX_RSA_BITS:
         raise InvalidArgument(
-            f"{where}: has {bits} bits; RSA keys of {MIN_RSA_BITS} to {MAX_RSA_BITS} bits are "
-            "supported",
+            f"{where}: has {bits} bits; RSA keys must have {MIN_RSA_BITS} to {MAX_RSA_BITS} bits",
             field=FIELD,
         )
     found = {}
@@ -181,7 +182,8 @@ def verified(token: str, keys: IssuerKeys, config: JwtConfig) -> VerifiedToken:
         algorithm = head.get("alg")
         if algorithm not in config.algorithms:
             raise Unauthenticated(
-                f"the token's algorithm, {told(algorithm)}, is not in gateway.auth.jwt.algorithms"
+                f"the token's algorithm, {told(algorithm)}, is not listed in "
+                "gateway.auth.jwt.algorithms"
             )
         if "crit" in head:
             raise Unauthenticated("the token has critical headers, which are not supported")

@@ -62,7 +62,7 @@ class WatchedFile(Generic[Content]):
                 self._stamp = None if isinstance(error, UnreadableFile) else stamp
                 if error.message != self._fault:
                     self._fault = error.message
-                    log.error("the %s are not changed: %s", self._what, error.message)
+                    log.error("the %s were not updated: %s", self._what, error.message)
                 return
             self._stamp, self._fault = stamp, ""
-            log.info("the %s were read again from %s", self._what, self._path)
+            log.info("the %s were reloaded from %s", self._what, self._path)

@@ -141,7 +141,7 @@ def _check_parts(messages: tuple[ConversationMessage, ...], most: int) -> None:
         parts += len(message.parts)
         if parts > most:
             field = f"messages[{index}]"
-            raise InvalidArgument(f"{field}: more than {most} parts in the request", field=field)
+            raise InvalidArgument(f"{field}: the request has more than {most} parts", field=field)
 
 
 def _check_text(
@@ -160,8 +160,8 @@ def _check_text(
         if size > most:
             field = f"messages[{index}]"
             raise InvalidArgument(
-                f"{field}: the text up to here has {size} bytes; the context limit of "
-                f"{reader.context_limit} positions takes at most {most}",
+                f"{field}: with this text, the request has {size} bytes of text; the maximum "
+                f"for the context limit of {reader.context_limit} positions is {most}",
                 field=field,
             )
 
@@ -170,12 +170,12 @@ def _check(fields: Sequence[str], kind: str, most: int, reader: stage_pb2.Descri
     """Raise an error if the stage doesn't accept files of this type, or if there are too many."""
     if fields and kind not in reader.input_kinds:
         raise NotImplementedYet(
-            f"{fields[0]}: this model's {reader.role} takes {', '.join(reader.input_kinds)}, "
-            f"no {kind}s, with its engine {reader.engine!r}; a {reader.role} with `engine: vllm` "
-            "does where the checkpoint can",
+            f"{fields[0]}: this model's {reader.role} accepts {', '.join(reader.input_kinds)}, "
+            f"but not {kind}s with its engine {reader.engine!r}; if the checkpoint supports "
+            f"them, serve the {reader.role} with `engine: vllm`",
             field=fields[0],
         )
     if len(fields) > most:
         raise InvalidArgument(
-            f"{fields[most]}: more than {most} {kind}s in the request", field=fields[most]
+            f"{fields[most]}: the request has more than {most} {kind}s", field=fields[most]
         )

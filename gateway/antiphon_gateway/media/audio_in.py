@@ -74,11 +74,11 @@ class AudioLimits:
 def check_recordings(fields: Sequence[str], *, rate_hz: int, limits: AudioLimits) -> None:
     """Raise an error with the field if recordings aren't supported, or if there are too many."""
     if fields and (not rate_hz or not limits.all_s):
-        raise NotImplementedYet("this model takes no audio input", field=fields[0])
+        raise NotImplementedYet("this model doesn't accept audio", field=fields[0])
     if len(fields) > limits.recordings:
         field = fields[limits.recordings]
         raise InvalidArgument(
-            f"{field}: more than {limits.recordings} recordings in the request", field=field
+            f"{field}: the request has more than {limits.recordings} recordings", field=field
         )
 
 
@@ -131,11 +131,12 @@ def check_seconds(seconds: float, field: str, left_s: float, limits: AudioLimits
     """Raise an error if a recording is too long."""
     if seconds > limits.each_s:
         raise InvalidArgument(
-            f"{field}: is longer than {limits.each_s:g} seconds, the most of a recording",
+            f"{field}: is longer than {limits.each_s:g} seconds, the maximum length of a recording",
             field=field,
         )
     if seconds > left_s:
         raise InvalidArgument(
-            f"{field}: makes more than {limits.all_s:g} seconds of audio in the request",
+            f"{field}: with this recording, the request has more than {limits.all_s:g} seconds "
+            "of audio",
             field=field,
         )

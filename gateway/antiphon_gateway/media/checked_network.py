@@ -59,12 +59,13 @@ class ResponseMeter:
         if not self.head_bytes:
             if self.wire_bytes > MAX_HEAD_BYTES:
                 raise UrlFault(
-                    f"could not be fetched: its head has more than {MAX_HEAD_BYTES} bytes"
+                    "could not be fetched: the response headers have more than "
+                    f"{MAX_HEAD_BYTES} bytes"
                 )
             return
         framing = self.wire_bytes - self.head_bytes - self.content_bytes
         if framing > FRAMING_BYTES + self.content_bytes // 4:
-            raise UrlFault("could not be fetched: it has more framing than content")
+            raise UrlFault("could not be fetched: the response has more framing than content")
 
     def read(self, size: int) -> None:
         """Count bytes that have arrived."""
@@ -100,11 +101,13 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
             found = await self._resolve(host, port)
         except UnicodeError:
             # The name contains an empty label, or one that is longer than 63 characters.
-            raise UrlFault("has no host name that can be resolved") from None
+            raise UrlFault("has a host name that can't be resolved") from None
         addresses = [ip_address(each) for each in found]
         # If a name has both allowed and forbidden addresses, it is probably an attack.
         if not addresses or not all(map(self._is_allowed, addresses)):
-            raise UrlFault("has no public address; gateway.fetch.networks names others to allow")
+            raise UrlFault(
+                "has no public address; to allow other networks, add them to gateway.fetch.networks"
+            )
         return MeteredStream(
             *await asyncio.open_connection(str(addresses[0]), port), meter=self._meter
         )

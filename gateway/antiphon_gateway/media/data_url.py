@@ -27,11 +27,12 @@ def data_of_url(url: str, kind: str, media_types: Collection[str], field: str) -
     head = head.lower()
     media_type, *parameters = (each.strip() for each in head.removeprefix("data:").split(";"))
     if not comma or not head.startswith("data:") or parameters[-1:] != ["base64"]:
-        raise InvalidArgument(f"{field}: must be data:TYPE;base64,DATA", field=field)
+        raise InvalidArgument(f"{field}: must look like data:TYPE;base64,DATA", field=field)
     if media_type not in media_types and media_type not in _ANY_TYPES:
         known = ", ".join(sorted(media_types))
         raise InvalidArgument(
-            f"{field}: no media type {media_type!r} for {kind}s; there are: {known}", field=field
+            f"{field}: unsupported media type {media_type!r} for {kind}s; use one of: {known}",
+            field=field,
         )
     return data
 
@@ -48,7 +49,9 @@ def data_or_url(text: str, field: str) -> str | RemoteUrl:
         return text
     head, comma, data = text.partition(",")
     if not comma or not head.lower().endswith(";base64"):
-        raise InvalidArgument(f"{field}: must be base64, or data:TYPE;base64,DATA", field=field)
+        raise InvalidArgument(
+            f"{field}: must be base64, or look like data:TYPE;base64,DATA", field=field
+        )
     return data
 
 
@@ -65,7 +68,7 @@ def decoded_base64(text: str, field: str) -> bytes:
     try:
         return bytes(pybase64.b64decode(plain + "=" * (-len(plain) % 4), validate=True))
     except (binascii.Error, ValueError) as error:
-        raise InvalidArgument(f"{field}: is not base64: {error}", field=field) from error
+        raise InvalidArgument(f"{field}: is not valid base64: {error}", field=field) from error
 
 
 def file_bytes(data: bytes | str | RemoteUrl, field: str) -> bytes:

@@ -76,10 +76,12 @@ def check_format(name: str, known: Iterable[str], field: str) -> None:
     """
     if name not in (known := tuple(known)):
         raise InvalidArgument(
-            f"{field}: no format {name!r}; there are: {', '.join(known)}", field=field
+            f"{field}: unsupported format {name!r}; use one of: {', '.join(known)}", field=field
         )
     if name == "aac" and not there_is_pyav():
-        raise NotImplementedYet(f"{field}: there is no aac here; {REMEDY}", field=field)
+        raise NotImplementedYet(
+            f"{field}: aac is not available on this gateway; {REMEDY}", field=field
+        )
 
 
 def check_speed(speed: float, field: str = "speed") -> None:
@@ -88,10 +90,12 @@ def check_speed(speed: float, field: str = "speed") -> None:
     """
     if not MIN_SPEED <= speed <= MAX_SPEED:
         raise InvalidArgument(
-            f"{field}: must be from {MIN_SPEED:g} to {MAX_SPEED:g}, is {speed:g}", field=field
+            f"{field}: must be from {MIN_SPEED:g} to {MAX_SPEED:g}, got {speed:g}", field=field
         )
     if speed != 1.0 and not there_is_pyav():
-        raise NotImplementedYet(f"{field}: speech is not stretched here; {REMEDY}", field=field)
+        raise NotImplementedYet(
+            f"{field}: the speed can't be changed on this gateway; {REMEDY}", field=field
+        )
 
 
 class Resampler:

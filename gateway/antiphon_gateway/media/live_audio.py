@@ -55,7 +55,7 @@ def bare_samples(data: bytes, wanted: LiveFormat, field: str) -> bytes:
     found = unmistakable_container(data)
     if found is None:
         return data
-    what = f"is a file in {found.name}"
+    what = f"is a {found.name} file"
     if found is WAV:
         try:
             header = read_header(data)
@@ -101,7 +101,7 @@ class AppendedFiles:
             raise
         if self._rejected and len(samples) == len(data):
             raise InvalidArgument(
-                f"{field}: follows a rejected piece of a file, so it is not taken as samples; send "
+                f"{field}: was not used, because it follows a rejected part of a file; send "
                 f"{self._clear}, then {wanted.name} without a container",
                 field=field,
             )

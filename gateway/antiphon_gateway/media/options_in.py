@@ -52,14 +52,14 @@ def check_options(
         recordings += isinstance(value, Recording)
         if isinstance(value, Recording) and recordings > config.limits.max_recordings:
             raise InvalidArgument(
-                f"{field}: more than {config.limits.max_recordings} recordings in the request",
+                f"{field}: the request has more than {config.limits.max_recordings} recordings",
                 field=field,
             )
         size += _size_bytes(value)
         if size > config.limits.max_option_bytes:
             raise InvalidArgument(
-                f"{field}: the options up to here have more than {config.limits.max_option_bytes} "
-                "bytes; gateway.limits.max_option_bytes sets the bound",
+                f"{field}: with this option, the request's options have more than "
+                f"{config.limits.max_option_bytes} bytes (gateway.limits.max_option_bytes)",
                 field=field,
             )
         for option in readers[name].values():

@@ -18,7 +18,7 @@ from antiphon_gateway.media.audio_formats import ForwardSink
 if TYPE_CHECKING:
     import av
 
-REMEDY = "the gateway needs PyAV for it: pip install 'antiphon[av]' where it runs"
+REMEDY = "install PyAV on the gateway's host: pip install 'antiphon[av]'"
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
 AAC_BITS_PER_S = 64_000
 # The smallest factor that a single filter supports.

@@ -134,7 +134,7 @@ class Download:
         config = self._fetcher.config
         if not config.fetch.urls:
             raise NotImplementedYet(
-                f"{field}: nothing is fetched from the network; send a data URL, or set "
+                f"{field}: this gateway doesn't fetch URLs; send a data URL, or set "
                 "gateway.fetch.urls",
                 field=field,
             )
@@ -144,7 +144,7 @@ class Download:
         except TimeoutError:
             if self.lease.evicted:
                 raise _refused(eviction(), field) from None
-            why = f"did not come within {config.fetch.timeout_s:g} s"
+            why = f"was not received within {config.fetch.timeout_s:g} s"
         except BudgetExceeded as full:
             raise _refused(full, field) from None
         except UrlFault as fault:
@@ -168,8 +168,8 @@ class Download:
             try:
                 url = urljoin(url, found.url)
             except ValueError as error:
-                raise UrlFault(f"is no URL: {error}") from error
-        raise UrlFault(f"leads on more than {MAX_REDIRECTS} times")
+                raise UrlFault(f"is not a valid URL: {error}") from error
+        raise UrlFault(f"has more than {MAX_REDIRECTS} redirects")
 
     async def _ask(self, parts: SplitResult) -> bytes | RemoteUrl:
         """Return the file. If there is a redirect, return its location instead."""
@@ -201,11 +201,14 @@ class Download:
         if response.status in _REDIRECTS:
             return RemoteUrl(fields.get(b"location", b"").decode("latin-1"))
         if response.status != 200:
-            raise UrlFault(f"could not be fetched: the server answered {response.status}")
+            raise UrlFault(f"could not be fetched: the server returned {response.status}")
         if fields.get(b"content-encoding", b"").lower() not in (b"", b"identity"):
-            raise UrlFault("came compressed, which was not asked for")
+            raise UrlFault(
+                "could not be fetched: the server sent a compressed response, which was not "
+                "requested"
+            )
         too_large = UrlFault(
-            f"has more than the {left} bytes that are left of gateway.fetch.max_fetch_bytes"
+            f"has more than the {left} bytes that remain of gateway.fetch.max_fetch_bytes"
         )
         if int(fields.get(b"content-length", b"0")) > left:
             raise too_large
@@ -233,11 +236,11 @@ def _checked(url: str) -> SplitResult:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise UrlFault(f"is no URL: {error}") from error
+        raise UrlFault(f"is not a valid URL: {error}") from error
     if parts.scheme not in _PORTS or not parts.hostname or port == 0:
-        raise UrlFault(f"must be an http or https URL, is {told(url)}")
+        raise UrlFault(f"must be an http or https URL, got {told(url)}")
     if parts.username is not None or parts.password is not None:
-        raise UrlFault("must have no user name and no password")
+        raise UrlFault("must not contain a user name or password")
     target = parts.path + parts.query + parts.hostname
     if (
         len(url) > MAX_URL_CHARS
@@ -245,7 +248,9 @@ def _checked(url: str) -> SplitResult:
         or not target.isprintable()
         or " " in target
     ):
-        raise UrlFault(f"must be at most {MAX_URL_CHARS} characters of ASCII, others escaped")
+        raise UrlFault(
+            f"must have at most {MAX_URL_CHARS} ASCII characters; percent-encode other characters"
+        )
     return parts
 
 

@@ -103,7 +103,7 @@ def _read(file: File, kind: str) -> bytes:
     formats = _KINDS[kind].formats
     name = next((name for name, begins in formats.items() if begins(data[:_HEAD_BYTES])), "")
     if not name:
-        raise InvalidArgument(f"{field}: is no {' or '.join(formats)} file", field=field)
+        raise InvalidArgument(f"{field}: is not a {' or '.join(formats)} file", field=field)
     if name in _SIZES:
         _check_size(data, name, field)
     return data
@@ -117,16 +117,16 @@ def _check_size(data: bytes, name: str, field: str) -> None:
     size = _SIZES[name](data)
     if size is None:
         raise InvalidArgument(
-            f"{field}: is a {name} file without a size in its header", field=field
+            f"{field}: is a {name} file without dimensions in its header", field=field
         )
     if size.width * size.height > MAX_PIXELS:
         raise InvalidArgument(
-            f"{field}: has {size.width} x {size.height} pixels; at most {MAX_PIXELS} are allowed",
+            f"{field}: has {size.width} x {size.height} pixels; the maximum is {MAX_PIXELS} pixels",
             field=field,
         )
     if name == "JPEG" and (scans := jpeg_scans(data)) > MAX_SCANS:
         raise InvalidArgument(
-            f"{field}: has {scans} scans; at most {MAX_SCANS} are allowed", field=field
+            f"{field}: has {scans} scans; the maximum is {MAX_SCANS}", field=field
         )
 
 
@@ -145,7 +145,6 @@ def _check_pieces(data: bytes, name: str, field: str) -> None:
     for what, found, most in counts:
         if found > most:
             raise InvalidArgument(
-                f"{field}: is a {name} file with more than {most} {what}; at most {most} are "
-                "allowed",
+                f"{field}: is a {name} file with more than {most} {what}; the maximum is {most}",
                 field=field,
             )

@@ -54,7 +54,7 @@ from antiphon_gateway.outputs import AUDIO as SPEECH
 
 def too_late() -> DeadlineExceeded:
     """Return the error for a request that couldn't start before its time was up."""
-    return DeadlineExceeded("the request's time was over before its attachments were read")
+    return DeadlineExceeded("the request timed out while its attachments were being read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class RequestPreparer:
         """
         served = self._fleet.model_name()
         if name not in ("", served) and not self._fleet.names.has_model(name):
-            raise NotFound(f"no model {name!r}; there is: {served}", field="model")
+            raise NotFound(f"unknown model {name!r}; this gateway serves: {served}", field="model")
 
     def check_options(self, options: Mapping[str, OptionInput]) -> None:
         """Validate options. The content of their recordings isn't validated.
@@ -189,7 +189,7 @@ class RequestPreparer:
             prepared.media.fields[AUDIO] and rate_hz != prepared.media.rate_hz
         ):
             raise Unavailable(
-                "the stages that could answer take recordings otherwise than those that the "
+                "the available stages need recordings in a different format than those that the "
                 "request was prepared for; send it again",
                 retry_after_s=RETRY_AFTER_S,
             )
@@ -230,20 +230,23 @@ def _check_reading(order: Order, lineup: Lineup) -> None:
     reads_aloud = lineup.input_member.description.reads_aloud
     if order.reads_aloud and not (reads_aloud or TASK in order.options):
         raise NotImplementedYet(
-            "model: this model converses and cannot read text aloud; use /v1/chat/completions",
+            "model: this model can't read text aloud, because it is made for conversations; use "
+            "/v1/chat/completions",
             field="model",
         )
     if not reads_aloud:
         return
     if order.template:
         raise NotImplementedYet(
-            f"{FIELD}: this model reads aloud and has no chat template; leave it out", field=FIELD
+            f"{FIELD}: this model only reads text aloud and has no chat template; leave it out",
+            field=FIELD,
         )
     parts = [part for message in order.messages for part in message.parts]
     said = [message.role for message in order.messages] == ["user"]
     if not said or not all(isinstance(part, TextPart) for part in parts):
         raise InvalidArgument(
-            "messages: this model reads aloud: give one user message of text", field="messages"
+            "messages: this model only reads text aloud; send a single user message with text",
+            field="messages",
         )
 
 
@@ -271,7 +274,7 @@ def _with_instruction(order: Order, accepted: Accepted) -> Order:
     name = accepted.instructing_option()
     if name in order.options:
         raise InvalidArgument(
-            f"instruction: is the same as options.{name}; give one of them", field="instruction"
+            f"instruction: is the same as options.{name}; set only one of them", field="instruction"
         )
     mine = order.field_names.get("instruction", "instruction")
     return replace(

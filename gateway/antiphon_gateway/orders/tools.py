@@ -53,7 +53,11 @@ def read_functions(functions: Sequence[Mapping[str, Any]], field: str) -> tuple[
         except (msgspec.ValidationError, UnicodeEncodeError, RecursionError) as error:
             raise InvalidArgument(f"{path}: {error}", field=path) from error
         if FUNCTION_NAME.fullmatch(name) is None or name in read:
-            why = "another has it" if name in read else "must be 1 to 64 letters, digits, _ or -"
+            why = (
+                ("another function has this name")
+                if name in read
+                else "must be 1 to 64 letters, digits, _ or -"
+            )
             raise InvalidArgument(f"{path}.name: {why}", field=f"{path}.name")
         read[name] = text
     return tuple(read.values())
@@ -67,7 +71,7 @@ def read_function_texts(texts: Sequence[str], field: str) -> tuple[str, ...]:
         try:
             functions.append(_arguments.decode(text))
         except (msgspec.DecodeError, RecursionError) as error:
-            raise InvalidArgument(f"{path}: is no JSON object: {error}", field=path) from error
+            raise InvalidArgument(f"{path}: must be a JSON object: {error}", field=path) from error
     return read_functions(functions, field)
 
 
@@ -80,7 +84,7 @@ def read_arguments(arguments: str, path: str) -> str:
     try:
         _arguments.decode(arguments or "{}")
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise InvalidArgument(f"{path}: is no JSON object: {error}", field=path) from error
+        raise InvalidArgument(f"{path}: must be a JSON object: {error}", field=path) from error
     return arguments or "{}"
 
 
@@ -105,15 +109,15 @@ def choose_tools(
         return (), ToolChoice()
     if choice not in ("required", "function"):
         raise InvalidArgument(
-            f"{field}: must be 'none', 'auto', 'required' or a function, not {choice!r}",
+            f"{field}: must be 'none', 'auto', 'required' or a function, got {choice!r}",
             field=field,
         )
     names = function_names(tools)
     if not names:
-        raise InvalidArgument(f"{field}: goes only with functions", field=field)
+        raise InvalidArgument(f"{field}: is only allowed if the request has functions", field=field)
     if choice == "function" and name not in names:
         raise InvalidArgument(
-            f"{field}: there is no function {name!r}; there are: {', '.join(names)}",
+            f"{field}: unknown function {name!r}; use one of: {', '.join(names)}",
             field=field,
         )
     return tools, ToolChoice(name if choice == "function" else "", parallel=together)
@@ -135,15 +139,16 @@ def check_offered(tools: Sequence[str], config: GatewayConfig, *, takes: bool) -
     """
     if len(tools) > config.limits.max_tools:
         raise InvalidArgument(
-            f"tools: more than {config.limits.max_tools}; gateway.limits.max_tools sets the bound",
+            f"tools: must have at most {config.limits.max_tools} entries "
+            "(gateway.limits.max_tools)",
             field="tools",
         )
     for index, tool in enumerate(tools):
         if len(tool.encode()) > config.limits.max_tool_bytes:
             path = f"tools[{index}]"
             raise InvalidArgument(
-                f"{path}: has more than {config.limits.max_tool_bytes} bytes; "
-                "gateway.limits.max_tool_bytes sets the bound",
+                f"{path}: has more than {config.limits.max_tool_bytes} bytes "
+                "(gateway.limits.max_tool_bytes)",
                 field=path,
             )
     if tools and not takes:
@@ -152,7 +157,7 @@ def check_offered(tools: Sequence[str], config: GatewayConfig, *, takes: bool) -
 
 def _no_place(field: str) -> NotImplementedYet:
     return NotImplementedYet(
-        f"{field}: this model takes no tools: its checkpoint's chat template has no place for "
+        f"{field}: this model doesn't support tools, because its chat template has no place for "
         "them; leave them out",
         field=field,
     )

@@ -147,7 +147,7 @@ const on = {
       }
       model = await servedModel(settings.key);
     } catch (error) {
-      show(`The model cannot be described: ${error.message}`);
+      show(`Can't load the model's description: ${error.message}`);
     }
     if (conversation !== page.conversation) return;
     // A model that does not speak says so.
@@ -245,7 +245,7 @@ const on = {
   error: ({ error }) => {
     if (error.event_id?.startsWith(EVENT_PREFIX)) {
       settings.showFault(error.message);
-      show("A setting was refused; see the settings.");
+      show("A setting was rejected. For details, see Settings.");
     } else {
       addTurn("Error", "").fail(error.message);
     }
@@ -262,9 +262,9 @@ function showModel(model) {
   at("send").textContent = model.reads_aloud ? "Speak" : "Send";
   at("text").rows = model.reads_aloud ? 3 : 1;
   at("text").placeholder = model.reads_aloud ? "Text to read aloud" : "Type a message";
-  at("greeting").textContent = model.reads_aloud ? `Let ${model.id} read aloud` : `Talk with ${model.id}`;
+  at("greeting").textContent = model.reads_aloud ? `Have ${model.id} read a text aloud` : `Talk with ${model.id}`;
   at("hint").textContent = model.reads_aloud
-    ? "Type a text. The settings have the voice and how it speaks."
+    ? "Type a text. You can choose the voice and how it speaks in Settings."
     : hears
       ? "Press Talk and speak, or type. You can interrupt an answer at any time."
       : "Type a message.";
@@ -284,11 +284,11 @@ function connect() {
     refresh();
   };
   const lost = () => {
-    show("The connection is lost; trying again …");
+    show("Connection lost. Reconnecting …");
     refresh();
   };
   const resumed = () => {
-    show("Connected again.");
+    show("Reconnected.");
     refresh();
   };
   const note = (direction, event) => log.note(direction, event);
@@ -307,7 +307,7 @@ async function startTalking() {
   page.microphone = await Microphone.open((samples) => {
     page.conversation.send("input_audio_buffer.append", { audio: toBase64(samples) });
   });
-  show(page.detectsTurns ? "Speak; a pause ends your turn." : "Speak; press Talk again to end your turn.");
+  show(page.detectsTurns ? "Speak now. Your turn ends when you pause." : "Speak now. Press Talk again to end your turn.");
 }
 
 async function stopTalking() {
@@ -394,7 +394,7 @@ async function preview() {
     const file = await voiceSample({ key, model: page.model, voice: at("voice").value, options });
     await replay([await readRecording(file)]);
   } catch (error) {
-    settings.showFault(`The voice cannot be heard: ${error.message}`);
+    settings.showFault(`Can't play the voice: ${error.message}`);
   }
   refresh();
 }
@@ -441,7 +441,7 @@ at("talk").addEventListener("click", async () => {
   try {
     await (page.microphone ? stopTalking() : startTalking());
   } catch (error) {
-    show(`The microphone cannot be used: ${error.message}`);
+    show(`Can't use the microphone: ${error.message}`);
   }
   refresh();
 });

@@ -13,7 +13,7 @@ async function fileAsWav(file, mostS) {
   const samples = await readRecording(await file.arrayBuffer());
   const seconds = samples.length / RATE_HZ;
   if (mostS && seconds > mostS) {
-    throw new Error(`The recording lasts ${seconds.toFixed(1)} s; give at most ${mostS} s.`);
+    throw new Error(`The recording is ${seconds.toFixed(1)} s long. The maximum is ${mostS} s.`);
   }
   const bytes = new Uint8Array(await wavFile([samples]).arrayBuffer());
   return { data: toBase64(bytes), format: "wav" };

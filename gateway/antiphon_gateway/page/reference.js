@@ -169,7 +169,7 @@ function prepare(form) {
       answer.status.textContent = `${status} after ${seconds()}`;
     } catch (error) {
       const reasons = { AbortError: "Stopped.", SyntaxError: `The body is not JSON: ${error.message}` };
-      answer.status.textContent = reasons[error.name] ?? `No answer: ${error.message}`;
+      answer.status.textContent = reasons[error.name] ?? `No response: ${error.message}`;
     } finally {
       send.disabled = false;
       stop.disabled = true;

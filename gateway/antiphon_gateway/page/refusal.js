@@ -10,7 +10,7 @@ export async function refusal(key) {
   try {
     const models = await fetch("v1/models", { headers });
     if (models.status === 401) {
-      const reason = key ? "The API key was rejected." : "This gateway needs an API key.";
+      const reason = key ? "The API key was rejected." : "This gateway requires an API key.";
       return { reason, needsKey: true };
     }
     if (models.status === 503) return { reason: "The model is still loading …", retry: true };
@@ -19,8 +19,8 @@ export async function refusal(key) {
       const { reason } = await health.json();
       return { reason: `The gateway is not ready: ${reason}.`, retry: true };
     }
-    return { reason: "The gateway refused the conversation.", ready: true };
+    return { reason: "The gateway rejected the conversation.", ready: true };
   } catch {
-    return { reason: "The gateway cannot be reached; trying again …", retry: true };
+    return { reason: "Can't reach the gateway. Retrying …", retry: true };
   }
 }

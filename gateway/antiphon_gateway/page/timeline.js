@@ -7,7 +7,7 @@ export function timeline(stages) {
   const end = Math.max(...stages.map((stage) => stage.last_output_s), 0.001);
   const table = document.createElement("table");
   table.className = "timeline";
-  table.createCaption().textContent = "What each stage took";
+  table.createCaption().textContent = "Time spent in each stage";
   const head = table.createTHead().insertRow();
   for (const title of ["Stage", "From first to last output", "First", "Last", "Busy"]) {
     const cell = document.createElement("th");

@@ -104,7 +104,7 @@ class Turn {
   #showLatency() {
     const { latencyMs, first } = this.record;
     const latency = element("span", "latency", `First ${first} after ${milliseconds(latencyMs)}`);
-    latency.title = `From the end of your turn to the first ${first} at this page`;
+    latency.title = `Time from the end of your turn until the first ${first} reached this page`;
     this.#row().append(latency);
   }
 

@@ -41,7 +41,9 @@ def _capacity(fleet: Fleet) -> dict[str, Capacity]:
         stage.role: Capacity(
             slots=tuple(load.slots for load in stage.reported if load.slots and not load.draining),
             in_use=sum(load.open_segments for load in stage.reported),
-            unknown=_unknown(stage) if fleet.discovered else "discovery has told no replicas yet",
+            unknown=_unknown(stage)
+            if fleet.discovered
+            else ("discovery has not found any replicas yet"),
         )
         for stage in fleet
     }
@@ -56,7 +58,10 @@ def _unknown(stage: ReplicatedStage) -> str:
     silent = stage.silent
     if not silent:
         return ""
-    return f"{len(silent)} of {len(stage)} replicas, one at {silent[0]}, cannot be asked from here"
+    return (
+        f"{len(silent)} of {len(stage)} replicas can't be reached from this gateway, including "
+        f"the one at {silent[0]}"
+    )
 
 
 def _gateways(config: GatewayConfig) -> Discovery:

@@ -118,7 +118,7 @@ class ExternalScaler:
         metric = _metric(role)
         if request.metric not in ("", metric):
             raise NotFound(
-                f"metricName: the stage {role} has the metric {metric}, not {request.metric!r}",
+                f"metricName: the metric of the stage {role} is {metric}, not {request.metric!r}",
                 field="metricName",
             )
         demand = self._view.known_demand(role)
@@ -130,12 +130,12 @@ class ExternalScaler:
         role, roles = scaled.metadata.get(STAGE, ""), ", ".join(self._view.roles)
         if not role:
             raise InvalidArgument(
-                f"metadata.{STAGE}: name the stage that is to be scaled; there are {roles}",
+                f"metadata.{STAGE}: is required; use one of: {roles}",
                 field=f"metadata.{STAGE}",
             )
         if role not in self._view.roles:
             raise NotFound(
-                f"metadata.{STAGE}: there is no stage {role!r}; there are {roles}",
+                f"metadata.{STAGE}: unknown stage {role!r}; use one of: {roles}",
                 field=f"metadata.{STAGE}",
             )
         return role
@@ -154,8 +154,8 @@ def _share_of(scaled: messages.ScaledObject) -> float | None:
         share = math.nan
     if not 0 < share <= 1:
         raise InvalidArgument(
-            f"metadata.{TARGET}: the share of slots to be used, above 0 and at most 1, "
-            f"not {given!r}",
+            f"metadata.{TARGET}: the target slot usage must be above 0 and at most 1, got "
+            f"{given!r}",
             field=f"metadata.{TARGET}",
         )
     return share

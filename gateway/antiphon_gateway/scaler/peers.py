@@ -89,13 +89,13 @@ class Peers:
                         if told.boot_id == self._boot_id:
                             return
                         self._tell(gateway, told)
-                    log.info("the gateway at %s ended its stream", address)
+                    log.info("the gateway at %s closed its stream", address)
                 except AntiphonError as error:
                     log.info("the gateway at %s: %s", address, error.message)
                 except grpc.aio.AioRpcError as failure:
                     log.info("the gateway at %s: %s", address, failure.details())
                 except Exception:
-                    log.exception("following the gateway at %s failed; it is tried again", address)
+                    log.exception("following the gateway at %s failed; retrying", address)
                 finally:
                     self._forget(gateway)
                 await asyncio.sleep(self._config.health.reconnect_s)
@@ -114,7 +114,7 @@ class Peers:
                     return
                 yield message
         except TimeoutError:
-            raise Unavailable(f"it has said nothing for {silence_s:g} s") from None
+            raise Unavailable(f"it has been silent for {silence_s:g} s") from None
         finally:
             stream.cancel()
 

@@ -100,7 +100,7 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
         """Like `demand`, but raises `Unavailable` if the actual demand may be higher."""
         if unknown := self._capacity().get(role, Capacity()).unknown:
             raise Unavailable(
-                f"how many slots of the stage {role} are in use is not known: {unknown}", stage=role
+                f"the number of used slots of the stage {role} is unknown: {unknown}", stage=role
             )
         return self.demand(role)
 

@@ -40,7 +40,7 @@ async def accept_connections(
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     if not exhausted:
-                        log.warning("cannot accept connections: %s", error.strerror)
+                        log.warning("can't accept connections: %s", error.strerror)
                     exhausted = True
                     await asyncio.sleep(RETRY_S)
                 # Otherwise, the client has disconnected while its connection was waiting to be

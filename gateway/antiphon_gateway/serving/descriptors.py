@@ -52,9 +52,9 @@ def within_limit(config: GatewayConfig) -> GatewayConfig:
     fewer = {name: max(1, int(share * getattr(config.connections, name))) for name in fields}
     fitted = structs.replace(config, connections=structs.replace(config.connections, **fewer))
     log.warning(
-        "%d files may be open, and gateway.connections.max_connections and "
-        "gateway.connections.max_grpc_connections need %d: using %d and %d; "
-        "raise the limit (ulimit -Hn) or lower these settings",
+        "the process may open %d files, but gateway.connections.max_connections and "
+        "gateway.connections.max_grpc_connections require %d: using %d and %d instead; raise "
+        "the limit (ulimit -Hn), or lower these settings",
         most,
         needed,
         fitted.connections.max_connections,

@@ -131,4 +131,4 @@ class FrameMeter:
             self._continuations += 1
         self._block_bytes += size
         if self._continuations > MAX_CONTINUATIONS or self._block_bytes > MAX_BLOCK_BYTES:
-            raise FrameFlood("a header block that is too long")
+            raise FrameFlood("a header block is too long")

@@ -99,7 +99,8 @@ def _make_folder() -> str:
                 return folder
             os.rmdir(folder)
     raise Unavailable(
-        "gateway.grpc_listen: no directory for Unix sockets can be created in "
-        f"{tempfile.gettempdir()} or /tmp with paths of at most {MAX_PATH_BYTES} bytes; set TMPDIR",
+        "gateway.grpc_listen: can't create a directory for Unix sockets in "
+        f"{tempfile.gettempdir()} or /tmp with paths of at most {MAX_PATH_BYTES} bytes; set "
+        "TMPDIR",
         field="gateway.grpc_listen",
     )

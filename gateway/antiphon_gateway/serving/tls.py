@@ -62,14 +62,14 @@ def _context(config: TlsConfig, protocol: str) -> ssl.SSLContext:
     try:
         context.load_cert_chain(config.certificate_file, config.key_file)
     except (OSError, ssl.SSLError) as error:
-        raise _wrong("key_file", "is not the key of the certificate", error) from error
+        raise _wrong("key_file", "doesn't match the certificate", error) from error
     if config.client_ca_file:
         authorities = _read("client_ca_file", config.client_ca_file)
         try:
             context.load_verify_locations(cadata=authorities.decode("ascii"))
         # `ValueError` is raised if a file is empty or isn't text.
         except (ValueError, ssl.SSLError) as error:
-            raise _wrong("client_ca_file", "has no certificates", error) from error
+            raise _wrong("client_ca_file", "contains no certificates", error) from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 

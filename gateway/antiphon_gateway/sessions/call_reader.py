@@ -31,12 +31,16 @@ class CallReader:
             joined.append(piece)
         pieces = tuple(map(self._piece, joined))
         if chunk.finish_reason is not None and self._name:
-            raise DataLoss("tool_calls: ended within a call", edge="tool_calls")
+            raise DataLoss("tool_calls: ended before the end of a call", edge="tool_calls")
         return ToolCallsProduced(pieces) if pieces else None
 
     def _piece(self, piece: CallPiece) -> ToolCallPiece:
         if bool(piece.name) is bool(self._name):
-            what = "begins within another" if piece.name else "goes on that has not begun"
+            what = (
+                ("starts before the end of another call")
+                if piece.name
+                else "continues before it has started"
+            )
             raise DataLoss(f"tool_calls: a call {what}", edge="tool_calls")
         name = self._name = self._name or piece.name
         self._arguments.append(piece.arguments)

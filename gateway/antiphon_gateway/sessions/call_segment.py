@@ -211,10 +211,10 @@ class CallSegment:
                 return await begun
         except TimeoutError:
             late = ", ".join(self._progress.unfinished)
-            idle = f"no stage has said anything for {self._idle_timeout_s:g} s"
-            what = "the request's time is over" if self._until_deadline else idle
+            idle = f"no stage has sent anything for {self._idle_timeout_s:g} s"
+            what = "the request timed out" if self._until_deadline else idle
             error = DeadlineExceeded(
-                f"{what}; not finished: {late}", stage=self._progress.unfinished[0]
+                f"{what}; unfinished stages: {late}", stage=self._progress.unfinished[0]
             )
             self._lines.end_with(error)
             raise error from None

@@ -32,8 +32,8 @@ class ImageReader:
             self._came += files.nbytes
             if self._came > self._limit_bytes:
                 raise ResourceExhausted(
-                    f"image: the answer's images have more than {self._limit_bytes} bytes "
-                    "(gateway.limits.max_image_bytes); ask for fewer or smaller ones",
+                    f"image: the images of the answer have more than {self._limit_bytes} bytes "
+                    "(gateway.limits.max_image_bytes); request fewer or smaller images",
                     edge=chunk.edge,
                 )
             self._rest += files.tobytes()
@@ -41,19 +41,21 @@ class ImageReader:
         self._images += len(rows)
         if self._images > MAX_IMAGES:
             raise ResourceExhausted(
-                f"image: the answer has more than {MAX_IMAGES} images; ask for fewer",
+                f"image: the answer has more than {MAX_IMAGES} images; request fewer",
                 edge=chunk.edge,
             )
         images = tuple(self._take(size_bytes, chunk.edge) for size_bytes, _ in rows)
         self.positions += sum(positions for _, positions in rows)
         if chunk.segment_finished and self._rest:
-            raise DataLoss("image: the edge ended within a file", edge=chunk.edge)
+            raise DataLoss("image: the edge ended in the middle of a file", edge=chunk.edge)
         return ImageProduced(images) if images else None
 
     def _take(self, size_bytes: int, edge: str) -> ImageFile:
         file = bytes(self._rest[: max(0, size_bytes)])
         media_type = image_media_type(file)
         if len(file) != size_bytes or not media_type:
-            raise DataLoss("image: a file is cut short, or no PNG, JPEG or WebP", edge=edge)
+            raise DataLoss(
+                "image: a file is truncated, or is not a PNG, JPEG or WebP file", edge=edge
+            )
         del self._rest[:size_bytes]
         return ImageFile(file, media_type)

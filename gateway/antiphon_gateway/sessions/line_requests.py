@@ -55,8 +55,8 @@ class LineRequests:
                 self._waiting_bytes += request.chunk.payload.size_bytes
                 if self._waiting_bytes > MAX_WAITING_BYTES:
                     raise ResourceExhausted(
-                        f"the stage {self._role} does not take the input that comes while it is "
-                        f"recorded; {MAX_WAITING_BYTES} bytes of it wait",
+                        f"the stage {self._role} doesn't read the audio that the user is "
+                        f"speaking; {MAX_WAITING_BYTES} bytes are waiting",
                         stage=self._role,
                     )
                 self._pending.append(request)

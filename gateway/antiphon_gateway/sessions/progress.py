@@ -110,7 +110,7 @@ class SegmentProgress:
             return self._read[chunk.edge](chunk)
         except (KeyError, UnicodeDecodeError) as error:
             raise DataLoss(
-                f"{chunk.edge}: the chunk cannot be read: {error}", stage=role, edge=chunk.edge
+                f"{chunk.edge}: can't parse the chunk: {error}", stage=role, edge=chunk.edge
             ) from error
 
     def add_steps(self, role: str, progress: session_pb2.Progress) -> StepsAdvanced | None:
@@ -126,7 +126,9 @@ class SegmentProgress:
         another segment.
         """
         if report.segment != self._segment:
-            raise DataLoss(f"the stage {role} reported segment {report.segment}", stage=role)
+            raise DataLoss(
+                f"the stage {role} reported the wrong segment, {report.segment}", stage=role
+            )
         self._reports[role] = report
         self._running.pop(role, None)
 
@@ -168,15 +170,17 @@ class SegmentProgress:
         edge, expected = chunk.edge, self._sequences.get(chunk.edge, 0)
         here = (self._session_id, self._segment)
         if (chunk.session_id, chunk.segment) != here or self._makers.get(edge) != role:
-            raise DataLoss(f"the stage {role} sent a chunk that is not its own", stage=role)
+            raise DataLoss(
+                f"the stage {role} sent a chunk of an edge that it doesn't produce", stage=role
+            )
         if chunk.sequence != expected:
             raise DataLoss(
-                f"{edge}: chunk {chunk.sequence} came, {expected} was expected",
+                f"{edge}: received chunk {chunk.sequence} instead of chunk {expected}",
                 stage=role,
                 edge=edge,
             )
         if edge in self._reasons:
-            raise DataLoss(f"{edge}: a chunk came after the last one", stage=role, edge=edge)
+            raise DataLoss(f"{edge}: received a chunk after the last one", stage=role, edge=edge)
 
     def _text(self, chunk: Chunk) -> TextProduced | None:
         if not chunk.tensors:

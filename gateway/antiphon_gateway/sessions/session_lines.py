@@ -267,8 +267,8 @@ class SessionLines:
         except AntiphonError as error:
             self._cause.fail(error)
         except Exception:
-            log.exception("%s: what %s sent was not understood", self._session_id, line.role)
-            mistake = Internal("the gateway made a mistake; its log has more")
+            log.exception("%s: can't process a message from %s", self._session_id, line.role)
+            mistake = Internal("internal error; see the gateway's log")
             self._cause.fail(mistake)
 
     async def _receive(self, role: str, response: session_pb2.SessionResponse) -> None:
@@ -281,7 +281,7 @@ class SessionLines:
                 # The stage keeps the session for the length of its resume window. If the link isn't
                 # restored in that time, the stage reports this. If the peer has died, its own
                 # stream breaks.
-                log.warning("%s: %s lost its link for a while", self._session_id, role)
+                log.warning("%s: %s temporarily lost its link", self._session_id, role)
             case "progress":
                 self._segment.on_progress()
                 # This also restarts the idle timeouts of the stages waiting for this one.
@@ -337,6 +337,8 @@ class SessionLines:
         refuses = role in self._unopened and error.stage in ("", role)
         may_echo = error.code in ECHO_CODES and not refuses
         if isinstance(error, Cancelled):
-            error = Unavailable(f"the stage {role} gave up: {error.message}", edge=error.edge)
+            error = Unavailable(
+                f"the stage {role} aborted the session: {error.message}", edge=error.edge
+            )
         error.stage = error.stage or role
         (self._cause.fail_or_echo if may_echo else self._cause.fail)(error)

@@ -116,7 +116,7 @@ class StageStream:
     def _error(self, failure: grpc.aio.AioRpcError) -> AntiphonError:
         if failure.code() in LOST_STATUS and not is_typed(failure):
             self._stage.misread(self._channel, failure)
-            return self._lost(failure.details() or "the connection broke")
+            return self._lost(failure.details() or "the connection was lost")
         return error_from_rpc(failure, stage=self.role)
 
     def _lost(self, why: str) -> Unavailable:

@@ -137,7 +137,7 @@ class StandingLines:
     def _begin(self, response: stage_pb2.LineResponse) -> None:
         self.window_bytes = response.window_bytes
         if not self.window_bytes:
-            raise Unavailable("it does not state the window of its lines")
+            raise Unavailable("it didn't specify the window for its lines")
         self._batch_requests = max(1, min(response.batch_requests, BATCH_REQUESTS))
         self.resume_window_s = response.resume_window_s
         if not self.resume_window_s:
@@ -153,7 +153,7 @@ class StandingLines:
             self.is_suspended = False
             self._on_ready()
         elif self.is_suspended and response.messages:
-            raise DataLoss("the stage continues the stream without saying where")
+            raise DataLoss("it continues the stream without specifying the position")
         else:
             stream.confirmed(response.received)
         if response.messages:
@@ -281,7 +281,7 @@ class StandingLine:
         size_bytes = response.ByteSize()
         if self._waiting_bytes >= self._lines.window_bytes:
             self.cancel()
-            self.failure = WindowExceeded("it has sent more than the window of its line")
+            self.failure = WindowExceeded("it exceeded the window of its line")
             return
         self._waiting_bytes += size_bytes
         self._responses.append((response, size_bytes))

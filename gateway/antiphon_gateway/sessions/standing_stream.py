@@ -245,7 +245,7 @@ class StandingStream:
             return broken
         except DataLoss as wrong:
             return _Inconsistent(wrong.message)
-        return _Ended("it ended the stream of its sessions")
+        return _Ended("it closed the stream of its sessions")
 
     def _is_broken(self, failure: Exception) -> bool:
         """Return whether the stream may be resumed after its call has ended with this failure."""
@@ -303,7 +303,7 @@ class StandingStream:
             except grpc.aio.UsageError:
                 break
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        log.warning("the suspended sessions of the stage %s end", role)
+        log.warning("ending the suspended sessions of the stage %s", role)
         self._suspended(role, "lost")
         return None
 

@@ -28,8 +28,8 @@ class OnnxNetwork:
         require_file(path)
         if find_spec("onnxruntime") is None:
             raise FailedPrecondition(
-                f"{path.name} needs onnxruntime, which is not installed; "
-                "install antiphon with the extra `clips`"
+                f"{path.name} requires onnxruntime, which is not installed; install antiphon "
+                "with the extra `clips`"
             )
         self._path = path
         self._making = threading.Lock()

@@ -106,7 +106,7 @@ class MaskedAnswer:
         padding: int | None = None,
     ) -> None:
         if not plan:
-            raise InvalidArgument("plan: the answer needs at least one position")
+            raise InvalidArgument("plan: the answer must have at least one position")
         self._plan, self._drawn, self._sampling = tuple(plan), drawn, sampling
         self._guidance, self._mask_id = guidance, mask_id
         self._tempered = tempered

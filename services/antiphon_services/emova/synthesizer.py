@@ -86,7 +86,7 @@ class UnitSynthesizer:
         total = float(frames.sum())
         if not total <= self._most_frames:
             raise InvalidArgument(
-                f"the speech of {len(units)} units is longer than {MOST_SPEECH_S} s"
+                f"the speech for {len(units)} units is longer than {MOST_SPEECH_S} s"
             )
         if total:
             counts = frames.long()
@@ -152,6 +152,6 @@ def read_styles(weights: Weights, config: Mapping[str, Any], count: int) -> dict
         styles = {str(name): int(number) for name, number in config["u2s_style2idx"].items()}
     if not styles or not all(0 <= number < count for number in styles.values()):
         raise FailedPrecondition(
-            f"{path}: u2s_style2idx does not name the {count} styles of {STYLES}; {REMEDY}"
+            f"{path}: u2s_style2idx doesn't contain the {count} styles of {STYLES}; {REMEDY}"
         )
     return styles

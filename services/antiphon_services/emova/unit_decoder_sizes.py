@@ -98,8 +98,8 @@ class UnitDecoderSizes:
             )
         if sizes.symbols < UNIT_ENTRIES:
             raise FailedPrecondition(
-                f"{weights.folder}: {PREFIX}enc_p.emb.weight has {sizes.symbols} rows, fewer than "
-                f"the {UNIT_ENTRIES} units"
+                f"{weights.folder}: {PREFIX}enc_p.emb.weight has {sizes.symbols} rows, but "
+                f"there are {UNIT_ENTRIES} units"
             )
         return sizes
 

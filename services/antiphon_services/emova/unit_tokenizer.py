@@ -249,8 +249,8 @@ class UnitTokenizer:
         """
         if not LEAST_SAMPLES <= len(samples) <= MOST_S * INPUT_RATE_HZ:
             raise InvalidArgument(
-                f"a recording must have {LEAST_SAMPLES} samples to {MOST_S} s at "
-                f"{INPUT_RATE_HZ} Hz, not {len(samples)} samples"
+                f"a recording must have from {LEAST_SAMPLES} samples to {MOST_S} s at "
+                f"{INPUT_RATE_HZ} Hz, got {len(samples)} samples"
             )
         weight = self._module.pre_quant.weight
         given = on_device(samples.copy(), weight.device).to(weight.dtype)

@@ -190,7 +190,7 @@ def require_silu(activate: Any) -> None:
     """Raise `FailedPrecondition` if there is no fused kernel for the activation function."""
     if type(activate).__name__ not in SILU_CLASSES:
         raise FailedPrecondition(
-            f"torch.fused: the MLP's hidden_act is a {type(activate).__name__}, and kernels "
-            "compute silu alone; set torch.fused to false",
+            f"torch.fused: the MLP's hidden_act is a {type(activate).__name__}, but the kernels "
+            "only support silu; set torch.fused to false",
             field="torch.fused",
         )

@@ -63,7 +63,7 @@ class FrameDecoder:
         """
         slot = self.kept.choose(session, self._slots.free_slots)
         if slot is None:
-            raise ResourceExhausted(f"all {self.cache.slots} slots are taken")
+            raise ResourceExhausted(f"all {self.cache.slots} slots are in use")
         self._slots.take_this(slot)
         self.kept.own(slot, session, returns=returns)
         return slot

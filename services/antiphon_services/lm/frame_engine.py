@@ -216,7 +216,8 @@ class FrameEngine(ABC, Generic[Segment, Model]):
         """
         if settings.outputs != {self.edge}:
             raise InvalidArgument(
-                f"outputs: the {self.role} makes {self.edge!r}, not {sorted(settings.outputs)}",
+                f"outputs: the {self.role} only generates {self.edge!r}, got "
+                f"{sorted(settings.outputs)}",
                 field="outputs",
             )
         known = known_frames(settings.history, self._model.code_sizes)
@@ -238,7 +239,8 @@ class FrameEngine(ABC, Generic[Segment, Model]):
         rows = segment.prompt.prompt_rows or segment.prompt.ready_rows
         if rows > self._context_limit:
             raise InvalidArgument(
-                f"the prompt takes {rows} {self.role} positions of at most {self._context_limit}",
+                f"the prompt takes {rows} {self.role} positions; the maximum is "
+                f"{self._context_limit}",
                 field="messages",
             )
         segment.bound(self._context_limit)

@@ -278,7 +278,7 @@ class FrameSegment(ABC, Generic[Prompt]):
         Raises `DataLoss` if a draw has already been launched, because it depends on these rows.
         """
         if self.launched:
-            raise DataLoss(f"row {row} of the prompt came again after the first draw")
+            raise DataLoss(f"row {row} of the prompt was received again after the first frame")
         start = 0
         while (stop := self._part_end(start)) <= row:
             start = stop

@@ -116,7 +116,8 @@ class GraphPool:
                     outputs = function()
             except RuntimeError as error:
                 raise FailedPrecondition(
-                    f"torch.graphs: capturing on {self._device} failed; set it to false: {error}"
+                    f"torch.graphs: capturing on {self._device} failed: {error}; set "
+                    "torch.graphs to false"
                 ) from error
             # The first replay is slower because it uploads the graph, so do it now.
             graph.replay()

@@ -150,9 +150,9 @@ class Kernels:
             self.gate(torch.ones(1, 8, device=device))
         except Exception as error:
             raise FailedPrecondition(
-                f"torch.fused: torch.compile makes no kernel for {device}: {type(error).__name__}: "
-                f"{_first_line(error)}; install a C compiler and, for a GPU, the triton of this "
-                "torch, or set torch.fused to false",
+                f"torch.fused: torch.compile can't compile a kernel for {device}: "
+                f"{type(error).__name__}: {_first_line(error)}; install a C compiler and, for a "
+                "GPU, the triton version that matches torch, or set torch.fused to false",
                 field="torch.fused",
             ) from error
 
@@ -200,8 +200,8 @@ def kernels_of(config: StageConfig) -> Kernels | None:
     else:
         if not config.torch.graphs:
             raise InvalidArgument(
-                "torch.fused: compiled kernels take longer to launch than they save outside CUDA "
-                "graphs; set torch.graphs to true, or torch.fused to false",
+                "torch.fused: without CUDA graphs, launching compiled kernels takes longer than "
+                "they save; set torch.graphs to true, or torch.fused to false",
                 field="torch.fused",
             )
         kernels = Kernels(_triton_choose())
@@ -214,8 +214,9 @@ def _triton_choose() -> Choose:
         from antiphon_services.lm.draw_kernel import choose_fused
     except ImportError as error:
         raise FailedPrecondition(
-            f"torch.fused: draws are a kernel in Triton, which cannot be imported: {error}; "
-            "install the triton of this torch, or set torch.fused to false",
+            "torch.fused: sampling uses a Triton kernel, but triton can't be imported: "
+            f"{error}; install the triton version that matches torch, or set torch.fused to "
+            "false",
             field="torch.fused",
         ) from error
     return choose_fused

@@ -24,7 +24,7 @@ Frames = npt.NDArray[Any]
 """Codes as uint16 [n, groups], or latents as float32 [n, width]."""
 Prompt = TypeVar("Prompt")
 
-ANEW = "leave the history out, and all is made anew"
+ANEW = "leave the history out, and everything is recomputed"
 
 
 def no_frames() -> Frames:
@@ -67,13 +67,13 @@ def known_frames(history: History | None, sizes: Sequence[int]) -> Frames:
     frames = history.frames
     if frames.shape[1] != len(sizes):
         raise InvalidArgument(
-            f"history.frames: have {frames.shape[1]} codes each, this stage's have {len(sizes)}; "
-            f"{ANEW}",
+            f"history.frames: have {frames.shape[1]} codes each, but this stage uses "
+            f"{len(sizes)}; {ANEW}",
             field="history.frames",
         )
     if (frames >= np.asarray(sizes)).any():
         raise InvalidArgument(
-            f"history.frames: a code is not below {list(sizes)}; {ANEW}", field="history.frames"
+            f"history.frames: all codes must be below {list(sizes)}; {ANEW}", field="history.frames"
         )
     return frames
 
@@ -88,13 +88,13 @@ def known_latents(history: History | None, width: int) -> Frames:
     latents = history.latents
     if latents.shape[1] != width:
         raise InvalidArgument(
-            f"history.latents: have {latents.shape[1]} values each, this stage's have {width}; "
-            f"{ANEW}",
+            f"history.latents: have {latents.shape[1]} values each, but this stage uses "
+            f"{width}; {ANEW}",
             field="history.latents",
         )
     if not np.isfinite(latents).all():
         raise InvalidArgument(
-            f"history.latents: hold values that are not finite; {ANEW}", field="history.latents"
+            f"history.latents: contain values that are not finite; {ANEW}", field="history.latents"
         )
     return latents
 
@@ -106,5 +106,6 @@ def check_count(frames: Frames, most: int) -> None:
     field = "history.latents" if frames.dtype.kind == "f" else "history.frames"
     if len(frames) > most:
         raise InvalidArgument(
-            f"{field}: {len(frames)} came, and the segment has at most {most}; {ANEW}", field=field
+            f"{field}: has {len(frames)} frames, but the segment can have at most {most}; {ANEW}",
+            field=field,
         )

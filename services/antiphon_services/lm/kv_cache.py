@@ -131,5 +131,5 @@ class KVCache:
 
 def _no_room(what: str) -> FailedPrecondition:
     return FailedPrecondition(
-        f"slots, context_limit: keys and values take {what}; lower one of the two"
+        f"slots, context_limit: keys and values take {what}; reduce one of these settings"
     )

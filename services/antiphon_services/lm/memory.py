@@ -58,10 +58,10 @@ class SlotMemory:
             return
         fit = room // self.position_bytes
         raise InvalidArgument(
-            f"slots, context_limit: keys and values of {self.slots} slots of {self.positions} "
-            f"positions take {_gb(self.bytes)} GB, and {self.device} has {_gb(room)} GB for them: "
-            f"enough for {fit // self.positions} slots, or for a context_limit of "
-            f"{fit // self.slots}; lower one of the two",
+            f"slots, context_limit: keys and values of {self.slots} slots with {self.positions} "
+            f"positions take {_gb(self.bytes)} GB, but {self.device} only has {_gb(room)} GB "
+            f"available, which is enough for {fit // self.positions} slots, or for a "
+            f"context_limit of {fit // self.slots}; reduce one of these settings",
             field="slots",
         )
 

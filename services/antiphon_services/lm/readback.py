@@ -80,7 +80,7 @@ def check_launch_ahead(config: StageConfig) -> None:
     on_gpu = config.device.startswith("cuda")
     if config.torch.launch_ahead and on_gpu and not config.copies.async_to_host:
         raise InvalidArgument(
-            "torch.launch_ahead: frames must come to the host beside the next step; "
-            "set copies.async_to_host to true, or torch.launch_ahead to false",
+            "torch.launch_ahead: requires frames to be copied to the host while the next step "
+            "runs; set copies.async_to_host to true, or torch.launch_ahead to false",
             field="torch.launch_ahead",
         )

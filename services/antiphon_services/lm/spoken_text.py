@@ -101,7 +101,7 @@ class SpokenText(ABC, Generic[Made]):
         """Store the text. Raises `InvalidArgument` if it is invalid."""
         self.check_edge(chunk)
         if chunk.tensors and self._tensors:
-            raise InvalidArgument("messages: they come in one chunk", field="messages")
+            raise InvalidArgument("messages: must be sent in a single chunk", field="messages")
         if (messages := chunk.tensors.get("messages")) is not None:
             self._check_size(messages.nbytes)
         self._tensors = chunk.tensors or self._tensors
@@ -171,14 +171,15 @@ class ConversationInput(SpokenText[Made]):
         else:
             if set(chunk.tensors) != {"samples"} or not self._tensors:
                 raise InvalidArgument(
-                    "input: the conversation comes once, in the first chunk; samples of its last "
-                    "recording follow",
+                    "input: the conversation must only be sent in the first chunk; later chunks "
+                    "contain samples of its last recording",
                     field="messages",
                 )
             self._samples += len(samples)
             if self._samples > self._most_samples or not np.isfinite(samples).all():
                 raise InvalidArgument(
-                    f"input: a recording has more than {self._most_samples} samples, or NaN or Inf",
+                    f"input: a recording has more than {self._most_samples} samples, or "
+                    "contains NaN or infinity",
                     field="messages",
                 )
             self._pieces.append(np.array(samples))

@@ -76,7 +76,7 @@ class TextInPieces(SpokenText[Made]):
         self.check_edge(chunk)
         if self._tensors or (chunk.tensors.keys() - {PIECE} and not self.written):
             raise InvalidArgument(
-                f"{PIECE_FIELD}: a text comes as `messages` or in pieces; send one of them",
+                f"{PIECE_FIELD}: can't be combined with `messages`; send only one of them",
                 field=PIECE_FIELD,
             )
         self.in_pieces = True

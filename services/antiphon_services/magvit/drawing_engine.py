@@ -76,7 +76,7 @@ class DrawingEngine:
         """Add a segment. Raises `ResourceExhausted` if all slots are in use."""
         terms = self._terms
         if len(self._drawings) == self._slots:
-            raise ResourceExhausted(f"{terms.role} has {self._slots} slots, and all are taken")
+            raise ResourceExhausted(f"{terms.role}: all {self._slots} slots are in use")
         tokens = ReceivedCodes(terms.tokens, None, IMAGE_ENTRIES, self._context_limit, "id")
         self._drawings[key] = Drawing(tokens, terms.image in settings.outputs)
 

@@ -65,8 +65,8 @@ def require_pillow(role: str) -> None:
     """Raise `FailedPrecondition` if Pillow is not installed."""
     if importlib.util.find_spec("PIL") is None:
         raise FailedPrecondition(
-            f"{role}: writes PNG files with pillow, which is not installed; "
-            "pip install 'antiphon[vision]'"
+            f"{role}: writing PNG files requires pillow, which is not installed; pip install "
+            "'antiphon[vision]'"
         )
 
 

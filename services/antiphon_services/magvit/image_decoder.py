@@ -104,8 +104,8 @@ def side_of(count: int) -> int:
     side = math.isqrt(count)
     if not count or side * side != count or side > MOST_SIDE_TOKENS:
         raise InvalidArgument(
-            f"{count} image tokens are no square image; give {MOST_SIDE_TOKENS}² = "
-            f"{MOST_SIDE_TOKENS**2} or a smaller square number"
+            f"{count} image tokens don't form a square image; the number must be a square of at "
+            f"most {MOST_SIDE_TOKENS}² = {MOST_SIDE_TOKENS**2}"
         )
     return side
 

@@ -71,8 +71,8 @@ class PixelSizes:
                 levels.append((*(each[1] for each in shapes[:1]), *(each[0] for each in shapes)))
         if not levels or not all(levels) or any(each % GROUPS for row in levels for each in row):
             raise FailedPrecondition(
-                f"{weights.folder}: the tensors {stem}* are no MAGVITv2: levels of {levels} "
-                f"channels, which must be multiples of {GROUPS}"
+                f"{weights.folder}: the tensors {stem}* don't belong to a MAGVITv2 tokenizer: "
+                f"the levels have {levels} channels, which must be multiples of {GROUPS}"
             )
         return cls(tuple(levels))
 

@@ -27,8 +27,8 @@ def square_pixels(image: Image.Image, side: int) -> Tensor:
     shorter, longer = sorted(image.size)
     if longer > MOST_RATIO * shorter:
         raise InvalidArgument(
-            f"an image of {width} x {height} pixels is too thin; one side may be {MOST_RATIO} "
-            "times the other"
+            f"an image of {width} x {height} pixels is too narrow; the longer side may be at "
+            f"most {MOST_RATIO} times the shorter one"
         )
     size = (int(side * width / shorter), int(side * height / shorter))
     scaled = image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)

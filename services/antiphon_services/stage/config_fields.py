@@ -155,7 +155,7 @@ def check_fields(file: Path, config: Mapping[str, Any], parts: Sequence[ConfigPa
         unknown = sorted(given.keys() - known)
         if unknown:
             where = f"{part.path}: " if part.path else ""
-            _log.warning("%s: %sfields without effect: %s", file, where, ", ".join(unknown))
+            _log.warning("%s: %signored fields: %s", file, where, ", ".join(unknown))
 
 
 def check_window(file: Path, path: str, config: Any, positions: int, *, limited: str) -> None:
@@ -171,9 +171,9 @@ def check_window(file: Path, path: str, config: Any, positions: int, *, limited:
     window = config.sliding_window
     if SLIDING_ATTENTION in kinds and window is not None and window < positions:
         raise FailedPrecondition(
-            f"{file}: {path}.sliding_window is {window}, and this stage attends to all of its "
-            f"{positions} positions; set {limited}.context_limit to {window} at most, or take a "
-            "checkpoint without a window"
+            f"{file}: {path}.sliding_window is {window}, but this stage attends to all "
+            f"{positions} positions; set {limited}.context_limit to at most {window}, or use a "
+            "checkpoint without a sliding window"
         )
 
 
@@ -217,8 +217,8 @@ def _refused(
     known = " or ".join(dict.fromkeys(_shown(each) for each in values if each is not None))
     where = f"{path}.{name}" if path else name
     return FailedPrecondition(
-        f"{file}: {where} is {shortened(_shown(value), 80)}; this stage computes only "
-        f"{known or 'without it'}; take a checkpoint without that, or another engine"
+        f"{file}: {where} is {shortened(_shown(value), 80)}, but this stage only supports "
+        f"{known or 'checkpoints without it'}; use another checkpoint or another engine"
     )
 
 

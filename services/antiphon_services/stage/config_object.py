@@ -95,19 +95,21 @@ class ConfigObject:
         if not rope:
             return
         if nested := sorted(name for name, each in rope.items() if isinstance(each, Mapping)):
-            raise ValueError(f"rope_parameters: {nested[0]} is an object; one holds for all layers")
+            raise ValueError(
+                f"rope_parameters: {nested[0]} is an object; use the same values for all layers"
+            )
         missing = _ROPE_NEEDS.get(rope["rope_type"], frozenset()) - rope.keys()
         if missing:
-            raise ValueError(f"rope_parameters: {rope['rope_type']} needs {sorted(missing)}")
+            raise ValueError(f"rope_parameters: {rope['rope_type']} requires {sorted(missing)}")
         width = vars(self).get("head_dim")
         if isinstance(width, int) and width % 2:
-            raise ValueError(f"head_dim is {width}; a rotary embedding needs an even number")
+            raise ValueError(f"head_dim is {width}; it must be even for a rotary embedding")
 
     def validate_layer_types(self) -> None:
         """Raise `ValueError` if `layer_types` doesn't have an entry for every layer."""
         kinds, layers = vars(self).get("layer_types"), vars(self).get("num_hidden_layers")
         if kinds is not None and layers is not None and len(kinds) != layers:
-            raise ValueError(f"layer_types names {len(kinds)} of {layers} layers")
+            raise ValueError(f"layer_types contains {len(kinds)} of {layers} layers")
 
     def _rope(self, others: dict[str, Any]) -> dict[str, Any]:
         """Return the rotary embedding's parameters in the current layout.

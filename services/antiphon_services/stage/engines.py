@@ -17,11 +17,12 @@ def require_torch(role: str, config: StageConfig) -> None:
     """
     if config.engine not in (AUTO, TORCH):
         raise InvalidArgument(
-            f"{role}: no engine {config.engine!r}; it has {TORCH!r}", field="engine"
+            f"{role}: unsupported engine {config.engine!r}; use {TORCH!r}", field="engine"
         )
     if config.engine_args:
         raise InvalidArgument(
-            f"{role}: engine_args: the engine {TORCH} takes none, got {sorted(config.engine_args)}",
+            f"{role}: engine_args: the engine {TORCH} accepts no arguments, got "
+            f"{sorted(config.engine_args)}",
             field="engine_args",
         )
 
@@ -32,7 +33,7 @@ def refuse_fused(role: str, config: StageConfig) -> None:
     """
     if config.torch.fused:
         raise InvalidArgument(
-            f"torch.fused: the {role} has no fused kernels; set torch.fused to false",
+            f"torch.fused: the stage {role} has no fused kernels; set torch.fused to false",
             field="torch.fused",
         )
 
@@ -49,20 +50,20 @@ def check_device(config: StageConfig) -> None:
         device = torch.device(config.device)
     except RuntimeError as error:
         raise InvalidArgument(
-            f"device: {config.device!r} is none; give cpu, cuda or cuda:N", field="device"
+            f"device: unknown device {config.device!r}; use cpu, cuda or cuda:N", field="device"
         ) from error
     if device.type != "cuda":
         return
     if torch.version.cuda is None and torch.version.hip is None:
         raise FailedPrecondition(
-            f"device: {config.device}: the installed torch {torch.__version__} is built without "
-            "CUDA; install one that has it, or set device to cpu",
+            f"device: {config.device}: the installed torch {torch.__version__} was built "
+            "without CUDA; install a version with CUDA, or set device to cpu",
             field="device",
         )
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:
         raise FailedPrecondition(
-            f"device: {config.device}: torch finds {count} CUDA devices; check the driver and "
+            f"device: {config.device}: torch found {count} CUDA devices; check the driver and "
             "CUDA_VISIBLE_DEVICES, or set another device",
             field="device",
         )
@@ -86,7 +87,8 @@ def choose_engine(role: str, config: StageConfig, *, vllm_runs: Callable[[], boo
     """
     if config.engine not in (AUTO, TORCH, VLLM):
         raise InvalidArgument(
-            f"{role}: no engine {config.engine!r}; known: {AUTO}, {TORCH}, {VLLM}", field="engine"
+            f"{role}: unsupported engine {config.engine!r}; use one of: {AUTO}, {TORCH}, {VLLM}",
+            field="engine",
         )
     on_cuda = config.device.partition(":")[0] == "cuda"
     if config.engine == VLLM or (config.engine == AUTO and on_cuda and vllm_runs()):
@@ -108,7 +110,8 @@ def context_limit(role: str, config: StageConfig, most: int) -> int:
         return most
     if config.context_limit > most:
         raise InvalidArgument(
-            f"{role}: context_limit {config.context_limit} is above the checkpoint's {most}",
+            f"{role}: context_limit {config.context_limit} exceeds the checkpoint's maximum of "
+            f"{most}; reduce it",
             field="context_limit",
         )
     return config.context_limit or most

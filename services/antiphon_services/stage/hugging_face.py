@@ -24,6 +24,6 @@ def load_config(config_class: type[ReadsConfig], model_dir: Path, *parts: str) -
     content = read_config(model_dir)
     for part in parts:
         if not isinstance(content.get(part), dict):
-            raise FailedPrecondition(f"{path}: {part} is missing or no object; {REMEDY}")
+            raise FailedPrecondition(f"{path}: {part} is missing or not an object; {REMEDY}")
     with reading(path):
         return config_class.from_dict(content)

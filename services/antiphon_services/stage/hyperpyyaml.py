@@ -70,7 +70,7 @@ def read_hyperpyyaml(path: Path) -> dict[str, Any]:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
         content = yaml.load(path.read_bytes(), _Loader)
         if not isinstance(content, dict):
-            raise TypeError(f"it holds a {type(content).__name__}, no mapping")
+            raise TypeError(f"it contains a {type(content).__name__} instead of a mapping")
         resolved: dict[str, Any] = _resolve(content, content)
         return resolved
 
@@ -100,5 +100,5 @@ def _product(text: _Reference, top: dict[str, Any]) -> _Plain:
         return values[0]
     numbers = [each for each in values if isinstance(each, int | float)]
     if len(numbers) < len(values):
-        raise ValueError(f"!ref {text}: is no product of numbers")
+        raise ValueError(f"!ref {text}: is not a product of numbers")
     return math.prod(numbers)

@@ -67,7 +67,7 @@ def together(
     except Exception as error:
         if device_is_lost(error):
             raise
-        _log.exception("a call for %d segments failed; now one by one", len(items))
+        _log.exception("a call for %d segments failed; processing them one at a time", len(items))
     return [partial(_run_alone, run, item) for item in items]
 
 

@@ -33,7 +33,7 @@ def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConf
     only = pipeline.stage(role).dtype
     if only and config.dtype not in (None, only):
         raise InvalidArgument(
-            f"dtype: {role} computes in {only} alone; set it to {only}", field="dtype"
+            f"dtype: {role} only supports {only}; set dtype to {only}", field="dtype"
         )
     _prepare_torch(config)
     loaded = cast("LoadedStage", _load_module(pipeline, role).load(model_dir, config))

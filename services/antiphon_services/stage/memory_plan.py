@@ -126,9 +126,9 @@ class MemoryPlan:
     def describe(self, limit: int) -> str:
         """Return a line that describes how the memory is used and which limit would fit."""
         taken = (
-            f"weights {_gb(self.weights)} GB, keys and values {_gb(self.cache(limit))} GB "
-            f"({self.slots} slots of {limit} positions), working memory {_gb(self.working)} GB, "
-            f"of {_gb(self.room)} GB"
+            f"weights: {_gb(self.weights)} GB, keys and values: {_gb(self.cache(limit))} GB "
+            f"({self.slots} slots of {limit} positions), working memory: {_gb(self.working)} "
+            f"GB, available: {_gb(self.room)} GB"
         )
         slots = self.for_slots // max(limit * self.position_bytes, 1)
         return f"{taken}; {slots} slots of {limit} or {self.slots} of {self.positions} would fit"
@@ -334,8 +334,8 @@ def planned_limit(memory: StageMemory) -> int:
     limit = min(most, plan.positions)
     if limit < min(LEAST_POSITIONS, most):
         raise InvalidArgument(
-            f"{role}: context_limit: {FITS} finds no room on {config.device} for "
-            f"{LEAST_POSITIONS} positions a slot: {plan.describe(LEAST_POSITIONS)}; "
+            f"{role}: context_limit: {FITS} can't find room on {config.device} for at least "
+            f"{LEAST_POSITIONS} positions per slot: {plan.describe(LEAST_POSITIONS)}; "
             f"{_remedy(plan, most)}",
             field="context_limit",
         )
@@ -357,14 +357,14 @@ def check_room(
     memory = describe(model_dir, config)
     role, streams, weights = memory.role, memory.shared, memory.weights
     free, _ = _memory(config.device)
-    cache = f"cache of streams {_gb(streams)} GB, " if streams else ""
-    plan = f"weights {_gb(weights)} GB, {cache}working memory {_gb(WORKING_BYTES)} GB"
-    told = f"{plan}, of {_gb(free)} GB"
+    cache = f"stream cache: {_gb(streams)} GB, " if streams else ""
+    plan = f"weights: {_gb(weights)} GB, {cache}working memory: {_gb(WORKING_BYTES)} GB"
+    told = f"{plan}, available: {_gb(free)} GB"
     if weights + streams > free:
-        field, remedy = "device", "free the GPU's memory"
+        field, remedy = "device", "free GPU memory"
         if weights <= free:
             field = "memory.flow_cache_bytes"
-            remedy = f"lower {field} to {free - weights} or less, or {remedy}"
+            remedy = f"reduce {field} to at most {free - weights}, or {remedy}"
         raise InvalidArgument(
             f"{role}: does not fit on {config.device}: {told}; {remedy}", field=field
         )
@@ -374,7 +374,7 @@ def check_room(
 
 def _remedy(plan: MemoryPlan, most: int) -> str:
     """Return what the error message should suggest if the configured limit doesn't fit."""
-    freeing = "lower slots, or free the GPU's memory"
+    freeing = "reduce slots, or free GPU memory"
     if plan.positions < min(LEAST_POSITIONS, most):
         return freeing
     return f"set context_limit to {min(plan.positions, most)} or `{FITS}`, {freeing}"

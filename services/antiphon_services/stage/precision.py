@@ -27,8 +27,9 @@ def dtype_name(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> str:
         return on_gpu
     if config.dtype == FLOAT32 != on_gpu:
         log.warning(
-            "%s: dtype: float32 on %s is for comparisons: products take several times as long, and "
-            "with experts every layer waits for the device; leave it out for %s",
+            "%s: dtype: float32 on %s is intended for comparisons, because matrix "
+            "multiplications take several times as long, and with experts, every layer waits "
+            "for the device; leave it out to use %s",
             role,
             config.device,
             on_gpu,

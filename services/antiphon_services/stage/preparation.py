@@ -158,7 +158,9 @@ class _Lane(Generic[PromptT]):
             try:
                 thread.start()
             except Exception as error:
-                _log.exception("%s: no thread starts; %d run", self._name, len(self._threads))
+                _log.exception(
+                    "%s: can't start another thread; using %d", self._name, len(self._threads)
+                )
                 if not self._threads:
                     del self._waiting[key]
                     preparation.set_exception(_no_thread(error))
@@ -195,7 +197,7 @@ class _Lane(Generic[PromptT]):
 
 
 def _no_thread(error: Exception) -> ResourceExhausted:
-    return ResourceExhausted(f"no thread starts that would make the prompt: {error}; try again")
+    return ResourceExhausted(f"can't start a thread to prepare the prompt: {error}; try again")
 
 
 def _settle(preparation: Future[PromptT], outcome: PromptT | Exception) -> None:
@@ -215,4 +217,4 @@ def _attempt(make: Callable[[], PromptT]) -> PromptT | Exception:
         return error
     except BaseException as error:
         # A panic in the tokenizer is not an ordinary Python exception.
-        return Internal(f"the prompt could not be made: {type(error).__name__}: {error}")
+        return Internal(f"preparing the prompt failed: {type(error).__name__}: {error}")

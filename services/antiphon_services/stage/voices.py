@@ -15,6 +15,6 @@ def choose_voice(asked: str, voices: Sequence[str]) -> str:
     voice = asked.lower() or voices[0]
     if voice not in voices:
         raise InvalidArgument(
-            f"voice: {asked!r} is unknown; there are {', '.join(voices)}", field="voice"
+            f"voice: unknown voice {asked!r}; use one of: {', '.join(voices)}", field="voice"
         )
     return voice

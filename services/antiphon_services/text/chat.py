@@ -124,11 +124,12 @@ class ChatTokenizer:
             if not variables:
                 raise
             raise InvalidArgument(
-                f"{FIELD}: the chat template cannot do with them: {error}", field=FIELD
+                f"{FIELD}: the chat template can't be rendered with these variables: {error}",
+                field=FIELD,
             ) from error
         except TemplateError as error:
             raise InvalidArgument(
-                f"messages: the chat template refuses them: {error}", field="messages"
+                f"messages: the chat template rejects them: {error}", field="messages"
             ) from error
 
     def _apply(
@@ -238,7 +239,7 @@ def load_chat_tokenizer(model_dir: Path, *, registered: str = "") -> ChatTokeniz
     template = read_json(path).get("chat_template") if path.is_file() else None
     if template is None and tokenizer.chat_template is None:
         raise FailedPrecondition(
-            f"{model_dir}: there is no chat template, in chat_template.jinja, {TEMPLATE_FILE} or "
+            f"{model_dir}: has no chat template in chat_template.jinja, {TEMPLATE_FILE} or "
             f"{SETTINGS_FILE}; {REMEDY}"
         )
     return ChatTokenizer(tokenizer, template)
@@ -252,7 +253,7 @@ def check_no_tools(messages: Sequence[ConversationMessage], tools: Sequence[str]
             there = there or f"messages[{index}]"
     if there:
         raise NotImplementedYet(
-            f"{there}: this checkpoint's chat template has no place for tools; leave them out",
+            f"{there}: this checkpoint's chat template doesn't support tools; leave them out",
             field=there,
         )
 

@@ -79,7 +79,7 @@ class LiteralTokenizer:
         """
         ids = text_ids(self._literal, text)
         if not set(ids).isdisjoint(self.control.values()):
-            raise InvalidArgument(f"{field}: a text spells a control token", field=field)
+            raise InvalidArgument(f"{field}: contains the text of a control token", field=field)
         return ids
 
 

@@ -28,11 +28,12 @@ def text_to_read(conversation: Conversation) -> str:
     messages = conversation.messages
     if len(messages) != 1 or messages[0].role != "user":
         raise InvalidArgument(
-            f"{MESSAGES}: one message of the user is read aloud; {len(messages)} came, of "
+            f"{MESSAGES}: must be a single user message to be read aloud, got {len(messages)} "
+            "messages with the roles: "
             f"{', '.join(dict.fromkeys(each.role for each in messages)) or 'nobody'}",
             field=MESSAGES,
         )
     texts = [part.text for part in messages[0].parts if isinstance(part, TextPart)]
     if len(texts) != len(messages[0].parts):
-        raise InvalidArgument(f"{MESSAGES}: only text is read aloud", field=MESSAGES)
+        raise InvalidArgument(f"{MESSAGES}: only text can be read aloud", field=MESSAGES)
     return "".join(texts)

@@ -43,7 +43,7 @@ class ToolFormat:
                 json.dumps(arguments, ensure_ascii=False).encode()
             except (ValueError, RecursionError) as error:
                 raise InvalidArgument(
-                    f"messages: the arguments of a call of {call.name} are no JSON: {error}",
+                    f"messages: the arguments of a call of {call.name} are not valid JSON: {error}",
                     field="messages",
                 ) from error
         function = {"name": call.name, "arguments": arguments}

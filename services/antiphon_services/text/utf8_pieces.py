@@ -25,12 +25,12 @@ class Utf8Pieces:
             return self._decoder.decode(utf8, last)
         except UnicodeDecodeError as error:
             raise InvalidArgument(
-                f"{PIECE_FIELD}: the pieces are not a text in UTF-8 ({error.reason}); encode the "
-                "text before it is cut",
+                f"{PIECE_FIELD}: the pieces are not valid UTF-8 text ({error.reason}); encode "
+                "the text before you split it",
                 field=PIECE_FIELD,
             ) from error
 
 
 def nothing_to_say() -> InvalidArgument:
     """Return the error for a text that contains nothing to speak."""
-    return InvalidArgument(f"{PIECE_FIELD}: there is nothing to say", field=PIECE_FIELD)
+    return InvalidArgument(f"{PIECE_FIELD}: contains nothing to say", field=PIECE_FIELD)

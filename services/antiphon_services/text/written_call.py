@@ -82,12 +82,12 @@ class WrittenCall:
             return CallPiece(call.name, arguments, ends=True)
         left = written[self._start : self._left]
         if call.name != self._name or not arguments.startswith(left):
-            raise malformed("it has a name or arguments twice")
+            raise malformed("it contains a name or arguments twice")
         return CallPiece("", arguments[len(left) :], ends=True)
 
     def _check_function(self, name: str) -> None:
         if name not in self._functions:
-            raise malformed(f"there is no function {told(name)}")
+            raise malformed(f"unknown function {told(name)}")
 
     def _end_of_arguments(self, written: str) -> int:
         """Return the offset at which the arguments end in the text so far."""
@@ -119,4 +119,4 @@ class WrittenCall:
 
 def malformed(why: str) -> MalformedCall:
     """Return the error for an invalid call."""
-    return MalformedCall(f"the model has written a call that is none: {why}", edge=EDGE)
+    return MalformedCall(f"the model generated an invalid function call: {why}", edge=EDGE)

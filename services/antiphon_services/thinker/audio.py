@@ -336,7 +336,7 @@ class AudioFrontEnd:
         shortest = self._extractor.n_fft
         if samples < shortest:
             raise InvalidArgument(
-                f"{field}: too short: {samples} samples, at least {shortest} are needed",
+                f"{field}: is too short: {samples} samples; the minimum is {shortest}",
                 field=field,
             )
         self.check_longest(index, samples)
@@ -346,8 +346,8 @@ class AudioFrontEnd:
         field = f"audio.{index}"
         if samples > self.max_audio_s * self.sample_rate_hz:
             raise InvalidArgument(
-                f"{field}: too long: {samples / self.sample_rate_hz:.1f} s, "
-                f"at most {self.max_audio_s:g} s are allowed",
+                f"{field}: is too long: {samples / self.sample_rate_hz:.1f} s; the maximum is "
+                f"{self.max_audio_s:g} s",
                 field=field,
             )
 

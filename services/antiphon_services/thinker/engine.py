@@ -109,8 +109,7 @@ class ThinkerEngine:
         """
         if settings.sampling.json_schema is not None:
             raise NotImplementedYet(
-                "json_schema: the engine torch cannot hold its text to a schema; one with "
-                "`engine: vllm` can",
+                "json_schema: the engine torch can't restrict text to a schema; use `engine: vllm`",
                 field="json_schema",
             )
         segment = Segment(key, settings, self._intake.every_row, speech=self._intake.speech)

@@ -62,7 +62,9 @@ class PromptIntake:
         if chunk.edge != INPUT:
             raise InvalidArgument(f"the thinker has no input edge {chunk.edge!r}", edge=chunk.edge)
         if chunk.tensors and segment.tensors and not segment.settings.live:
-            raise InvalidArgument("input: the conversation comes in one chunk", field="messages")
+            raise InvalidArgument(
+                "input: the conversation must be sent in a single chunk", field="messages"
+            )
         texts = [chunk.tensors[name] for name in ("messages", "tools") if name in chunk.tensors]
         self.prompts.check_size(sum(each.nbytes for each in texts))
         if segment.settings.live:

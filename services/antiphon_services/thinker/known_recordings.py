@@ -78,7 +78,7 @@ class KnownRecordings:
         known = self.get(key)
         if known is None:
             raise NotFound(
-                f"{field}: that recording is not known here any more; send its samples again",
+                f"{field}: this recording is no longer cached; send its samples again",
                 field=field,
             )
         return known

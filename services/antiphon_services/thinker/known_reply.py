@@ -23,8 +23,8 @@ def check_history(segment: ThinkerSegment[G], vocabulary: int) -> None:
         return
     if history.ids.min() < 0 or history.ids.max() >= vocabulary:
         raise InvalidArgument(
-            f"history.ids: an id is outside 0..{vocabulary - 1}; leave the history out, and the "
-            "reply is made anew",
+            f"history.ids: an ID is not in the range 0..{vocabulary - 1}; leave the history "
+            "out, and the reply is recomputed",
             field="history.ids",
         )
 
@@ -56,8 +56,8 @@ def repeat_reply(
         release = generation.reply.push(id_)
         if release.finish is not None:
             raise InvalidArgument(
-                f"history.ids: the reply ends with id {number}, and there are more; leave the "
-                "history out, and the reply is made anew",
+                f"history.ids: the reply ends at index {number}, but more IDs follow; leave the "
+                "history out, and the reply is recomputed",
                 field="history.ids",
             )
         if segment.wants_reply_rows and generation.reply_rows is not None:

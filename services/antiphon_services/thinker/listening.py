@@ -159,8 +159,8 @@ class LiveInput:
         rest = {name: each for name, each in tensors.items() if name != "samples"}
         if tensors and bool(rest) == self._opened:
             raise InvalidArgument(
-                "input: the conversation comes once, in the first chunk; samples of its last "
-                "recording follow",
+                "input: the conversation must only be sent in the first chunk; later chunks "
+                "contain samples of its last recording",
                 field="messages",
             )
         if rest:
@@ -179,7 +179,7 @@ class LiveInput:
         self._samples += len(samples)
         audio.check_longest(self._index, self._samples)
         if not np.isfinite(samples).all():
-            raise InvalidArgument(f"{field}: has NaN or Inf", field=field)
+            raise InvalidArgument(f"{field}: contains NaN or infinity", field=field)
         # Copy the samples, because the chunk's bytes may be part of a larger buffer that belongs to
         # the transport.
         self._pieces.append(np.array(samples))

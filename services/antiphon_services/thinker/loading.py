@@ -20,7 +20,7 @@ from antiphon_services.vllm.media import MediaLimits
 
 PREPROCESSOR_FILE = "preprocessor_config.json"
 VISION_TOWER = "thinker.visual."
-VLLM_READS_IT = "set the stage's engine to vllm, which reads it"
+VLLM_READS_IT = "set the stage's engine to vllm, which supports it"
 """The suggested fix if a quantized thinker is configured to use the torch engine."""
 DEFAULT_SAMPLING = Sampling(
     temperature=0.0, top_k=50, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1024

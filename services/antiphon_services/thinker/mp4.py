@@ -54,7 +54,7 @@ def check_samples(data: bytes, name: str) -> None:
             raise InvalidArgument(f"{name}: has more than {MAX_BOXES} boxes", field=name)
         if kind == b"moov" and end - start > MAX_INDEX_BYTES:
             raise InvalidArgument(
-                f"{name}: has an index of {end - start} bytes; at most {MAX_INDEX_BYTES} are read",
+                f"{name}: has an index of {end - start} bytes; the maximum is {MAX_INDEX_BYTES}",
                 field=name,
             )
         if kind == b"trak":
@@ -84,8 +84,8 @@ def _check(counts: _Counts, name: str) -> None:
         or counts.fragments > 2 * MAX_VIDEO_FRAMES
     ):
         raise InvalidArgument(
-            f"{name}: has {max(counts.samples + counts.others, counts.fragments)} frames; at most "
-            f"{MAX_VIDEO_FRAMES} are allowed",
+            f"{name}: has {max(counts.samples + counts.others, counts.fragments)} frames; the "
+            f"maximum is {MAX_VIDEO_FRAMES}",
             field=name,
         )
 

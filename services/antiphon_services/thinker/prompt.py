@@ -153,7 +153,7 @@ class PromptFactory:
         `NotImplementedYet` if images, videos or functions are not supported.
         """
         if not conversation.messages:
-            raise InvalidArgument("messages: there are none", field="messages")
+            raise InvalidArgument("messages: must contain at least one message", field="messages")
         if (size := text_bytes(conversation.messages)) > self.max_text_bytes:
             raise self._too_long(f"{size} bytes of text")
         alone = recordings_alone(conversation.messages)
@@ -190,9 +190,9 @@ class PromptFactory:
         """
         if (count := len(recordings) + more) > self.max_recordings:
             raise InvalidArgument(
-                f"messages: {count} recordings; this thinker takes at most "
-                f"{self.max_recordings}; send fewer, or, on vLLM, raise audio in "
-                "engine_args.limit_mm_per_prompt, if the checkpoint hears",
+                f"messages: contain {count} recordings; the maximum is {self.max_recordings}; "
+                "send fewer, or, if the checkpoint supports audio and the engine is vLLM, "
+                "increase audio in engine_args.limit_mm_per_prompt",
                 field="messages",
             )
         return self.audio.positions(recordings, alone=alone) + (1,) * more
@@ -203,8 +203,8 @@ class PromptFactory:
             return ()
         if self.vision is None:
             raise NotImplementedYet(
-                "messages: this thinker takes no images and no videos; one with `engine: vllm` "
-                "does where the checkpoint has a vision tower",
+                "messages: images and videos are not supported by this engine; if the "
+                "checkpoint has a vision tower, use `engine: vllm`",
                 field="messages",
             )
         return self.vision.look(conversation)
@@ -231,8 +231,8 @@ class PromptFactory:
             placeholders = np.flatnonzero(ids == id_)
             if len(placeholders) != len(positions):
                 raise InvalidArgument(
-                    f"messages: the chat template has a place for {len(placeholders)} "
-                    f"of {len(positions)} {name}",
+                    f"messages: the chat template has placeholders for {len(placeholders)} of "
+                    f"{len(positions)} {name}",
                     field="messages",
                 )
             repeats[placeholders] = positions
@@ -249,15 +249,15 @@ class PromptFactory:
         taken = max(len(ids), reach)
         if taken >= self.context_limit:
             raise PromptTooLong(
-                f"messages: the prompt takes {taken} positions, which leaves no room "
-                f"for a reply within the context limit of {self.context_limit}",
+                f"messages: the prompt takes {taken} positions, which leaves no room for a "
+                f"reply within the context limit of {self.context_limit}",
                 field="messages",
             )
 
     def _too_long(self, what: str) -> PromptTooLong:
         return PromptTooLong(
-            f"messages: {what} cannot fit into the context limit of {self.context_limit} "
-            f"positions, which takes at most {self.max_text_bytes} bytes of text; shorten them",
+            f"messages: {what} exceed the context limit of {self.context_limit} positions, "
+            f"which corresponds to at most {self.max_text_bytes} bytes of text; shorten them",
             field="messages",
         )
 

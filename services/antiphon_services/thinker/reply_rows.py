@@ -42,7 +42,9 @@ class ReplyRows:
             return
         following = self._left + len(self._waiting)
         if start != following:
-            raise DataLoss(f"hidden rows from {start} of the reply on came, {following} is next")
+            raise DataLoss(
+                f"received hidden rows of the reply from {start} on instead of {following}"
+            )
         self._waiting.extend(rows)
 
     def leave(self) -> tuple[Sequence[Tensor], FinishReason | None]:

@@ -51,11 +51,11 @@ def measure_video(sizes: Sizes, pace: FramePace, file: Tensor, name: str) -> Vis
         raise InvalidArgument(f"{name}: has no frames", field=name)
     if total > MAX_VIDEO_FRAMES:
         raise InvalidArgument(
-            f"{name}: has {total} frames; at most {MAX_VIDEO_FRAMES} are allowed", field=name
+            f"{name}: has {total} frames; the maximum is {MAX_VIDEO_FRAMES}", field=name
         )
     if total / rate > MAX_VIDEO_S:
         raise InvalidArgument(
-            f"{name}: too long: {total / rate:.1f} s, at most {MAX_VIDEO_S:g} s are allowed",
+            f"{name}: is too long: {total / rate:.1f} s; the maximum is {MAX_VIDEO_S:g} s",
             field=name,
         )
     shown, first = capture.read()
@@ -95,7 +95,7 @@ def _decode(
         raise broken(name, error) from error
     if len(frames) < len(indices):
         raise InvalidArgument(
-            f"{name}: only {len(frames)} of the {len(indices)} frames to see can be decoded",
+            f"{name}: only {len(frames)} of the {len(indices)} required frames can be decoded",
             field=name,
         )
     return np.stack(frames)
@@ -116,11 +116,11 @@ def _open(file: Tensor, name: str) -> cv2.VideoCapture:
     data = file.tobytes()
     # The library also accepts playlists, and would then fetch the files listed in them.
     if data[4:8] != _MP4:
-        raise InvalidArgument(f"{name}: is no MP4 file", field=name)
+        raise InvalidArgument(f"{name}: is not an MP4 file", field=name)
     try:
         capture = cv2.VideoCapture(io.BytesIO(data), cv2.CAP_FFMPEG, [])
     except Exception as error:
         raise broken(name, error) from error
     if not capture.isOpened():
-        raise InvalidArgument(f"{name}: is no MP4 file that can be read", field=name)
+        raise InvalidArgument(f"{name}: is not a readable MP4 file", field=name)
     return capture

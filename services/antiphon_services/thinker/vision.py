@@ -96,7 +96,7 @@ class Sizes:
         """
         if width * height > MAX_PIXELS:
             raise InvalidArgument(
-                f"{name}: has {width} x {height} pixels; at most {MAX_PIXELS} are allowed",
+                f"{name}: has {width} x {height} pixels; the maximum is {MAX_PIXELS} pixels",
                 field=name,
             )
         try:
@@ -147,8 +147,9 @@ class VisionFrontEnd:
         for kind, (count, most) in counts.items():
             if count > most:
                 raise InvalidArgument(
-                    f"messages: {count} {kind}s; this thinker takes at most {most}; on vLLM, "
-                    f"raise {kind} in engine_args.limit_mm_per_prompt, if the checkpoint sees",
+                    f"messages: contain {count} {kind}s; the maximum is {most}; if the "
+                    f"checkpoint supports more and the engine is vLLM, increase {kind} in "
+                    "engine_args.limit_mm_per_prompt",
                     field="messages",
                 )
         return tuple(self._look(conversation))
@@ -161,7 +162,8 @@ class VisionFrontEnd:
                     continue
                 if message.role != "user":
                     raise InvalidArgument(
-                        f"messages: only users show something, not {message.role}",
+                        "messages: images and videos are only allowed in user messages, got "
+                        f"the role {message.role}",
                         field="messages",
                     )
                 if isinstance(part, ImagePart):
@@ -173,8 +175,8 @@ class VisionFrontEnd:
                 decoded += visual.decoded
                 if decoded > MAX_CONVERSATION_PIXELS:
                     raise InvalidArgument(
-                        f"{name}: with it the conversation's images and videos have {decoded} "
-                        f"pixels; at most {MAX_CONVERSATION_PIXELS} are allowed together; send "
+                        f"{name}: together with it, the images and videos of the conversation "
+                        f"have {decoded} pixels; the maximum is {MAX_CONVERSATION_PIXELS}; send "
                         "smaller or fewer ones",
                         field=name,
                     )
@@ -218,10 +220,12 @@ def _open(file: Tensor, name: str) -> Image.Image:
     try:
         return Image.open(io.BytesIO(file.tobytes()), formats=FORMATS)
     except UnidentifiedImageError as error:
-        raise InvalidArgument(f"{name}: is no {' or '.join(FORMATS)} file", field=name) from error
+        raise InvalidArgument(
+            f"{name}: is not a {' or '.join(FORMATS)} file", field=name
+        ) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise InvalidArgument(
-            f"{name}: has more than the {MAX_PIXELS} pixels that are allowed", field=name
+            f"{name}: has more than the maximum of {MAX_PIXELS} pixels", field=name
         ) from error
     except Exception as error:
         raise broken(name, error) from error
@@ -231,4 +235,4 @@ def broken(name: str, error: Exception) -> InvalidArgument:
     """Return the error for a file that a decoder couldn't read. This accepts any exception, because
     the exceptions that decoders raise aren't documented.
     """
-    return InvalidArgument(f"{name}: cannot be decoded: {error}", field=name)
+    return InvalidArgument(f"{name}: can't be decoded: {error}", field=name)

@@ -44,7 +44,7 @@ def load_vision(
     if max_videos and step != int(step):
         raise FailedPrecondition(
             f"config.json: position_id_per_seconds makes {step} positions of {together} frames; "
-            "give engine_args.limit_mm_per_prompt with video: 0"
+            "set engine_args.limit_mm_per_prompt with video: 0"
         )
     images = Sizes(side, processor.size["shortest_edge"], processor.size["longest_edge"])
     size: dict[str, int] = cast(Any, settings)._defaults["videos_kwargs"]["size"]
@@ -72,7 +72,7 @@ def _load_processor(model_dir: Path) -> Any:
 
 
 def _no_video(file: Tensor, name: str) -> Visual:
-    raise NotImplementedYet(f"{name}: videos need OpenCV", field=name)
+    raise NotImplementedYet(f"{name}: videos require OpenCV", field=name)
 
 
 def blank_picture() -> bytes:

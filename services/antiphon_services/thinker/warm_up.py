@@ -61,11 +61,11 @@ def warm_up(engine: Engine, sample_rate_hz: int | None, picture: bytes = b"") ->
     for failed in run_to_the_end(engine, keys):
         if not isinstance(failed.error, PromptTooLong):
             raise FailedPrecondition(
-                f"the first prompt fails, and so would every other: {failed.error}; check "
-                "the checkpoint's tokenizer, chat template, preprocessor_config.json and "
-                "config.json"
+                "the warm-up prompt failed, and all other prompts would fail, too: "
+                f"{failed.error}; check the checkpoint's tokenizer, chat template, "
+                "preprocessor_config.json and config.json"
             ) from failed.error
-        _log.warning("the thinker is not warmed up: %s", failed.error)
+        _log.warning("the thinker was not warmed up: %s", failed.error)
 
 
 def _conversation(sample_rate_hz: int | None, picture: bytes) -> InputChunk:

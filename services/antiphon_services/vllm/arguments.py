@@ -28,19 +28,21 @@ limit, vLLM would use most of the host's memory.
 """
 
 OWN_KEYS = {
-    "model": "the deployment's `model`",
+    "model": "use the deployment's `model` instead",
     "tokenizer": "the checkpoint's",
-    "skip_tokenizer_init": "the checkpoint's tokeniser is needed",
-    "dtype": "the stage's `dtype`",
-    "max_model_len": "the stage's `context_limit`",
+    "skip_tokenizer_init": "the checkpoint's tokenizer is required",
+    "dtype": "use the stage's `dtype` instead",
+    "max_model_len": "use the stage's `context_limit` instead",
     "hf_overrides": "the tapped model is chosen there",
-    "kv_transfer_config": "hidden rows leave through it",
-    "mm_processor_kwargs": "what an image takes is counted by preprocessor_config.json",
-    "enable_mm_embeds": "recordings come as features",
+    "kv_transfer_config": "the stage uses it to receive hidden rows",
+    "mm_processor_kwargs": "the size of images is determined by preprocessor_config.json",
+    "enable_mm_embeds": "recordings are passed as features",
     "runner": "the stage generates",
     "convert": "the stage generates",
-    "disable_log_stats": "it measures where the stage has `metrics_listen`",
-    "logprobs_mode": "log probabilities are the model's own, before temperature and penalties",
+    "disable_log_stats": "set the stage's `metrics_listen` instead",
+    "logprobs_mode": (
+        "log probabilities are always those of the model, before temperature and penalties"
+    ),
 }
 """Arguments that the stage sets itself. Each value is the reason, or the setting to use instead."""
 
@@ -145,13 +147,13 @@ def _check(given: Mapping[str, Any], config: StageConfig) -> None:
             raise InvalidArgument(f"engine_args: vLLM has no argument {name}", field="engine_args")
         if name in OWN_KEYS:
             raise InvalidArgument(
-                f"engine_args: {name} cannot be given: {OWN_KEYS[name]}", field="engine_args"
+                f"engine_args: {name} can't be set: {OWN_KEYS[name]}", field="engine_args"
             )
     most = given.get("max_logprobs")
     if isinstance(most, int) and 0 <= most < MAX_TOP_LOGPROBS:
         raise InvalidArgument(
-            f"engine_args: max_logprobs must be at least {MAX_TOP_LOGPROBS}: so many can be "
-            "asked for; leave it out",
+            f"engine_args: max_logprobs must be at least {MAX_TOP_LOGPROBS}, the maximum that "
+            "clients can request; leave it out",
             field="engine_args",
         )
     structured = given.get("structured_outputs_config", {})
@@ -161,22 +163,22 @@ def _check(given: Mapping[str, Any], config: StageConfig) -> None:
         )
     if structured.get("backend", SCHEMA_BACKEND) != SCHEMA_BACKEND:
         raise InvalidArgument(
-            "engine_args: structured_outputs_config: backend must be xgrammar, by which the stage "
-            "bounds what a schema costs; leave it out",
+            "engine_args: structured_outputs_config: backend must be xgrammar, because the "
+            "stage needs it to limit the cost of a schema; leave it out",
             field="engine_args",
         )
     drafter = given.get("speculative_config") or {}
     if drafter.get("method") in TAPPING_DRAFTERS:
         raise InvalidArgument(
-            f"engine_args: speculative_config: {drafter['method']} takes the hidden rows "
-            "that the next stage needs; use another method",
+            f"engine_args: speculative_config: {drafter['method']} uses the hidden rows that "
+            "the next stage needs; use another method",
             field="engine_args",
         )
     kind = config.device.partition(":")[0]
     if current_platform.device_type != kind:
         raise InvalidArgument(
-            f"device: the installed vLLM runs on {current_platform.device_type}, "
-            f"not on {config.device}",
+            f"device: the installed vLLM supports {current_platform.device_type}, but not "
+            f"{config.device}",
             field="device",
         )
 
@@ -189,8 +191,8 @@ def _check_heads(shape: TextShape, config: StageConfig) -> None:
     if config.device == "cpu" and not CPUAttentionBackend.supports_head_size(size):
         known = ", ".join(map(str, CPUAttentionBackend.get_supported_head_sizes()))
         raise FailedPrecondition(
-            f"config.json: {f'{shape.place}.head_dim'.lstrip('.')} is {size}; on a CPU vLLM has "
-            f"attention for {known}; the engine torch runs any"
+            f"config.json: {f'{shape.place}.head_dim'.lstrip('.')} is {size}, but on CPUs, vLLM "
+            f"only supports {known}; use the engine torch"
         )
 
 

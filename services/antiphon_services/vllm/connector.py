@@ -110,7 +110,7 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
         try:
             wanted = Wanted.of(request.kv_transfer_params)
         except Exception:
-            _log.exception("request %s: cannot tell which rows it wants", request.request_id)
+            _log.exception("request %s: can't determine which rows it needs", request.request_id)
             return
         if wanted is not None:
             self._wanted[request.request_id] = wanted
@@ -124,7 +124,7 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             try:
                 self._collect(scheduler_output, rows)
             except Exception:
-                _log.exception("cannot tell which hidden rows this step makes")
+                _log.exception("can't determine which hidden rows this step produces")
         return RowMetadata(rows, ended)
 
     def _collect(self, step: SchedulerOutput, rows: StepRows) -> None:
@@ -163,7 +163,7 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
                 wanted.computed = min(wanted.computed, len(table) * self._block_size)
                 self._ended.add(wanted.take(NO_END), table, self._block_size)
             except Exception:
-                _log.exception("cannot tell which hidden rows a request has left")
+                _log.exception("can't determine which hidden rows of a request remain")
         return False, None
 
     def get_num_new_matched_tokens(
@@ -190,7 +190,7 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             connection = self._address.connect()
             self._sender = RowSender.on(self._cache.device, connection, self._most_bytes)
         except (OSError, AuthenticationError, KeyError) as error:
-            raise RuntimeError(f"hidden rows cannot leave: {error!r}") from error
+            raise RuntimeError(f"can't send hidden rows: {error!r}") from error
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """Send the remaining rows of requests that have ended, before the forward pass. This

@@ -36,7 +36,8 @@ def prepare(
     """
     if not is_installed():
         raise FailedPrecondition(
-            "the engine vllm needs the package vllm: pip install 'antiphon[vllm]'", field="engine"
+            "the engine vllm requires the package vllm: pip install 'antiphon[vllm]'",
+            field="engine",
         )
     for name, value in _settings(config).items():
         environment.setdefault(name, value)
@@ -76,7 +77,8 @@ def _from(index: str, visible: str) -> str:
     devices = [each for each in visible.split(",") if each]
     if not index.isdecimal() or (devices and int(index) >= len(devices)):
         raise InvalidArgument(
-            f"device: cuda:{index} is not there; visible are {visible or 'all'}", field="device"
+            f"device: cuda:{index} is not available; visible devices: {visible or 'all'}",
+            field="device",
         )
     if devices:
         return ",".join(devices[int(index) :])

@@ -170,8 +170,8 @@ class VllmHost:
             asyncio.run(self._live())
         except BaseException as error:
             if self._started.done():
-                _log.exception("the thread that keeps vLLM running has ended")
-                self._end_for_good(f"its keeper failed: {error}")
+                _log.exception("the thread that supervises vLLM has ended")
+                self._end_for_good(f"the supervising thread failed: {error}")
             else:
                 self._started.set_exception(error)
 
@@ -199,7 +199,7 @@ class VllmHost:
             except Exception:
                 if not self._started.done():
                     raise
-                _log.exception("vLLM could not be started again")
+                _log.exception("restarting vLLM failed")
                 lived_s = 0.0
             else:
                 if child is not None:
@@ -207,7 +207,7 @@ class VllmHost:
                 lived_s = time.monotonic() - born
             if not self._closing.is_set():
                 pause_s = self._restarts.pause_s(lived_s)
-                _log.warning("vLLM is started again in %.1f s", pause_s)
+                _log.warning("restarting vLLM in %.1f s", pause_s)
                 await self._unless_closed(asyncio.sleep(pause_s))
 
     async def _unless_closed(self, work: Coroutine[Any, Any, T]) -> T | None:
@@ -244,7 +244,7 @@ class VllmHost:
             await self._unless_closed(self._died.wait())
         finally:
             closing = self._closing.is_set()
-            reason = "it shuts down" if closing else "its process died; it is restarted"
+            reason = "it is shutting down" if closing else "its process died and is being restarted"
             # The engine's last report is no longer valid.
             unregister_vllm_metrics()
             self._engine = None
@@ -336,7 +336,7 @@ class VllmHost:
             return
         if self._schemas is None:
             raise InvalidArgument(
-                "json_schema: this engine cannot hold its text to a schema; leave it out",
+                "json_schema: this engine can't restrict text to a schema; leave it out",
                 field="json_schema",
             )
         await self._schemas.check(schema)
@@ -375,8 +375,10 @@ def _refused(order: VllmOrder | VllmSession, error: Exception) -> InvalidArgumen
     already been validated, whereas vLLM checks schemas more strictly than xgrammar.
     """
     if isinstance(order, VllmOrder) and order.sampling.json_schema is not None:
-        return InvalidArgument(f"json_schema: vLLM cannot keep to it: {error}", field="json_schema")
-    return InvalidArgument(f"messages: vLLM refuses them: {error}", field="messages")
+        return InvalidArgument(
+            f"json_schema: is not supported by vLLM: {error}", field="json_schema"
+        )
+    return InvalidArgument(f"messages: were rejected by vLLM: {error}", field="messages")
 
 
 def _ignore(fault: AntiphonError | None) -> None:

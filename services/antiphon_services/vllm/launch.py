@@ -75,7 +75,7 @@ def launch(
     except BaseException:
         close()
         raise
-    _log.info("vllm %s serves on %s", vllm.__version__, config.device)
+    _log.info("vLLM %s is running on %s", vllm.__version__, config.device)
     return Launched(host, mailbox, close)
 
 
@@ -93,7 +93,8 @@ def _start(arguments: AsyncEngineArgs, *, measured: bool) -> AsyncLLM:
         raise InvalidArgument(f"engine_args: {error}", field="engine_args") from error
     except (RuntimeError, ValueError, TimeoutError) as error:
         raise FailedPrecondition(
-            f"vLLM does not start: {error} (engine_args may help; vLLM's log above has the cause)"
+            f"starting vLLM failed: {error} (try other engine_args; for the cause, see vLLM's "
+            "log above)"
         ) from error
 
 
@@ -114,7 +115,6 @@ def _take_rows(mailbox: Mailbox, span: RowSpan, rows: Tensor) -> None:
 
 def _lose_rows(mailbox: Mailbox, number: int) -> None:
     lost = ResourceExhausted(
-        "hidden rows were lost: the stage took them too slowly; hidden_row_bytes says how many may "
-        "wait"
+        "hidden rows were lost, because the stage read them too slowly; increase hidden_row_bytes"
     )
     mailbox.put(Ended(number, lost))

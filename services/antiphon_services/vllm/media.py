@@ -47,12 +47,12 @@ def media_limits(given: Mapping[str, Any], *, hears: bool, sees: bool) -> MediaL
         raise _wrong("must be a mapping")
     for name, most in limit_argument.items():
         if name not in limits:
-            raise _wrong(f"no {name!r}; there are: {', '.join(limits)}")
+            raise _wrong(f"unknown kind {name!r}; use one of: {', '.join(limits)}")
         if isinstance(most, bool) or not isinstance(most, int) or most < 0:
-            raise _wrong(f"{name}: must be a number from 0 on, is {most!r}")
+            raise _wrong(f"{name}: must be a number of at least 0, got {most!r}")
         if most and not possible[name]:
             raise _wrong(
-                f"{name}: must be 0: the checkpoint has no tower for it, or "
+                f"{name}: must be 0, because the checkpoint has no tower for it, or "
                 "pipeline_parallel_size is above 1"
             )
         limits[name] = most

@@ -38,7 +38,7 @@ def decode_rows(message: bytes) -> tuple[list[tuple[RowSpan, Tensor]], list[int]
         return [], tensors["lost"].tolist()
     spans = [RowSpan(*each) for each in tensors["spans"].tolist()]
     if sum(span.count for span in spans) != len(tensors["rows"]):
-        raise DataLoss(f"{len(tensors['rows'])} hidden rows came for {spans}")
+        raise DataLoss(f"received {len(tensors['rows'])} hidden rows for {spans}")
     return list(_cut(spans, tensors["rows"])), tensors["lost"].tolist()
 
 

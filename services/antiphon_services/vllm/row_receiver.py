@@ -81,7 +81,7 @@ class RowReceiver:
             except (OSError, EOFError, AuthenticationError) as error:
                 if self._closed:
                     return
-                _log.warning("a connection for hidden rows was refused: %s", error)
+                _log.warning("a connection for hidden rows was rejected: %s", error)
                 continue
             if self._closed:
                 connection.close()

@@ -153,7 +153,7 @@ class RowSender:
             while (taken := self._take()) is not None:
                 self._connection.send_bytes(_message(*taken))
         except OSError as error:
-            _log.error("the stage takes no more hidden rows: %s", error)
+            _log.error("the stage stopped reading hidden rows: %s", error)
         except Exception:
             _log.exception("hidden rows can no longer be sent")
         finally:

@@ -225,7 +225,7 @@ class SchemaChecker:
                     end = await asyncio.shield(ended)
             except TimeoutError as error:
                 self._kill(server, request.number)
-                raise _busy("has no CPU time to check the schema") from error
+                raise _busy("has no CPU time left to check the schema") from error
             except asyncio.CancelledError:
                 self._kill(server, request.number)
                 raise
@@ -238,7 +238,7 @@ class SchemaChecker:
         then taken.
         """
         if queue.waiting >= MAX_WAITING:
-            raise _busy("checks too many schemas")
+            raise _busy("is checking too many schemas")
         queue.waiting += 1
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -246,12 +246,12 @@ class SchemaChecker:
                 try:
                     server = self._running_server()
                     if not await asyncio.shield(server.ready):
-                        raise _lost("did not start")
+                        raise _lost("could not be started")
                 except BaseException:
                     queue.slots.release()
                     raise
         except TimeoutError as error:
-            raise _busy("checks too many schemas") from error
+            raise _busy("is checking too many schemas") from error
         finally:
             queue.waiting -= 1
         return server
@@ -272,7 +272,7 @@ class SchemaChecker:
         try:
             self._server = server = _start_server(self._vocabulary)
         except OSError as error:
-            raise _lost(f"cannot be started: {error}") from error
+            raise _lost(f"can't be started: {error}") from error
         asyncio.get_running_loop().add_reader(server.control, self._receive, server)
         return server
 
@@ -341,7 +341,7 @@ class SchemaChecker:
         """Wait for the server's process to end, and then fail all pending requests."""
         status = await asyncio.to_thread(_reap, server.process)
         if not self._closed:
-            _log.warning("the schema server ended with status %d", status)
+            _log.warning("the schema server exited with status %d", status)
         if not server.ready.done():
             server.ready.set_result(False)
         for number, ended in server.ended.items():
@@ -414,14 +414,14 @@ def _outcome(status: int, report: bytes) -> str:
         return ""
     if status in _KILLED:
         raise Unavailable(
-            "the process that checks a schema was killed; send the request again",
+            "the process that was checking the schema was killed; send the request again",
             retry_after_s=RETRY_AFTER_S,
         )
     if status in (REJECTED, -signal.SIGXFSZ):
         line, _, _ = report.decode(errors="replace").strip().partition("\n")
         # A warning describes the part of the schema that xgrammar would ignore.
-        return f"vLLM cannot keep to it: {line.rpartition('Warning: ')[2]}"
+        return f"is not supported by vLLM: {line.rpartition('Warning: ')[2]}"
     if status == TOO_LARGE:
         return f"takes more than {COMPILED_BYTES >> 20} MB of memory when compiled; {_SIMPLER}"
-    _log.warning("compiling a schema ended its process with status %d", status)
-    return f"ends its compiler, or takes more than {MEMORY_BYTES >> 20} MB of memory; {_SIMPLER}"
+    _log.warning("the process that compiled a schema exited with status %d", status)
+    return f"crashes its compiler, or takes more than {MEMORY_BYTES >> 20} MB of memory; {_SIMPLER}"

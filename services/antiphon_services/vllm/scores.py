@@ -33,10 +33,12 @@ def scores_at(
     Raises `Internal` if they are missing from vLLM's lists.
     """
     if scores is None or len(scores.start_indices) != len(ids):
-        raise Internal(f"vLLM does not say how likely {len(ids)} ids were")
+        raise Internal(f"vLLM returned no log probabilities for {len(ids)} IDs")
     places = list(range(scores.start_indices[index], scores.end_indices[index]))
     if not places or len(places) < top or scores.token_ids[places[0]] != ids[index]:
-        raise Internal(f"vLLM does not say how likely id {ids[index]} and {top} others were")
+        raise Internal(
+            f"vLLM returned no log probabilities for ID {ids[index]} and {top} alternatives"
+        )
     joined = len(places) == top
     likeliest = sorted(places, key=lambda at: _rank(scores, at)) if joined else places[1:]
     chosen = [places[0], *likeliest]
@@ -46,5 +48,5 @@ def scores_at(
 def _rank(scores: Scores, place: int) -> int:
     rank = scores.ranks[place]
     if rank is None:
-        raise Internal("vLLM does not say which id was likelier")
+        raise Internal("vLLM did not return the most likely ID")
     return rank

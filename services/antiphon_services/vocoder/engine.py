@@ -79,9 +79,9 @@ class VocoderEngine:
         too many segments.
         """
         if key in self._segments:
-            raise FailedPrecondition(f"segment {key} is there already")
+            raise FailedPrecondition(f"segment {key} already exists")
         if len(self._segments) == self._slots:
-            raise ResourceExhausted(f"the vocoder has {self._slots} slots, and all are taken")
+            raise ResourceExhausted(f"the vocoder: all {self._slots} slots are in use")
         wanted = self._edges.audio in settings.outputs
         self._segments[key] = VocoderSegment(key, self._edges, wanted)
 
@@ -95,7 +95,9 @@ class VocoderEngine:
         segment.check_order(chunk)
         codes = read_codes(chunk, self._decoder.groups, self._decoder.entries)
         if segment.primed + segment.frames + len(codes) > self._context_limit:
-            raise invalid_codes(chunk.edge, f"more than {self._context_limit} frames in a segment")
+            raise invalid_codes(
+                chunk.edge, f"the segment has more than {self._context_limit} frames"
+            )
         segment.accept(codes, chunk)
         if segment.can_step:
             self._ready[key] = None

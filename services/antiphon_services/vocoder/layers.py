@@ -137,7 +137,7 @@ class ResidualUnit:
     def __init__(self, module: Any, level: Level) -> None:
         second = module.conv2.conv
         if second.kernel_size != (1,):
-            raise FailedPrecondition(f"vocoder: cannot stream the convolution {second}")
+            raise FailedPrecondition(f"vocoder: can't stream the convolution {second}")
         self._first = causal_convolution(module.conv1, level, module.act1)
         self._snake = Snake(module.act2)
         self._second = Linear(second.weight[..., 0], second.bias)
@@ -160,7 +160,7 @@ def causal_convolution(module: Any, level: Level, act: Any = None) -> CausalConv
     conv = module.conv
     kernel = _kernel(level, conv.weight, conv.bias, conv.dilation[0], conv.groups)
     if conv.stride != (1,) or conv.padding != (0,) or module.padding != kernel.reach:
-        raise FailedPrecondition(f"vocoder: cannot stream the convolution {conv}")
+        raise FailedPrecondition(f"vocoder: can't stream the convolution {conv}")
     return CausalConvolution(kernel, level, None if act is None else Snake(act))
 
 
@@ -177,7 +177,7 @@ def upsampling(module: Any, level: Level, act: Any = None) -> tuple[Upsampling, 
     trim = conv.kernel_size[0] - stride
     trims = module.right_pad == trim and module.left_pad in (0, trim)
     if not plain or not trims or trim not in (0, stride) or conv.groups != 1:
-        raise FailedPrecondition(f"vocoder: cannot stream the transposed convolution {conv}")
+        raise FailedPrecondition(f"vocoder: can't stream the transposed convolution {conv}")
     behind = level.upsampled(stride, overlaps=bool(module.left_pad))
     # [inputs, outputs, kernel] -> [strides in the kernel, stride, outputs, inputs]
     by_row = conv.weight.view(*conv.weight.shape[:2], -1, stride).permute(2, 3, 1, 0)

@@ -135,7 +135,7 @@ class LeastServedEngine(ABC):
         `open` raises.
         """
         if len(self._segments) == self._slots:
-            raise ResourceExhausted(f"{self._role} has {self._slots} slots, and all are taken")
+            raise ResourceExhausted(f"{self._role}: all {self._slots} slots are in use")
         self._segments[key] = self.open(key, settings)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:

@@ -43,7 +43,9 @@ class CheckedCodes:
         check_order(chunk, self.edge, self.element, self.count, self.finish_reason)
         codes = read_codes(chunk, self.groups, self.entries)
         if self.limit is not None and self.count + len(codes) > self.limit:
-            raise invalid_codes(self.edge, f"more than {self.limit} {self.element}s in a segment")
+            raise invalid_codes(
+                self.edge, f"the segment has more than {self.limit} {self.element}s"
+            )
         self.count += len(codes)
         self.finish_reason = chunk.finish_reason
         return codes
@@ -80,17 +82,19 @@ def check_order(
     """
     if chunk.edge != edge:
         raise InvalidArgument(
-            f"there is no input edge {chunk.edge!r}; {element}s arrive on {edge!r}",
+            f"unknown input edge {chunk.edge!r}; {element}s must be sent on {edge!r}",
             edge=chunk.edge,
         )
     if finish_reason is not None:
-        raise DataLoss(f"{edge}: a chunk came after the segment's last", edge=edge)
+        raise DataLoss(f"{edge}: received a chunk after the last one", edge=edge)
     if chunk.position != due:
         raise DataLoss(
-            f"{edge}: {element} {due} was due, {element} {chunk.position} came", edge=edge
+            f"{edge}: received {element} {chunk.position} instead of {element} {due}", edge=edge
         )
     if chunk.segment_finished != (chunk.finish_reason is not None):
-        raise DataLoss(f"{edge}: the last chunk, and no other, has a finish reason", edge=edge)
+        raise DataLoss(
+            f"{edge}: the last chunk, and only this one, must have a finish reason", edge=edge
+        )
 
 
 def read_codes(chunk: InputChunk, groups: int | None, entries: int | Sequence[int]) -> Tensor:
@@ -106,11 +110,15 @@ def read_codes(chunk: InputChunk, groups: int | None, entries: int | Sequence[in
     if not chunk.tensors and chunk.segment_finished:
         return np.empty((0, *row), dtype=np.uint16)
     if set(chunk.tensors) != {edge}:
-        raise invalid_codes(edge, f"one tensor of that name is due, {sorted(chunk.tensors)} came")
+        raise invalid_codes(
+            edge, f"must be the only tensor of the chunk, got {sorted(chunk.tensors)}"
+        )
     codes = chunk.tensors[edge]
     if codes.dtype != np.uint16 or codes.ndim != 1 + len(row) or codes.shape[1:] != row:
         form = ", ".join(("n", *map(str, row)))
-        raise invalid_codes(edge, f"must be uint16 [{form}], not {codes.dtype} {codes.shape}")
+        raise invalid_codes(
+            edge, f"must be uint16 with the shape [{form}], got {codes.dtype} {codes.shape}"
+        )
     if (excess := codes[codes >= np.asarray(entries)]).size:
         raise invalid_codes(edge, f"must be below {entries}, got {excess.max()}")
     return codes

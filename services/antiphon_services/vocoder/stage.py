@@ -81,7 +81,9 @@ def vocoder_stage(
     with reading(terms.config_path):
         decoder = StreamDecoder(vocoder)
     if decoder.entries > CODE_DTYPE_ENTRIES:
-        raise FailedPrecondition(f"codes travel as uint16; the codebooks have {decoder.entries}")
+        raise FailedPrecondition(
+            f"codes are transmitted as uint16, but the codebooks have {decoder.entries} entries"
+        )
     context_limit = frame_limit(config, terms.most_frames)
     to_host = ToHost.of(config)
     pace = CPU if decoder.device.type == "cpu" else ACCELERATOR
@@ -98,7 +100,7 @@ def vocoder_stage(
     edges, groups = terms.edges, decoder.groups
     _warm_up(engine, edges, groups, config.slots, terms.steady, pace.step, context_limit)
     log.info(
-        "%d slots of %d bytes: %.1f MB of decoder state",
+        "decoder state: %d slots of %d bytes: %.1f MB",
         config.slots,
         decoder.state_bytes,
         config.slots * decoder.state_bytes / 1e6,

@@ -210,6 +210,6 @@ def _layers_of(modules: Sequence[nn.Module]) -> tuple[list[StreamLayer], Level]:
             case nn.Linear() if act is None:
                 layers.append(Pointwise(Linear(part.weight, part.bias)))
             case _:
-                raise FailedPrecondition(f"vocoder: cannot stream a {type(part).__name__}")
+                raise FailedPrecondition(f"vocoder: can't stream a {type(part).__name__}")
         act = None
     return layers, level

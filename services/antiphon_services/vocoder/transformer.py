@@ -42,12 +42,14 @@ class SlidingTransformer:
         config, rope_type = module.config, module.rotary_emb.rope_type
         if set(config.layer_types) - {"sliding_attention"} or config.sliding_window < 1:
             raise FailedPrecondition(
-                f"vocoder: cannot stream the attention layers {config.layer_types} "
-                f"with a window of {config.sliding_window} frames"
+                f"vocoder: can't stream the attention layers {config.layer_types} with a window "
+                f"of {config.sliding_window} frames"
             )
         # These types would change the frequencies of earlier positions as the stream grows.
         if "dynamic" in rope_type or rope_type == "longrope":
-            raise FailedPrecondition(f"vocoder: cannot stream rotary embeddings {rope_type!r}")
+            raise FailedPrecondition(
+                f"vocoder: can't stream rotary embeddings of the type {rope_type!r}"
+            )
         with torch.no_grad():
             self._layers = [_TransformerLayer(layer) for layer in module.layers]
         self._window: int = config.sliding_window

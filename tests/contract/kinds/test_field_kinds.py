@@ -234,7 +234,7 @@ async def test_fields_of_other_servers_are_the_options_of_the_model(reader: Read
     ]
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "language")
     assert (twice.status_code, twice.json()["error"]["param"]) == (400, "language")
-    assert "options.language has another value" in twice.json()["error"]["message"]
+    assert "options.language has a different value" in twice.json()["error"]["message"]
 
 
 async def refuse_text(session: Session) -> None:
@@ -296,7 +296,7 @@ async def test_a_field_with_the_name_of_an_option_is_refused_with_the_remedy(
         tell_anew(gateway)
     error = refused.json()["error"]
     assert (refused.status_code, error["param"]) == (400, "pitch")
-    assert "send options.pitch" in error["message"]
+    assert "use options.pitch" in error["message"]
     assert b"pitch" not in empty.content
     assert IGNORED not in empty.headers
 

@@ -198,7 +198,7 @@ async def test_text_that_never_comes_ends_the_session(
     async with talker.session({VOICE: (), CODES: ()}) as session:
         await session.open_segment(segment)
         await session.send_chunk(begun)
-        with pytest.raises(DeadlineExceeded, match="deadline passed"):
+        with pytest.raises(DeadlineExceeded, match="deadline of the segment has passed"):
             async for _ in session:
                 pass
     begun.session_id = "stalled"

@@ -132,5 +132,5 @@ def test_a_vocabulary_with_more_codes_is_refused(
     assert vocabulary in text
     more = f'"vocab_size": {first + 16385}'
     (tmp_path / "config.json").write_text(text.replace(vocabulary, more))
-    with pytest.raises(FailedPrecondition, match="the last 16384 are codes"):
+    with pytest.raises(FailedPrecondition, match="including 16384 codes"):
         load(tmp_path, StageConfig(slots=1, context_limit=900))

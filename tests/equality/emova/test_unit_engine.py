@@ -149,7 +149,7 @@ def test_the_longest_input_is_spoken(stage: LoadedStage) -> None:
         ([InputChunk(UNITS, 0, {UNITS: ONE_OF + UNIT_ENTRIES})], "must be below 4096, got 4096"),
         ([InputChunk(UNITS, 0, {UNITS: ONE_OF.astype(np.int32)})], "uint16"),
         ([InputChunk(UNITS, 0, {UNITS: ONE_OF[:, None]})], "uint16"),
-        ([InputChunk(UNITS, 0, {"codes": ONE_OF})], "one tensor of that name"),
+        ([InputChunk(UNITS, 0, {"codes": ONE_OF})], "the only tensor"),
         ([InputChunk("codes", 0, {"codes": ONE_OF})], "no input edge 'codes'"),
     ],
 )
@@ -165,7 +165,7 @@ def test_units_out_of_order_are_refused(stage: LoadedStage) -> None:
     with pytest.raises(DataLoss, match="id 0 was due"):
         refused(stage, [late])
     after = InputChunk(UNITS, 1, {}, True, FinishReason.STOP)
-    with pytest.raises(DataLoss, match="after the segment's last"):
+    with pytest.raises(DataLoss, match="after the last one"):
         refused(stage, [*chunks_of(ONE_OF), after])
 
 
@@ -189,7 +189,7 @@ def test_cancelled_segments_free_their_slots(stage: LoadedStage) -> None:
         keys = [SegmentKey(f"cancelled {steps}", index) for index in range(SLOTS)]
         for key in keys:
             engine.admit(key, asked(case)[0])
-        with pytest.raises(ResourceExhausted, match="all are taken"):
+        with pytest.raises(ResourceExhausted, match="slots are in use"):
             engine.admit(SegmentKey("one more", 0), settings_of())
         for chunk in asked(case)[1]:
             engine.accept(keys[0], chunk)
@@ -224,7 +224,7 @@ def test_speech_without_end_fails_its_segment_only(
     assert failed is not None
     assert isinstance(failed.error, InvalidArgument)
     assert failed.error.field == UNITS
-    assert "units: the speech of 150 units is longer than 1 s" in str(failed.error)
+    assert "units: the speech for 150 units is longer than 1 s" in str(failed.error)
     np.testing.assert_array_equal(made[keys[1]].tensors(AUDIO)["samples"], alone)
 
 

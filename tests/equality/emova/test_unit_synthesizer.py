@@ -147,7 +147,7 @@ def test_an_embedding_without_all_units_is_refused(tmp_path: Path) -> None:
         name = "decoder.enc_p.emb.weight"
         tensors[name] = tensors[name][:4095].clone()
 
-    with pytest.raises(FailedPrecondition, match="has 4095 rows, fewer than the 4096 units"):
+    with pytest.raises(FailedPrecondition, match="has 4095 rows, but there are 4096 units"):
         loaded(replaced(tmp_path / "small", shrink))
 
 

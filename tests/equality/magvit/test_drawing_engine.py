@@ -147,7 +147,7 @@ def test_tokens_that_make_no_square_fail_their_segment_only(stage: LoadedStage) 
         (InputChunk(TOKENS, 0, {TOKENS: np.zeros(1025, np.uint16)}), "more than 1024"),
         (InputChunk(TOKENS, 0, {TOKENS: ONE + IMAGE_ENTRIES}), "must be below 8192, got 8192"),
         (InputChunk(TOKENS, 0, {TOKENS: ONE.astype(np.int64)}), "uint16"),
-        (InputChunk(TOKENS, 0, {"ids": ONE}), "one tensor of that name"),
+        (InputChunk(TOKENS, 0, {"ids": ONE}), "the only tensor"),
         (InputChunk("ids", 0, {"ids": ONE}), "no input edge 'ids'"),
     ],
 )
@@ -160,9 +160,9 @@ def test_tokens_out_of_order_are_refused(stage: LoadedStage) -> None:
     with pytest.raises(DataLoss, match="id 0 was due"):
         refused(stage, [InputChunk(TOKENS, 1, {TOKENS: ONE})])
     after = InputChunk(TOKENS, 1, {}, True, FinishReason.STOP)
-    with pytest.raises(DataLoss, match="after the segment's last"):
+    with pytest.raises(DataLoss, match="after the last one"):
         refused(stage, [*chunks_of(ONE), after])
-    with pytest.raises(DataLoss, match="has a finish reason"):
+    with pytest.raises(DataLoss, match="must have a finish reason"):
         refused(stage, [InputChunk(TOKENS, 0, {TOKENS: ONE}, True)])
 
 
@@ -183,7 +183,7 @@ def test_cancelled_segments_free_their_slots(stage: LoadedStage) -> None:
     keys = [SegmentKey("cancelled", index) for index in range(SLOTS)]
     for key in keys:
         engine.admit(key, SETTINGS)
-    with pytest.raises(ResourceExhausted, match="all are taken"):
+    with pytest.raises(ResourceExhausted, match="slots are in use"):
         engine.admit(SegmentKey("one more", 0), SETTINGS)
     for chunk in chunks_of(ONE):
         engine.accept(keys[0], chunk)

@@ -107,7 +107,7 @@ def test_the_largest_image_is_drawn_and_read(
 
 @pytest.mark.parametrize("count", [0, 2, 24, (MOST_SIDE_TOKENS + 1) ** 2])
 def test_tokens_that_make_no_square_are_refused(count: int, decoder: ImageDecoder) -> None:
-    with pytest.raises(InvalidArgument, match=f"{count} image tokens are no square image"):
+    with pytest.raises(InvalidArgument, match=f"{count} image tokens don't form a square image"):
         decoder.pixels(np.zeros(count, np.uint16))
 
 
@@ -127,7 +127,7 @@ def test_thin_images_are_refused_before_they_are_scaled() -> None:
     for size in ((MOST_RATIO * 3, 3), (3, MOST_RATIO * 3)):
         assert square_pixels(Image.new("RGB", size), SIDE).shape == (SIDE, SIDE, 3)
         thin = tuple(each + (each > 3) for each in size)
-        with pytest.raises(InvalidArgument, match="too thin"):
+        with pytest.raises(InvalidArgument, match="too narrow"):
             square_pixels(Image.new("RGB", thin), SIDE)
 
 
@@ -161,7 +161,7 @@ def test_checkpoints_that_lack_something_are_refused(tmp_path: Path) -> None:
         for name in [each for each in tensors if ".block." in each]:
             del tensors[name]
 
-    with pytest.raises(FailedPrecondition, match="are no MAGVITv2"):
+    with pytest.raises(FailedPrecondition, match="don't belong to a MAGVITv2"):
         load_image_decoder(replaced(tmp_path / "c", keep_none), **CPU)
     with pytest.raises(FailedPrecondition, match="is missing"):
         image_weights(tmp_path)

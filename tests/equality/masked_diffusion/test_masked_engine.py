@@ -235,7 +235,7 @@ def test_guided_answer_counts_twice_and_padding_counts(lab: Lab) -> None:
 def test_segment_is_refused_when_all_slots_are_taken(lab: Lab) -> None:
     served = Served(lab, slots=1)
     key = served.start(0)
-    with pytest.raises(ResourceExhausted, match="thinker has 1 slots, and all are taken"):
+    with pytest.raises(ResourceExhausted, match="thinker: all 1 slots are in use"):
         served.start(0)
     served.engine.release(key)
     served.start(0)

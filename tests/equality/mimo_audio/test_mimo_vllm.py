@@ -182,7 +182,7 @@ def test_memory_that_does_not_hold_all_slots_is_refused(model_dir: Path) -> None
             "num_gpu_blocks_override": 60,
         },
     )
-    with pytest.raises(InvalidArgument, match="lower slots or context_limit"):
+    with pytest.raises(InvalidArgument, match="reduce slots or context_limit"):
         load(model_dir, config)
 
 

@@ -258,7 +258,7 @@ async def test_async_client_collect_equals_the_blocking_one(serve: Serve) -> Non
 def test_client_collect_refuses_when_events_were_taken(serve: Serve) -> None:
     with antiphon.Client(serve(greeting).address) as client, client.generate("Hi") as generation:
         next(generation)
-        with pytest.raises(FailedPrecondition, match="taken already"):
+        with pytest.raises(FailedPrecondition, match="already been read"):
             generation.collect()
 
 

@@ -103,7 +103,7 @@ def test_request_is_refused_before_it_reads_a_file_that_cannot_be_sent(tmp_path:
     path = tmp_path / "endless.mp4"
     with path.open("wb") as file:
         file.truncate(MAX_MESSAGE_BYTES + 1)
-    with pytest.raises(InvalidArgument, match="can be sent"):
+    with pytest.raises(InvalidArgument, match="the maximum is"):
         generate_request([User(antiphon.Video(path))])
 
 

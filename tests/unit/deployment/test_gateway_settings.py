@@ -49,15 +49,15 @@ def test_a_former_name_is_refused_with_the_present_one(former: str, present: str
         ({"tls": {"certificate": ""}}, "gateway.tls.certificate: .*certificate_file?"),
         (
             {"limits": {"max_upload_bytes": 3}},
-            "gateway.limits.max_upload_bytes: is no longer a setting, but a share of "
-            "gateway.limits.max_memory_bytes; remove it",
+            "gateway.limits.max_upload_bytes: is no longer a setting, because it was replaced by a "
+            "share of gateway.limits.max_memory_bytes; remove it",
         ),
         (
             {"max_kept_bytes": 3},
-            "gateway.max_kept_bytes: is no longer a setting, but a share of "
+            "gateway.max_kept_bytes: is no longer a setting, because it was replaced by a share of "
             "gateway.limits.max_memory_bytes; remove it",
         ),
-        ({"xyzzy": 3}, "gateway.xyzzy: there is no such setting; there are http_listen"),
+        ({"xyzzy": 3}, "gateway.xyzzy: unknown setting; use one of: http_listen"),
     ],
 )
 def test_a_setting_that_there_is_not_is_refused(gateway: dict[str, object], message: str) -> None:

@@ -67,11 +67,15 @@ def test_each_setting_in_a_group_has_its_former_name_here() -> None:
     [
         (
             {"hold_timeout_s": 3},
-            "hold_timeout_s: is no longer a setting, but a constant; remove it",
+            "hold_timeout_s: is no longer a setting, because it was replaced by a constant; "
+            "remove it",
         ),
-        ({"failing_pause_s": 3}, "failing_pause_s: is no longer a setting, but a constant"),
+        (
+            {"failing_pause_s": 3},
+            "failing_pause_s: is no longer a setting, because it was replaced by a constant",
+        ),
         ({"torch": {"graph": True}}, "torch.graph: .*did you mean graphs?"),
-        ({"slot": 3}, r"slot: there is no such setting; did you mean stages\.talker\.slots\?"),
+        ({"slot": 3}, r"slot: unknown setting; did you mean stages\.talker\.slots\?"),
         ({"torch": {"graphs": 3}}, r"torch\.graphs: Expected `bool`"),
         ({"torch": 3}, "torch: Expected `object`"),
     ],
@@ -93,7 +97,7 @@ def test_an_override_reaches_a_setting_in_a_group() -> None:
     ("override", "message"),
     [
         ("talker.fused=true", r"stages\.talker\.fused: is now stages\.talker\.torch\.fused"),
-        ("talker.slots.fused=1", "slots is no group of settings"),
+        ("talker.slots.fused=1", "slots is not a group of settings"),
         ("talker.torch=1", r"stages\.talker\.torch: Expected `object`"),
     ],
 )

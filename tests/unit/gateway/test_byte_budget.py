@@ -177,7 +177,7 @@ def test_shares_exceed_the_whole_and_the_whole_is_bounded(budget: ByteBudget) ->
         conversation.lease.take(20)
         waiting.lease.take(10)
         upload.lease.take(5)
-        with pytest.raises(BudgetExceeded, match="take all of"):
+        with pytest.raises(BudgetExceeded, match="have used up"):
             upload.lease.take(6)
         unread.lease.take(5)
         with pytest.raises(BudgetExceeded):

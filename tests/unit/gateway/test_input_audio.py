@@ -83,7 +83,7 @@ def test_rate_of_samples_that_are_there_stays() -> None:
     buffer = InputAudioBuffer(max_s=1.0)
     assert buffer.seconds(0) == 0.0
     buffer.append(samples(10), RATE_HZ)
-    with pytest.raises(InvalidArgument, match="8000 samples a second, and these are 16000"):
+    with pytest.raises(InvalidArgument, match="8000 Hz, but this audio has 16000 Hz"):
         buffer.append(samples(10), 16_000)
     assert (buffer.rate_hz, buffer.end) == (RATE_HZ, 10)
 
@@ -94,7 +94,7 @@ def test_buffer_holds_exactly_as_much_as_a_recording_may_have() -> None:
     assert buffer.has_room(samples(1), RATE_HZ)
     assert not buffer.has_room(samples(2), RATE_HZ)
     buffer.append(samples(1), RATE_HZ)
-    with pytest.raises(InvalidArgument, match=r"more than 0\.1 seconds"):
+    with pytest.raises(InvalidArgument, match=r"longer than 0\.1 seconds"):
         buffer.append(samples(1), RATE_HZ)
     buffer.check_length(samples(800), RATE_HZ)
     with pytest.raises(InvalidArgument, match=r"longer than 0\.1 seconds"):

@@ -61,7 +61,7 @@ def test_requests_at_a_time_are_bounded_and_the_wait_is_how_long_they_take(clock
             held.enter_context(use.request())
         error = refusal(lambda: held.enter_context(use.request()))
         assert (error.limit, error.retry_after_s) == ("concurrency", 4.0)
-        assert "the limit concurrency of the key app is 2" in error.message
+        assert "the key app has reached its limit concurrency of 2" in error.message
     with use.request():
         pass
     assert hit == ["key_concurrency"]

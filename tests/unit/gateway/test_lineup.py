@@ -63,7 +63,7 @@ def test_roles_are_refused_when_no_stage_makes_the_output() -> None:
 
 def test_roles_are_refused_when_the_graph_is_a_circle() -> None:
     graph = (("text", "a", ""), ("x", "a", "b"), ("y", "b", "a"))
-    with pytest.raises(FailedPrecondition, match="circle"):
+    with pytest.raises(FailedPrecondition, match="cycle"):
         roles_for(edges(graph), ("text",))
 
 
@@ -87,7 +87,7 @@ def test_voice_is_checked_when_one_is_named_and_else_left_to_the_stages() -> Non
     chosen = lineup(OMNI, "text")
     assert chosen.choose_voice("") == ""
     assert chosen.choose_voice("B") == "b"
-    with pytest.raises(InvalidArgument, match="there are: a, b"):
+    with pytest.raises(InvalidArgument, match="use one of: a, b"):
         chosen.choose_voice("c")
 
 

@@ -89,7 +89,7 @@ async def test_chunks_beyond_the_bound_are_refused_until_some_are_sent() -> None
     replica = Replica()
     line = replica.line()
     line.send(chunk(MAX_WAITING_BYTES))
-    with pytest.raises(ResourceExhausted, match="talker does not take the input"):
+    with pytest.raises(ResourceExhausted, match="talker doesn't read the audio"):
         line.send(chunk(1))
     await anext(replica.requests)
     await anext(replica.requests)

@@ -49,86 +49,86 @@ FAULTS: dict[str, tuple[Callable[[], Pipeline], str, str]] = {
     "unknown producer": (
         lambda: with_edge(1, edge("notes", "reeder", B)),
         "edges.notes.producer",
-        "there is no stage reeder; there are reader, singer, mixer",
+        "unknown stage reeder; use one of: reader, singer, mixer",
     ),
     "unknown consumer": (
         lambda: with_edge(1, edge("notes", A, B, "sinner")),
         "edges.notes.consumers",
-        "there is no stage sinner; there are reader, singer, mixer",
+        "unknown stage sinner; use one of: reader, singer, mixer",
     ),
     "two edges of one name": (
         lambda: with_edge(2, edge("notes", B, C)),
         "edges",
-        "two have the name notes",
+        "two edges have the name notes",
     ),
     "two stages of one role": (
         lambda: replace(GOOD, stages=(*GOOD.stages, StageSpec(A))),
         "stages",
-        "two have the role reader",
+        "two stages have the role reader",
     ),
     "an edge nobody consumes": (
         lambda: replace(GOOD, edges=(*GOOD.edges, edge("score", A))),
         "edges.score.consumers",
-        "nobody consumes it",
+        "has no consumer",
     ),
     "counted by no tensor": (
         lambda: with_edge(1, replace(edge("notes", A, B), counted_by="id")),
         "edges.notes.counted_by",
-        "there is no tensor 'id'; there are ['ids']",
+        "unknown tensor 'id'; use one of: ['ids']",
     ),
     "nothing from the client": (
         lambda: with_edge(0, edge("input", B, A)),
         "edges",
-        "none has the client as its producer",
+        "no edge has the client as its producer",
     ),
     "nothing to the client": (
         lambda: with_edge(3, edge("audio", C, B)),
         "edges",
-        "none has the client among its consumers",
+        "no edge has the client as a consumer",
     ),
-    "a circle": (
+    "a cycle": (
         lambda: replace(GOOD, edges=(*GOOD.edges, edge("echo", C, A))),
         "edges",
         r"the stages (reader -> singer -> mixer -> reader|singer -> mixer -> reader -> singer"
-        r"|mixer -> reader -> singer -> mixer) form a circle",
+        r"|mixer -> reader -> singer -> mixer) form a cycle",
     ),
     "a stage without input": (
         lambda: replace(
             GOOD, stages=(*GOOD.stages, StageSpec("dog")), edges=(*GOOD.edges, edge("x", "dog", B))
         ),
         "stages.dog",
-        "no edge leads to it",
+        "no edge leads to this stage",
     ),
     "a stage without output": (
         lambda: replace(
             GOOD, stages=(*GOOD.stages, StageSpec("dog")), edges=(*GOOD.edges, edge("x", A, "dog"))
         ),
         "stages.dog",
-        "no edge leaves it",
+        "no edge starts at this stage",
     ),
     "one option described in two ways": (
         lambda: with_options(
             reader=(LANGUAGE,), singer=(replace(LANGUAGE, description="of the singer"),)
         ),
         "stages.singer.options.language",
-        "another stage describes an option of this name otherwise",
+        "another stage describes an option with this name differently",
     ),
     "one option of two kinds": (
         lambda: with_options(
             reader=(LANGUAGE,), singer=(Option("language", OptionKind.NUMBER, "of the song"),)
         ),
         "stages.singer.options.language",
-        "another stage describes an option of this name otherwise",
+        "another stage describes an option with this name differently",
     ),
     "an option that instructs by a number": (
         lambda: with_options(reader=(Option("manner", OptionKind.NUMBER, instructs=True),)),
         "stages.reader.options.manner.instructs",
-        "only text can say how to speak",
+        "an option that instructs must have the kind TEXT",
     ),
     "one option that instructs and does not": (
         lambda: with_options(reader=(LANGUAGE,), singer=(replace(LANGUAGE, instructs=True),)),
         "stages.singer.options.language",
-        "another stage describes an option of this name otherwise",
+        "another stage describes an option with this name differently",
     ),
     "two options that instruct": (
         lambda: with_options(
@@ -136,12 +136,12 @@ FAULTS: dict[str, tuple[Callable[[], Pipeline], str, str]] = {
             singer=(Option("mood", OptionKind.TEXT, instructs=True),),
         ),
         "stages",
-        "the options manner, mood all instruct",
+        "several options instruct: manner, mood",
     ),
     "one option twice": (
         lambda: with_options(reader=(LANGUAGE, replace(LANGUAGE, choices=()))),
         "stages.reader.options.language",
-        "two have this name",
+        "two options have this name",
     ),
 }
 

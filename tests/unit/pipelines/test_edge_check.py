@@ -25,7 +25,7 @@ from antiphon.pipelines.qwen3_omni import PIPELINE
 def test_edge_refuses_a_tensor_that_is_not_the_declared_one(
     edge: str, name: str, tensor: np.ndarray
 ) -> None:
-    with pytest.raises(DataLoss, match=f"{edge}: {name} came as") as caught:
+    with pytest.raises(DataLoss, match=f"{edge}: {name} is .*, but must be") as caught:
         PIPELINE.edge(edge).check({name: tensor})
     assert caught.value.edge == edge
 

@@ -106,7 +106,7 @@ def test_talkers_example_is_a_prompt_and_then_tokens_one_by_one_at_their_rate(
 def test_talkers_example_needs_the_checkpoint() -> None:
     example = PIPELINE.stage("talker").example
     assert example
-    with pytest.raises(FailedPrecondition, match="special ids"):
+    with pytest.raises(FailedPrecondition, match="special token IDs"):
         example(SETTINGS)
 
 

@@ -38,5 +38,7 @@ def test_voices_are_in_lower_case_and_the_default_comes_first() -> None:
 
 
 def test_voices_are_refused_when_their_names_differ_by_case_alone() -> None:
-    with pytest.raises(FailedPrecondition, match=r"spk_dict\.pt: two voices .* Zoe, zoe"):
+    with pytest.raises(
+        FailedPrecondition, match=r"spk_dict\.pt: the names of two voices .* Zoe, zoe"
+    ):
         voices_by_name({"Zoe": 1, "zoe": 2})

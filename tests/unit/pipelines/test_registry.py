@@ -89,7 +89,7 @@ def test_pipeline_of_another_distribution_is_found_by_name_and_by_architecture(
 def test_unknown_pipeline_is_refused_with_those_that_there_are(install: Install) -> None:
     install("known_family")
     known = ", ".join(sorted([*own_pipelines(), "duet"]))
-    with pytest.raises(NotFound, match=f"^no pipeline 'solo'; known: {known}$"):
+    with pytest.raises(NotFound, match=f"^unknown pipeline 'solo'; use one of: {known}$"):
         pipeline_named("solo")
 
 
@@ -97,8 +97,8 @@ BROKEN: dict[str, tuple[dict[str, str], str]] = {
     "its module raises": ({"code": "import nowhere_at_all"}, "No module named 'nowhere_at_all'"),
     "its module is not there": ({"attribute": "PIPELINE", "code": "]"}, "SyntaxError"),
     "it has no such name": ({"attribute": "PIPE"}, "has no attribute 'PIPE'"),
-    "it is something else": ({"attribute": "IDS"}, "it is a tuple, no Pipeline"),
-    "it is declared wrongly": ({"counted_by": "id"}, "edges.audio.counted_by: there is no tensor"),
+    "it is something else": ({"attribute": "IDS"}, "it is a tuple instead of a Pipeline"),
+    "it is declared wrongly": ({"counted_by": "id"}, "edges.audio.counted_by: unknown tensor"),
     "it has another name": (
         {"pipeline": "trio"},
         "its name is trio, but the entry point's is duet",
@@ -115,7 +115,7 @@ def test_entry_point_that_cannot_be_used_is_an_error_for_those_who_ask_for_it(
     install(module, **fields)
     for name, pipeline in own_pipelines().items():
         assert pipeline_named(name) is pipeline
-    named = re.escape(f"{module} ({module}:{fields.get('attribute', 'PIPELINE')}) cannot be used: ")
+    named = re.escape(f"{module} ({module}:{fields.get('attribute', 'PIPELINE')}) can't be used: ")
     pattern = f"{named}.*{re.escape(reason)}"
     with pytest.raises(FailedPrecondition, match=f"^pipeline duet: {pattern}"):
         pipeline_named("duet")
@@ -160,7 +160,7 @@ def test_checkpoint_is_known_by_the_file_that_marks_its_family(
     install("marked_family", marker="duet.yaml")
     directory = tmp_path / "marked"
     directory.mkdir()
-    with pytest.raises(NotFound, match=r"no checkpoint in .*config\.json is missing"):
+    with pytest.raises(NotFound, match=r"not a checkpoint directory: config\.json is missing"):
         pipeline_of(directory)
     (directory / "duet.yaml").write_text("")
     assert pipeline_of(directory) is pipeline_named("duet")
@@ -176,5 +176,5 @@ def test_two_pipelines_with_one_marker_are_refused_with_both_names(
     install("left_marked_family", pipeline="left", entry="left", marker="song.yaml")
     install("right_marked_family", pipeline="right", entry="right", marker="song.yaml")
     (tmp_path / "song.yaml").write_text("")
-    with pytest.raises(FailedPrecondition, match=r"two pipelines serve its files: .*left.*right"):
+    with pytest.raises(FailedPrecondition, match=r"two pipelines support its files: .*left.*right"):
         pipeline_of(tmp_path)

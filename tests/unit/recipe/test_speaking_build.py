@@ -211,6 +211,6 @@ def test_code2wav_hears_no_difference_in_codes_that_say_nothing_about_sound(
 def test_folder_of_something_else_is_not_emptied(made: tuple[Path, Path], tmp_path: Path) -> None:
     kept = tmp_path / "letter.txt"
     kept.write_text("Dear reader")
-    with pytest.raises(FailedPrecondition, match="no checkpoint"):
+    with pytest.raises(FailedPrecondition, match="not a checkpoint"):
         Workshop(made[0], RECIPE).adopt(tmp_path)
     assert os.listdir(tmp_path) == [kept.name]

@@ -129,7 +129,7 @@ def test_other_value_is_refused_by_field_value_and_remedy(
         said = str(refused.value)
         where = f"{part.path}.{name}" if part.path else name
         assert said.startswith(f"config.json: {where} is {str(other).lower()}; "), said
-        assert "take a checkpoint" in said
+        assert "use a checkpoint" in said
     for value in part.required[name]:
         check_fields(FILE, holding(part.path, **{name: value}), [part])
 
@@ -170,7 +170,7 @@ def test_fields_that_nobody_declares_are_logged(caplog: pytest.LogCaptureFixture
         check_fields(FILE, {"a": {"b": {"width": 3, "mood": 1, "air": None}}}, [part])
         check_fields(FILE, {"a": 3}, [part])
     assert lines_of(caplog, check_fields.__module__) == [
-        "config.json: a.b: fields without effect: air, mood"
+        "config.json: a.b: ignored fields: air, mood"
     ]
 
 

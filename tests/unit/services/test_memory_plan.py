@@ -114,7 +114,7 @@ def test_context_limit_is_what_fits_by_default_on_a_gpu(
         config = StageConfig(device="cuda", context_limit=given)  # type: ignore[arg-type]
         with caplog.at_level(logging.INFO):
             assert limit_of(weights, config) == 960  # whole steps of 64
-        assert "context_limit is 960 (fits): weights 0.00 GB" in lines_of(caplog, PLAN)[-1]
+        assert "context_limit is 960 (fits): weights: 0.00 GB" in lines_of(caplog, PLAN)[-1]
     assert limit_of(weights, StageConfig(device="cuda"), most=700) == 700
     # The model's slots find the room that was planned for them.
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
@@ -156,7 +156,7 @@ def test_what_can_never_fit_names_no_limit_to_take(
 ) -> None:
     with_free(monkeypatch, WORKING_BYTES + 2 * 1050 + 16 * 100 * POSITION_BYTES)
     with pytest.raises(
-        InvalidArgument, match=r"16 of 64 would fit; lower slots, or free"
+        InvalidArgument, match=r"16 of 64 would fit; reduce slots, or free"
     ) as refused:
         limit_of(weights, StageConfig(device="cuda", context_limit=1_024))
     assert "set context_limit" not in refused.value.message
@@ -166,7 +166,9 @@ def test_stage_without_room_is_refused_before_it_loads(
     weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_free(monkeypatch, WORKING_BYTES + 1_000_000)
-    with pytest.raises(InvalidArgument, match="finds no room on cuda for 512") as refused:
+    with pytest.raises(
+        InvalidArgument, match="can't find room on cuda for at least 512"
+    ) as refused:
         limit_of(weights, StageConfig(device="cuda"))
     assert refused.value.field == "context_limit"
 
@@ -278,8 +280,8 @@ def test_decoders_without_positions_tell_their_plan(
     check("cuda")
     assert [each.levelname for each in records_of(caplog, PLAN)] == ["INFO", "WARNING"]
     assert lines_of(caplog, PLAN)[0] == (
-        "code2wav: memory plan: weights 0.00 GB, cache of streams 2.00 GB, "
-        "working memory 1.07 GB, of 3.07 GB"
+        "code2wav: memory plan: weights: 0.00 GB, stream cache: 2.00 GB, "
+        "working memory: 1.07 GB, available: 3.07 GB"
     )
     assert "cache" not in lines_of(caplog, PLAN)[1]
 
@@ -291,7 +293,7 @@ def test_decoders_without_positions_tell_their_plan(
             99,
             100,
             "memory.flow_cache_bytes",
-            "lower memory.flow_cache_bytes to 99 or less, or free",
+            "reduce memory.flow_cache_bytes to at most 99, or free",
         ),
         (-1, 100, "device", "; free"),
         (-1, 0, "device", "; free"),

@@ -103,8 +103,8 @@ def test_quantised_thinker_is_refused_by_method_and_remedy_and_the_rest_loads(
     with pytest.raises(FailedPrecondition) as refused:
         load(folder, "thinker")
     said = refused.value.message
-    assert f"thinker is quantised with {method} (thinker.model.layers.0.self_attn.q_proj." in said
-    assert "set the stage's engine to vllm, which reads it, or take a checkpoint" in said
+    assert f"thinker is quantized with {method} (thinker.model.layers.0.self_attn.q_proj." in said
+    assert "set the stage's engine to vllm, which supports it, or use a checkpoint" in said
     for role in FAMILIES[family][1]:
         assert load_any(folder, role)
 
@@ -116,7 +116,7 @@ def test_quantised_talker_is_refused_without_a_remedy_that_does_not_help(
     folder = quantised(whole[family], tmp_path / "checkpoint", "talker.", "fp8")
     with pytest.raises(FailedPrecondition) as refused:
         load(folder, "talker")
-    assert "talker.* is quantised with fp8 (talker." in refused.value.message
+    assert "talker.* is quantized with fp8 (talker." in refused.value.message
     assert "vllm" not in refused.value.message
     assert load(folder, "thinker")
 
@@ -130,7 +130,7 @@ def test_quantisation_that_config_json_does_not_tell_is_known_by_its_tensors(
 ) -> None:
     source = whole["qwen3_omni"]
     folder = quantised(source, tmp_path / "checkpoint", "thinker.model.", method, told=False)
-    with pytest.raises(FailedPrecondition, match=f"thinker is quantised with {said} "):
+    with pytest.raises(FailedPrecondition, match=f"thinker is quantized with {said} "):
         load(folder, "thinker")
 
 
@@ -152,5 +152,5 @@ def test_quantised_word_table_is_refused_by_name(whole: dict[str, Path], tmp_pat
         tensors["thinker.model.embed_tokens.scales"] = torch.zeros(3)
 
     folder = quantised(whole["qwen3_omni"], tmp_path / "checkpoint", "none.", "awq", edit=store)
-    with pytest.raises(FailedPrecondition, match=r"thinker\.model\.embed_tokens is quantised with"):
+    with pytest.raises(FailedPrecondition, match=r"thinker\.model\.embed_tokens is quantized with"):
         load(folder, "talker")

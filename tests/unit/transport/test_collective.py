@@ -141,7 +141,7 @@ async def test_rendezvous_alone_proves_nothing(monkeypatch: pytest.MonkeyPatch) 
     attached = await attach_best(offers, settings)
     assert attached.receiver.name == "grpc"
     (refused,) = attached.refused
-    assert refused.startswith("nccl: cannot be reached from the consumer: ")
+    assert refused.startswith("nccl: can't be reached from the consumer: ")
 
 
 async def test_offer_that_nobody_takes_is_given_up_with_its_sender() -> None:

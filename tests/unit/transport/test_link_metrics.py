@@ -48,7 +48,7 @@ def thinker(links: Iterable[LinkState]) -> LinkMetrics:
 def test_link_is_told_with_transport_counts_fallbacks_and_refusals() -> None:
     state = link()
     state.transport = "shared_memory"
-    state.refused = ("nccl: the consumer is set to auto", "other")
+    state.refused = ("nccl: the consumer only accepts auto", "other")
     state.counts = Counter({
         "chunks.shared_memory": 3, "bytes.shared_memory": 3_000_000, "chunks.grpc": 40,
         "bytes.grpc": 900, "fallback.slab_full": 2, "messages": 12, "message_bytes": 2_000,
@@ -57,7 +57,7 @@ def test_link_is_told_with_transport_counts_fallbacks_and_refusals() -> None:
     assert series(thinker([state])) == {
         ("antiphon_link_transport", (*LABELS, "shared_memory")): 1,
         ("antiphon_link_connected", LABELS): 1,
-        ("antiphon_link_refused", (*LABELS, "nccl", "the consumer is set to auto")): 1,
+        ("antiphon_link_refused", (*LABELS, "nccl", "the consumer only accepts auto")): 1,
         ("antiphon_link_refused", (*LABELS, "other", "")): 1,
         ("antiphon_link_chunks_total", (*LABELS, "shared_memory")): 3,
         ("antiphon_link_chunks_total", (*LABELS, "grpc")): 40,

@@ -37,19 +37,21 @@ async def test_error_names_the_setting_and_the_remedy_when_an_address_is_taken()
     await first.stop(None)
     assert caught.value.field == FIELD
     assert caught.value.message == (
-        f"{FIELD}: cannot listen on {address}; choose another port, or stop what listens there"
+        f"{FIELD}: can't listen on {address}; choose another port, or stop the process that uses it"
     )
 
 
 @pytest.mark.parametrize("wrong", ["9464", "127.0.0.1:grpc"])
 async def test_error_names_the_setting_when_it_is_no_address(wrong: str) -> None:
-    with pytest.raises(InvalidArgument, match="is not host:port") as caught:
+    with pytest.raises(InvalidArgument, match="is not HOST:PORT") as caught:
         listen_at(grpc.aio.server(options=SERVER_OPTIONS), wrong, field=FIELD)
     assert caught.value.field == FIELD
 
 
 async def test_error_names_the_port_when_it_is_out_of_range() -> None:
-    with pytest.raises(InvalidArgument, match="port 65536 is not 0 to 65535") as caught:
+    with pytest.raises(
+        InvalidArgument, match="the port must be from 0 to 65535, got 65536"
+    ) as caught:
         listen_at(grpc.aio.server(options=SERVER_OPTIONS), "[::1]:65536", field=FIELD)
     assert caught.value.field == FIELD
 

@@ -63,11 +63,11 @@ def test_who_knows_no_checksums_reads_the_message() -> None:
 def test_checksum_of_pieces_is_that_of_the_whole() -> None:
     assert checksum_of(b"ab", memoryview(b"c"), b"") == checksum_of(b"abc")
     assert checked(b"abc" + checksum_of(b"abc")) == len(b"abc")
-    with pytest.raises(DataLoss, match="damaged"):
+    with pytest.raises(DataLoss, match="corrupt"):
         checked(b"abd" + checksum_of(b"abc"))
 
 
 def test_damage_is_an_error_that_may_be_asked_again() -> None:
     assert intact("whole") == "whole"
-    with pytest.raises(Unavailable, match="damaged"):
+    with pytest.raises(Unavailable, match="corrupt"):
         intact(CorruptMessage())

@@ -77,7 +77,7 @@ def test_chunk_raises_data_loss_when_it_contradicts_itself(proto: chunk_pb2.Chun
 def test_chunk_raises_data_loss_when_its_payloads_size_lies(more: int) -> None:
     proto = chunk_to_proto(Chunk("s", "codes", tensors={"codes": np.ones((2, 4), np.uint16)}))
     proto.payload.size_bytes += more
-    with pytest.raises(DataLoss, match="says it has"):
+    with pytest.raises(DataLoss, match="but specifies"):
         chunk_from_proto(proto)
 
 

@@ -74,10 +74,10 @@ def main(
             if asyncio.run(run(options, seed, Path(directory))):
                 return 1
     except (ChaosFound, AntiphonError, OSError) as error:
-        print(f"FAILED: {error}\nfor the same rounds: --seed {seed}", file=sys.stderr)
+        print(f"FAILED: {error}\nTo repeat the same rounds: --seed {seed}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ninterrupted; everything was stopped")
+        print("\ninterrupted; all processes were stopped")
         return 130
     return 0
 
@@ -124,7 +124,7 @@ async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool
     ):
         kills = Kills(fleet, listener, carriers, seed=seed, roles=options.roles)
         await kills.learn()
-        print(f"{len(fleet.stages)} processes of stages are up; they are killed now", flush=True)
+        print(f"{len(fleet.stages)} stage processes are running; starting to kill them", flush=True)
         began_at = time.monotonic()
         try:
             async for each in kills.run():
@@ -148,7 +148,9 @@ async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool
                 print(options.json)
     wrong = [each for each in done if each.found or (each.error and options.replicas > 1)]
     if wrong:
-        print(f"FAILED: {len(wrong)} of {len(done)} do not hold; --seed {seed}", file=sys.stderr)
+        print(
+            f"FAILED: {len(wrong)} of {len(done)} answers are wrong; --seed {seed}", file=sys.stderr
+        )
     return bool(wrong)
 
 
@@ -186,7 +188,10 @@ async def _break(options: argparse.Namespace, seed: int, directory: Path) -> boo
             roles=options.roles,
         )
         await rounds.learn()
-        print(f"{len(fleet.stages)} processes of stages are up; they are broken now", flush=True)
+        print(
+            f"{len(fleet.stages)} stage processes are running; starting to inject faults",
+            flush=True,
+        )
         began_at = time.monotonic()
         try:
             async for each in rounds.run():
@@ -238,27 +243,47 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--seconds", type=float, help=f"how long ({SECONDS:.0f}, or as long as the rounds take)"
-    )
-    parser.add_argument("--rounds", type=int, default=0, help="at most so many rounds (no bound)")
-    parser.add_argument("--seed", type=int, help="draw the same again (a new one, which is told)")
-    parser.add_argument(
-        "--model", help="checkpoint directory, or ORG/NAME of the hub (a tiny one, made for this)"
-    )
-    parser.add_argument("--replicas", type=int, default=2, help="of each stage (2)")
-    parser.add_argument("--listeners", type=int, default=4, help="answers at a time (4)")
-    parser.add_argument(
-        "--speed", type=float, default=1.0, help="of the listeners, times that of speech (1)"
+        "--seconds", type=float, help=f"duration ({SECONDS:.0f}, or until all rounds are done)"
     )
     parser.add_argument(
-        "--faults", nargs="+", choices=NAMES, default=NAMES, help=f"of {', '.join(NAMES)} (all)"
+        "--rounds", type=int, default=0, help=("maximum number of rounds (default: no limit)")
     )
-    parser.add_argument("--roles", nargs="+", default=(), help="stages that are hit (all)")
     parser.add_argument(
-        "--warm", action="store_true", help="fork stages from a process that has their libraries"
+        "--seed",
+        type=int,
+        help=("seed of the random choices (default: a new one, which is printed)"),
     )
-    parser.add_argument("--log", type=Path, help="a file for what the processes print")
-    parser.add_argument("--json", type=Path, help="with `--faults kill` alone: a file for it all")
+    parser.add_argument(
+        "--model",
+        help=("checkpoint directory, or ORG/NAME on the hub (default: a generated tiny one)"),
+    )
+    parser.add_argument("--replicas", type=int, default=2, help="replicas of each stage (2)")
+    parser.add_argument("--listeners", type=int, default=4, help="number of concurrent answers (4)")
+    parser.add_argument(
+        "--speed",
+        type=float,
+        default=1.0,
+        help=("playback speed of the listeners relative to real time (1)"),
+    )
+    parser.add_argument(
+        "--faults",
+        nargs="+",
+        choices=NAMES,
+        default=NAMES,
+        help=(f"faults to inject: {', '.join(NAMES)} (all)"),
+    )
+    parser.add_argument(
+        "--roles", nargs="+", default=(), help=("roles of the stages to attack (all)")
+    )
+    parser.add_argument(
+        "--warm",
+        action="store_true",
+        help=("fork stages from a process that has already imported their libraries"),
+    )
+    parser.add_argument("--log", type=Path, help="write the output of the processes to this file")
+    parser.add_argument(
+        "--json", type=Path, help=("write all results to this file (only with `--faults kill`)")
+    )
     add_hub_options(parser)
     return parser
 

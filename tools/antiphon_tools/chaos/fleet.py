@@ -139,10 +139,13 @@ class TargetFleet:
                     if not (load.open_sessions or load.open_segments):
                         return ""
         except TimeoutError:
-            return f"{name} holds {load.open_sessions} sessions, {load.open_segments} segments"
+            return (
+                f"{name} still has {load.open_sessions} open sessions and {load.open_segments} "
+                "open segments"
+            )
         except grpc.aio.AioRpcError as error:
-            return f"{name} cannot be asked for its load: {error.details()}"
-        return f"{name} ended the stream of its load"
+            return f"can't get the load of {name}: {error.details()}"
+        return f"{name} closed its load stream"
 
     async def _descriptors_left(self) -> list[str]:
         """Return the processes that still have too many open descriptors after a while.
@@ -177,7 +180,8 @@ class TargetFleet:
             if kinds.total() > before + MOST_DESCRIPTORS_MORE:
                 told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
                 found.append(
-                    f"{name} has {kinds.total()} descriptors open ({told}), {before} at first"
+                    f"{name} has {kinds.total()} open file descriptors ({told}), but had "
+                    f"{before} at the start"
                 )
         return found
 

@@ -116,7 +116,7 @@ class Kills:
             for _ in range(1 if self._known else 2):
                 known = await self._hear(question)
             if known.heard.error is not None or not known.heard.pieces:
-                raise ChaosFound(f"{question} has no undisturbed answer: {known.heard.error}")
+                raise ChaosFound(f"no fault-free answer to {question}: {known.heard.error}")
             self._known.append(known)
         if held := await self._fleet.at_rest():
             raise ChaosFound("; ".join(held))
@@ -218,7 +218,7 @@ class Kills:
         try:
             await self._fleet.recovered(target)
         except TimeoutError as late:
-            raise ChaosFound(f"{target} is not back after it was killed; {late}") from None
+            raise ChaosFound(f"{target} has not recovered after it was killed; {late}") from None
         return time.monotonic()
 
     async def _heard_again(self, known: _KnownAnswer) -> list[str]:

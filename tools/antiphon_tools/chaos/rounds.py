@@ -101,9 +101,9 @@ class Rounds:
             answers = await self._answers(question)
             for heard in answers:
                 if heard.error is not None or not heard.pieces:
-                    raise ChaosFound(f"{question} has no undisturbed answer: {heard.error}")
+                    raise ChaosFound(f"no fault-free answer to {question}: {heard.error}")
             self._expected.append(answers)
-        await self._check_rest("the undisturbed answers")
+        await self._check_rest("fault-free answers")
 
     async def run(self) -> AsyncIterator[Round]:
         """Yield an unlimited number of rounds. Raises `ChaosFound` if a check fails."""
@@ -132,7 +132,7 @@ class Rounds:
         try:
             await self._fleet.recovered(target if fault.kills else None)
         except TimeoutError as late:
-            raise ChaosFound(f"{target} is not back after {fault.name}; {late}") from None
+            raise ChaosFound(f"{target} has not recovered after {fault.name}; {late}") from None
         await self._check_rest(f"{fault.name} of {target}")
         return done
 

@@ -39,7 +39,7 @@ def main(
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        console.say("\ninterrupted; everything was stopped")
+        console.say("\ninterrupted; all processes were stopped")
         return 130
     return 0
 
@@ -50,14 +50,14 @@ async def _demonstrate(
     """Start the deployment, run the conversation, and stop the deployment."""
     gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0")
     launcher = Launcher(msgspec.structs.replace(deployment, gateway=gateway), report=console)
-    console.say("Starting every stage and the gateway, each as its own process:")
+    console.say("Starting every stage and the gateway, each in a separate process:")
     async with launcher as running:
         name = deployment.model_name or running.model.name
         console.say(f"{name} is ready after {running.startup_s:.1f} s.\n")
         async with AsyncClient(running.grpc_address) as client:
             await _talk(client, running, options, console)
         console.say("Stopping:")
-    console.say("Stopped; nothing is left running.")
+    console.say("All processes have been stopped.")
 
 
 async def _talk(
@@ -78,7 +78,7 @@ async def _talk(
         console.say(line)
     console.say()
     if options.interaction and sys.stdin.isatty():
-        console.say("Now you. Type something; Ctrl-D or quit ends it.\n")
+        console.say("Now it's your turn. Type a question, or press Ctrl-D or enter quit to exit.\n")
         await _answer_person(conversation, display, console)
 
 
@@ -110,16 +110,23 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "--model",
         default="",
         metavar="MODEL",
-        help="checkpoint directory, or id of the Hugging Face hub (the small one in models/)",
+        help=(
+            "checkpoint directory, or ORG/NAME on the Hugging Face hub (default: the "
+            "demonstration model)"
+        ),
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", default=Path("out"), help="where the files go (out)"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        default=Path("out"),
+        help=("directory for the output files (out)"),
     )
     parser.add_argument(
         "--no-interaction",
         dest="interaction",
         action="store_false",
-        help="stop when the script ends; so does an input that is no terminal",
+        help="exit after the script (default if stdin is not a terminal)",
     )
     add_hub_options(parser)
     return parser

@@ -23,7 +23,8 @@ answers.
 """
 CONVERSATION_FILE, PICTURE_FILE = "conversation.wav", "demo.png"
 NO_PICTURE = (
-    f"{PICTURE_FILE} was not drawn: it needs matplotlib (.venv/bin/pip install matplotlib)."
+    f"{PICTURE_FILE} was not created, because it requires matplotlib (.venv/bin/pip install "
+    "matplotlib)."
 )
 
 
@@ -93,7 +94,7 @@ class DemoConversation:
         """
         placed = [each for each in place_turns(self.turns) if each.turn.answer.reply.pcm16]
         if not placed:
-            return ["Nothing was spoken, so there is no sound to save."]
+            return ["No speech was generated, so there is no audio to save."]
         sample_rate_hz = placed[0].turn.answer.reply.sample_rate_hz
         pcm16 = conversation_pcm16(placed, sample_rate_hz)
         sound, picture = self._out / CONVERSATION_FILE, self._out / PICTURE_FILE

@@ -19,7 +19,7 @@ from antiphon_tools.demo.measure import AnswerProgress, MeasuredAnswer
 from antiphon_tools.demo.waveform import from_pcm16, waveform_rows
 
 NAME_WIDTH = 10
-ALOUD = "asked aloud, as a recording"
+ALOUD = "asked as a spoken recording"
 WIDEST = 100
 LIVE_TEXT_LINES = 6
 
@@ -109,7 +109,10 @@ class Display:
         print(text, file=self._stream, flush=True)
 
 
-LEGEND = "TTFT, TTFA: first text, first audio. RTF: time to make it all ÷ its length."
+LEGEND = (
+    "TTFT: time to first text. TTFA: time to first audio. RTF: generation time divided by audio "
+    "duration."
+)
 
 
 def describe(answer: MeasuredAnswer) -> str:

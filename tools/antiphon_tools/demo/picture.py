@@ -147,8 +147,7 @@ def _draw_timeline(axes: Axes, placed: Sequence[PlacedTurn], stages: Sequence[st
         axes.vlines(each.arrivals_s, row - 0.3, row + 0.3, color="#333333", linewidth=0.7)
     axes.set_yticks(range(len(lanes)), lanes)
     axes.set_ylim(len(lanes) - 0.5, -0.5)
-    axes.set_ylabel("who works when")
+    axes.set_ylabel("activity of each stage")
     axes.set_xlabel(
-        "seconds, as someone hears it who waits for each answer's end "
-        "(pale: has input; full: gives output; ticks: sound arrives)"
+        "time in seconds (pale: has input; solid: generates output; ticks: audio arrives)"
     )

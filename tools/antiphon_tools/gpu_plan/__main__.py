@@ -42,9 +42,10 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "antiphon plan")
             if not is_remote or headers not in error.message:
                 raise
             raise FailedPrecondition(
-                f"{deployment.model}: the hub gives sizes of safetensors alone, and not all of its "
-                f"weights are: {error.message.replace(headers, '').lstrip('/')}; download it once "
-                "(`antiphon serve` does), and plan its directory"
+                f"{deployment.model}: the hub only provides the sizes of safetensors files, and "
+                "not all weights are stored in this format: "
+                f"{error.message.replace(headers, '').lstrip('/')}; download the model once "
+                "(with `antiphon serve`), and use its directory"
             ) from error
     print(json.dumps(as_json(plan), indent=2) if options.json else as_text(plan))
     return 0 if plan.fits else 1
@@ -78,16 +79,24 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=prog,
         usage=f"{prog} [MODEL] [OPTION ...]",
-        description="Memory of a model's stages, from configuration and headers of weights.",
+        description=(
+            "Computes the memory of a model's stages from its configuration and the headers of "
+            "its weights."
+        ),
     )
     add = parser.add_argument
-    add("model", nargs="?", metavar="MODEL", help="directory, or ORG/NAME (the demo model)")
+    add(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help=("checkpoint directory, or ORG/NAME on the hub (default: the demonstration model)"),
+    )
     add("--config", type=Path, metavar="FILE", help="deployment file")
     add("--stage", action="append", default=[], metavar="ROLE.KEY=VALUE", help="override a setting")
-    add("--gpu-memory", type=_gibibytes, metavar="GIB", help="plan for GPUs of this memory")
-    add("--sessions", type=_count, metavar="N", help="sessions of each stage (slots)")
-    add("--context", type=_count, metavar="N", help="positions of a session (8192)")
-    add("--json", action="store_true", help="print JSON; sizes are bytes")
+    add("--gpu-memory", type=_gibibytes, metavar="GIB", help="assume GPUs with this much memory")
+    add("--sessions", type=_count, metavar="N", help="number of sessions per stage (slots)")
+    add("--context", type=_count, metavar="N", help="number of positions per session (8192)")
+    add("--json", action="store_true", help="print JSON, with sizes in bytes")
     add_hub_options(parser)
     return parser
 

@@ -74,8 +74,8 @@ def _positions(memory: StageMemory, asked: int | None) -> int:
         return min(POSITIONS, memory.most)
     if asked > memory.most and memory.config.context_limit == asked:
         raise InvalidArgument(
-            f"{memory.role}: context_limit {asked} is above the checkpoint's {memory.most}; lower "
-            "it",
+            f"{memory.role}: context_limit {asked} exceeds the checkpoint's maximum of "
+            f"{memory.most}; reduce it",
             field="context_limit",
         )
     return min(asked, memory.most)

@@ -101,7 +101,7 @@ def as_text(plan: ModelPlan) -> str:
         for row in rows
     ]
     lines += ["", *map(_about, plan.stages)]
-    lines += [f"{role}: its family does not state its memory" for role in plan.unknown]
+    lines += [f"{role}: the memory usage of this family is unknown" for role in plan.unknown]
     if plan.gpus:
         lines += ["", f"GPUs of {_size(plan.gpu_bytes)}:"]
         lines += [f"  {number}: {_gpu(gpu)}" for number, gpu in enumerate(plan.gpus)]
@@ -145,8 +145,8 @@ def _gpu(gpu: GpuShare) -> str:
     elif stage.fixed <= gpu.size and (longest := most_positions(stage, gpu.size)):
         remedy = f"{stage.sessions} sessions of {longest} positions fit"
     else:
-        remedy = "take a larger GPU, or the engine vllm on several"
-    return f"{names}: {_size(gpu.total)} do not fit; {remedy}"
+        remedy = "use a larger GPU, or the engine vllm on several GPUs"
+    return f"{names}: {_size(gpu.total)}, which doesn't fit; {remedy}"
 
 
 def _size(count: int) -> str:

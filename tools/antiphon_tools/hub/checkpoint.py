@@ -126,7 +126,11 @@ def _found_on_hub(model: HubId, settings: HubSettings, layout: FindLayout) -> _C
             folder = _from_cache(model, settings, layout)
         except (NotFound, FailedPrecondition):
             raise error from None
-        print(f"{error.message}; the cache has a complete one", file=settings.output, flush=True)
+        print(
+            f"{error.message}; using the complete version in the cache",
+            file=settings.output,
+            flush=True,
+        )
         return folder
     return commit
 
@@ -206,7 +210,7 @@ def _commit_of(model: HubId, settings: HubSettings) -> _Commit:
 
 def _no_hub(model: HubId, settings: HubSettings) -> FailedPrecondition:
     return FailedPrecondition(
-        f"{model}: {settings.url} does not answer as the hub does; correct HF_ENDPOINT"
+        f"{model}: {settings.url} did not respond like the Hugging Face hub; correct HF_ENDPOINT"
     )
 
 
@@ -221,8 +225,8 @@ def _from_cache(model: HubId, settings: HubSettings, find_layout: FindLayout) ->
     snapshot = storage / "snapshots" / commit
     if not snapshot.is_dir():
         raise NotFound(
-            f"model: {model} is not in the cache {settings.cache_dir}, and downloads are switched "
-            "off; start without --offline and HF_HUB_OFFLINE once, or name the right --cache",
+            f"model: {model} is not in the cache {settings.cache_dir}, and downloads are "
+            "disabled; start once without --offline and HF_HUB_OFFLINE, or set --cache",
             field="model",
         )
     paths = {
@@ -236,8 +240,8 @@ def _from_cache(model: HubId, settings: HubSettings, find_layout: FindLayout) ->
             within = [each for each in weights if each.rpartition("/")[0] == folder]
             if f"{prefix}{CONFIG_FILE}" in paths and not within:
                 raise FailedPrecondition(
-                    f"{snapshot / folder}: the cache has no weights; start without --offline and "
-                    "HF_HUB_OFFLINE to complete it"
+                    f"{snapshot / folder}: the cache contains no weights; to complete it, start "
+                    "once without --offline and HF_HUB_OFFLINE"
                 )
     return snapshot
 
@@ -271,8 +275,8 @@ def _check_room(model: HubId, total: int, storage: Path, settings: HubSettings) 
     needed = total - partial + SPARE_BYTES
     if needed > free:
         raise ResourceExhausted(
-            f"{settings.cache_dir}: {model} needs {size(needed)}, and {size(free)} are free; free "
-            "disk space, or name another folder (--cache or HF_HOME)"
+            f"{settings.cache_dir}: {model} requires {size(needed)}, but only {size(free)} are "
+            "available; free disk space, or set another cache folder (--cache or HF_HOME)"
         )
 
 

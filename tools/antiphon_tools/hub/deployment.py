@@ -39,8 +39,9 @@ def with_directories(
     if model is None:
         if settings.revision:
             raise InvalidArgument(
-                f"--revision {settings.revision}: {deployment.model or 'the embedded model'} is "
-                "no id of the hub (org/name)",
+                f"--revision {settings.revision}: can't be used with "
+                f"{deployment.model or 'the embedded model'}, which is not a model on the hub "
+                "(ORG/NAME)",
                 field="revision",
             )
         return _with_companions(deployment, settings, headers)
@@ -69,9 +70,9 @@ def model_directory(model: str, settings: HubSettings) -> Path:
     found = with_directories(Deployment(model=model), settings)
     if found.stages:
         raise FailedPrecondition(
-            f"model: {model} needs a second repository, which this command cannot name; put its "
-            "files into the folder of the released name beside a copy of the model's directory, "
-            "and give that directory",
+            f"model: {model} requires a second repository, whose name is unknown; download it "
+            "to a folder with its original name next to a copy of the model's directory, and "
+            "use this directory",
             field="model",
         )
     return Path(found.model)

@@ -125,11 +125,12 @@ class Downloads:
             length = header_length(start)
             if length is None:
                 raise DataLoss(
-                    f"{self._model}: {path}: is no safetensors file; check HF_ENDPOINT and proxies"
+                    f"{self._model}: {path}: is not a safetensors file; check HF_ENDPOINT and "
+                    "proxies"
                 )
             found = start if length <= len(start) else self._first_bytes(path, length)
         if len(found) < length:
-            raise DataLoss(f"{self._model}: {path}: ends within its header; start again")
+            raise DataLoss(f"{self._model}: {path}: ends before the end of its header; try again")
         return found[:length]
 
     def _first_bytes(self, path: str, count: int) -> bytes:
@@ -138,7 +139,7 @@ class Downloads:
         with self._stream(path, {"Range": f"bytes=0-{count - 1}"}) as response:
             if response.status_code in _TRANSIENT:
                 raise Unavailable(
-                    f"{self._model}: {path}: the hub answered with status "
+                    f"{self._model}: {path}: the hub responded with status "
                     f"{response.status_code}; try again later"
                 )
             # Some servers ignore the range. In this case, the rest of the response is not read.
@@ -190,8 +191,8 @@ class Downloads:
         )
         if found.etag is None or not _DIGEST.fullmatch(found.etag):
             raise DataLoss(
-                f"{self._model}: {settings.url} gives no checksum of {path} (ETag {found.etag!r}); "
-                "HF_ENDPOINT must name a server with the hub's API"
+                f"{self._model}: {settings.url} returned no checksum for {path} (ETag "
+                f"{found.etag!r}); set HF_ENDPOINT to a server with the hub's API"
             )
         return _Content(found.etag, found.size)
 
@@ -220,14 +221,14 @@ class Downloads:
                 self._receive(path, partial, progress)
                 if content.size is None or partial.stat().st_size >= content.size:
                     break
-                raise _Interrupted("the answer ended early")
+                raise _Interrupted("the response ended too early")
             except (httpx2.TransportError, _Interrupted) as error:
                 now = partial.stat().st_size if partial.exists() else 0
                 failures = 0 if now > received else failures + 1
                 received = now
                 if failures > RETRIES:
                     raise Unavailable(
-                        f"{self._model}: {path} cannot be downloaded: "
+                        f"{self._model}: downloading {path} failed: "
                         f"{error or type(error).__name__}; the next start continues after "
                         f"{received} bytes"
                     ) from error
@@ -242,7 +243,7 @@ class Downloads:
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         with self._stream(path, headers) as response:
             if response.status_code in _TRANSIENT:
-                raise _Interrupted(f"the hub answered with status {response.status_code}")
+                raise _Interrupted(f"the hub responded with status {response.status_code}")
             if offset and response.status_code != 206:
                 partial.unlink()
                 if progress is not None:
@@ -287,9 +288,9 @@ class Downloads:
             count = partial.stat().st_size
             partial.unlink()
             raise DataLoss(
-                f"{self._model}: {path}: {count} bytes came with the checksum {found}, but the hub "
-                f"lists {content.digest}; start again, or check HF_ENDPOINT and proxies, which may "
-                "change what they pass on"
+                f"{self._model}: {path}: {count} bytes were received with the checksum {found}, "
+                f"but the hub lists {content.digest}; try again, or check HF_ENDPOINT and "
+                "proxies, which may change the content"
             )
 
 

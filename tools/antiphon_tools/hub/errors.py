@@ -41,21 +41,21 @@ def explained(model: HubId, settings: HubSettings) -> Iterator[None]:
         raise _gated(model, settings) from error
     except RepositoryNotFoundError as error:
         raise NotFound(
-            f"model: {settings.url} has no model {model.repository} (asked for revision "
-            f"{model.revision}), or it is private; correct the name, or give a token that may "
-            "read it (HF_TOKEN or --token)",
+            f"model: {settings.url} has no model {model.repository} (revision "
+            f"{model.revision}), or the model is private; correct the name, or set a token with "
+            "access to it (HF_TOKEN or --token)",
             field="model",
         ) from error
     except RevisionNotFoundError as error:
         raise NotFound(
-            f"model: {model.repository} has no revision {model.revision} at {settings.url}; give a "
-            "branch, tag or commit that it has",
+            f"model: {model.repository} has no revision {model.revision} at {settings.url}; use "
+            "an existing branch, tag or commit",
             field="model",
         ) from error
     except LocalEntryNotFoundError as error:
         raise _unreachable(model, settings, error) from error
     except EntryNotFoundError as error:
-        raise NotFound(f"{model}: a file is not there: {_line(error)}", field="model") from error
+        raise NotFound(f"{model}: a file was not found: {_line(error)}", field="model") from error
     except HfHubHTTPError as error:
         raise _refused(model, settings, error.response.status_code) from error
     except httpx2.HTTPError as error:
@@ -63,12 +63,13 @@ def explained(model: HubId, settings: HubSettings) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise ResourceExhausted(
-                f"{settings.cache_dir}: no room to download {model}: {error.strerror}; free disk "
-                "space, or name another folder (--cache or HF_HOME)"
+                f"{settings.cache_dir}: there is not enough space to download {model}: "
+                f"{error.strerror}; free disk space, or set another cache folder (--cache or "
+                "HF_HOME)"
             ) from error
         raise FailedPrecondition(
-            f"{settings.cache_dir}: cannot hold {model}: {_line(error)}; name a folder that can be "
-            "written (--cache or HF_HOME)"
+            f"{settings.cache_dir}: can't store {model}: {_line(error)}; set a writable cache "
+            "folder (--cache or HF_HOME)"
         ) from error
 
 
@@ -77,10 +78,10 @@ def _gated(model: HubId, settings: HubSettings) -> AntiphonError:
 
     page = f"{settings.url}/{model.repository}"
     if settings.token or get_token():
-        remedy = f"ask for access at {page} with the account of the token"
+        remedy = f"request access at {page} with the account that owns the token"
     else:
         remedy = (
-            f"ask for access at {page}, then give a token of that account (HF_TOKEN or --token)"
+            f"request access at {page}, and set a token of the same account (HF_TOKEN or --token)"
         )
     return FailedPrecondition(f"model: {model} is gated; {remedy}", field="model")
 
@@ -88,23 +89,23 @@ def _gated(model: HubId, settings: HubSettings) -> AntiphonError:
 def _refused(model: HubId, settings: HubSettings, status: int) -> AntiphonError:
     if status == 401:
         return FailedPrecondition(
-            f"model: {settings.url} does not accept the token for {model} (401); give another one "
+            f"model: {settings.url} rejected the token for {model} (401); set another token "
             "(HF_TOKEN or --token)",
             field="model",
         )
     if status == 403:
         return FailedPrecondition(
-            f"model: the token may not read {model} at {settings.url} (403); give one that may, or "
-            f"ask for access at {settings.url}/{model.repository}",
+            f"model: the token has no access to {model} at {settings.url} (403); use a token "
+            f"that has access, or request access at {settings.url}/{model.repository}",
             field="model",
         )
-    return Unavailable(f"{model}: {settings.url} answered with status {status}; try again later")
+    return Unavailable(f"{model}: {settings.url} responded with status {status}; try again later")
 
 
 def _unreachable(model: HubId, settings: HubSettings, error: Exception) -> AntiphonError:
     return Unavailable(
-        f"{model}: {settings.url} cannot be reached: {_line(error)}; check the network, "
-        "HF_ENDPOINT and proxies, or give a directory in place of the id"
+        f"{model}: can't reach {settings.url}: {_line(error)}; check the network, HF_ENDPOINT "
+        "and proxies, or use a directory instead of ORG/NAME"
     )
 
 

@@ -41,7 +41,7 @@ class TransferProgress:
                 file=self._stream,
             )
         else:
-            self._say(f"downloads {size(self._total - self._done)}")
+            self._say(f"downloading {size(self._total - self._done)}")
         return self
 
     def __exit__(

@@ -61,7 +61,7 @@ def weight_files(
     for folder in layout.folders:
         found |= set(_weights(folder, paths, read_index))
     if not found:
-        raise FailedPrecondition("the repository has no weights that antiphon reads")
+        raise FailedPrecondition("the repository has no weights in a supported format")
     return sorted(found)
 
 
@@ -70,7 +70,9 @@ def _weights(folder: str, paths: Collection[str], read_index: ReadIndex) -> Iter
         if (path := _join(folder, index)) in paths:
             for name in read_index(path):
                 if (listed := _join(folder, name)) not in paths:
-                    raise FailedPrecondition(f"{path}: lists {name}, which the repository lacks")
+                    raise FailedPrecondition(
+                        f"{path}: refers to {name}, which is not in the repository"
+                    )
                 yield listed
             return
         if (path := _join(folder, single)) in paths:

@@ -58,11 +58,13 @@ class HubSettings:
 
 def add_hub_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for commands that accept a model of the hub."""
-    hub = parser.add_argument_group("models of the Hugging Face hub")
+    hub = parser.add_argument_group("models on the Hugging Face hub")
     hub.add_argument("--revision", default="", metavar="NAME", help="branch, tag or commit (main)")
     hub.add_argument("--token", default="", help="access token ($HF_TOKEN)")
     hub.add_argument("--cache", type=Path, metavar="DIR", help="cache folder ($HF_HOME/hub)")
-    hub.add_argument("--offline", action="store_true", help="read the cache alone")
+    hub.add_argument(
+        "--offline", action="store_true", help=("only use the cache, without downloading")
+    )
 
 
 def hub_settings(options: argparse.Namespace) -> HubSettings:

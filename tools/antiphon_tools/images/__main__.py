@@ -29,19 +29,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="images", description="Builds the images.")
+    parser = argparse.ArgumentParser(prog="images", description="Builds the container images.")
     parser.add_argument("--base", required=True, help="python:3.11-slim@sha256:...")
     parser.add_argument("--builder", default="docker", help="docker (default) or buildah")
-    parser.add_argument("--images", type=_words, default=IMAGES, help=f"of {' '.join(IMAGES)}")
-    parser.add_argument("--registry", default="", help="goes before the images' names")
-    parser.add_argument("--tag", default="dev", help="the variant goes behind it (default: dev)")
     parser.add_argument(
-        "--torch-index-url", default="", help="package index of torch's CPU builds, for stage-cpu"
+        "--images", type=_words, default=IMAGES, help=(f"images to build: {' '.join(IMAGES)}")
     )
-    parser.add_argument("--gateway-extras", type=_words, default=(), help='such as "tracing av"')
-    parser.add_argument("--stage-extras", type=_words, default=(), help='such as "tracing vision"')
-    parser.add_argument("--push", action="store_true", help="push what was built to the registry")
-    parser.add_argument("--dry-run", action="store_true", help="print the commands alone")
+    parser.add_argument("--registry", default="", help="prefix of the image names")
+    parser.add_argument(
+        "--tag",
+        default="dev",
+        help=("tag of the images, to which the variant is appended (default: dev)"),
+    )
+    parser.add_argument(
+        "--torch-index-url",
+        default="",
+        help=("package index with CPU builds of torch, for stage-cpu"),
+    )
+    parser.add_argument(
+        "--gateway-extras",
+        type=_words,
+        default=(),
+        help=('extras of the gateway image, such as "tracing av"'),
+    )
+    parser.add_argument(
+        "--stage-extras",
+        type=_words,
+        default=(),
+        help=('extras of the stage images, such as "tracing vision"'),
+    )
+    parser.add_argument("--push", action="store_true", help="push the built images to the registry")
+    parser.add_argument("--dry-run", action="store_true", help="only print the commands")
     return parser
 
 

@@ -56,27 +56,33 @@ class ImageBuild:
     def __post_init__(self) -> None:
         if not _BASE.fullmatch(self.base):
             raise ValueError(
-                f"BASE: {self.base!r} names no digest; give python:3.11-slim@sha256:..., which "
-                "`docker buildx imagetools inspect python:3.11-slim` tells"
+                f"BASE: {self.base!r} has no digest; use python:3.11-slim@sha256:..., with the "
+                "digest that `docker buildx imagetools inspect python:3.11-slim` prints"
             )
         if self.builder not in BUILDERS:
-            raise ValueError(f"BUILDER: {self.builder!r} is none of {', '.join(BUILDERS)}")
+            raise ValueError(
+                f"BUILDER: unknown builder {self.builder!r}; use one of: {', '.join(BUILDERS)}"
+            )
         for image in self.images:
             if image not in IMAGES:
-                raise ValueError(f"IMAGES: {image!r} is none of {', '.join(IMAGES)}")
+                raise ValueError(
+                    f"IMAGES: unknown image {image!r}; use one of: {', '.join(IMAGES)}"
+                )
             for extra in self.extras(image):
                 if extra not in OPTIONAL[image]:
                     raise ValueError(
-                        f"extras: {extra!r} is none of {', '.join(OPTIONAL[image])} for {image}"
+                        f"extras: {image} has no extra {extra!r}; use one of: "
+                        f"{', '.join(OPTIONAL[image])}"
                     )
         if CPU_IMAGE in self.images and not self.torch_index_url:
             raise ValueError(
-                f"TORCH_INDEX_URL: is empty; {CPU_IMAGE} needs the package index of torch's CPU "
-                "builds, which torch's own installation page names (the usual index has torch for "
-                f"CUDA, 3 GB more); or leave {CPU_IMAGE} out of IMAGES"
+                f"TORCH_INDEX_URL: is required for {CPU_IMAGE}; set it to the package index "
+                "with CPU builds of torch (see torch's installation page; the default index "
+                f"has builds for CUDA, which are 3 GB larger), or remove {CPU_IMAGE} from "
+                "IMAGES"
             )
         if self.push and not self.registry:
-            raise ValueError("REGISTRY: is empty; name the registry to push to")
+            raise ValueError("REGISTRY: is required to push images")
 
     def extras(self, image: str) -> tuple[str, ...]:
         """Return the additional extras that were requested for the image."""

@@ -55,16 +55,18 @@ Packages = dict[str, Locked]
 
 def main() -> int:
     """Write the lock files of all images, or of those given on the command line."""
-    parser = argparse.ArgumentParser(prog="lock", description="Chooses the images' packages.")
-    parser.add_argument("images", nargs="*", metavar="IMAGE", help=f"of {' '.join(IMAGES)}")
+    parser = argparse.ArgumentParser(prog="lock", description="Locks the packages of the images.")
     parser.add_argument(
-        "--torch-index-url", help=f"package index, or folder, with {CPU_TORCH}, for {CPU_IMAGE}"
+        "images", nargs="*", metavar="IMAGE", help=(f"images to lock: {' '.join(IMAGES)}")
+    )
+    parser.add_argument(
+        "--torch-index-url", help=f"package index or folder with {CPU_TORCH}, for {CPU_IMAGE}"
     )
     asked = parser.parse_args()
     for image in asked.images or IMAGES:
         where = asked.torch_index_url if image == CPU_IMAGE else ""
         if image == CPU_IMAGE and not where:
-            print(f"lock: {CPU_IMAGE} needs --torch-index-url", file=sys.stderr)
+            print(f"lock: --torch-index-url is required for {CPU_IMAGE}", file=sys.stderr)
             return 2
         platforms = PLATFORMS[image]
         every = resolved((*INSTALLED[image], *OPTIONAL[image]), {}, where, platforms)

@@ -43,13 +43,15 @@ def serve(arguments: Sequence[str] | None = None, *, prog: str = "antiphon serve
     parser = argparse.ArgumentParser(
         prog=prog,
         usage=f"{prog} [MODEL] [OPTION ...]",
-        description="Serves a model: each stage and the gateway as a process on this machine.",
+        description=(
+            "Serves a model: starts each stage and the gateway as a process on this machine."
+        ),
     )
     parser.add_argument(
         "model",
         nargs="?",
         metavar="MODEL",
-        help="directory, or ORG/NAME of the hub (the demo model)",
+        help="checkpoint directory, or ORG/NAME on the hub (default: the demonstration model)",
     )
     _add_up(parser)
     parser.set_defaults(command="up")
@@ -76,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ninterrupted; the next start continues the download", file=sys.stderr)
+        print("\ninterrupted; the next start will continue the download", file=sys.stderr)
         return 130
 
 
@@ -85,7 +87,7 @@ async def up(launcher: Launcher, console: Console) -> int:
     stopping = _StopOnSignal(launcher, console)
     try:
         async with launcher as running:
-            console.say(f"\nready in {running.startup_s:.1f} s; Ctrl-C stops everything")
+            console.say(f"\nready in {running.startup_s:.1f} s; press Ctrl-C to stop all processes")
             console.say(f"  model {running.model}")
             console.say(f"  HTTP  {running.http_url}")
             console.say(f"  gRPC  {running.grpc_address}")
@@ -95,12 +97,12 @@ async def up(launcher: Launcher, console: Console) -> int:
                     console.say(f"    {name:<9} {process.metrics_url}")
             console.say()
             ended = await running.wait()
-            console.say(f"{ended.name} has ended, stopping everything")
+            console.say(f"{ended.name} has exited; stopping all processes")
             return 1
     except asyncio.CancelledError:
         if not stopping.asked:
             raise
-        console.say("stopped, nothing is left running")
+        console.say("all processes have been stopped")
         return 0
 
 
@@ -140,7 +142,7 @@ class _StopOnSignal:
             self._launcher.kill()
             return
         self.asked = True
-        self._console.say("\nstopping; press Ctrl-C again to kill all processes")
+        self._console.say("\nstopping; to kill all processes, press Ctrl-C again")
         self._task.cancel()
 
 
@@ -148,8 +150,8 @@ def command_line() -> argparse.ArgumentParser:
     """Return the argument parser of the command."""
     parser = argparse.ArgumentParser(prog="python -m antiphon_tools.launcher")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    some = commands.add_parser("stages", help="start only these stages, without a gateway")
-    some.add_argument("roles", nargs="+", metavar="ROLE", help="roles of stages of the pipeline")
+    some = commands.add_parser("stages", help="start only some stages, without a gateway")
+    some.add_argument("roles", nargs="+", metavar="ROLE", help="roles of the stages to start")
     some.add_argument(
         "--config", type=Path, metavar="FILE", required=True, help="deployment file (YAML)"
     )
@@ -157,15 +159,18 @@ def command_line() -> argparse.ArgumentParser:
         "--health-listen",
         default="",
         metavar="ADDRESS",
-        help="address of the probes for all of them together, host:port",
+        help="address of the shared health checks, host:port",
     )
     up = commands.add_parser(
-        "up", help="start every stage and the gateway, each as its own process"
+        "up", help="start every stage and the gateway, each as a separate process"
     )
     up.add_argument(
         "--model",
         metavar="MODEL",
-        help="checkpoint directory, or id of the Hugging Face hub (the small one in models/)",
+        help=(
+            "checkpoint directory, or ORG/NAME on the Hugging Face hub (default: the "
+            "demonstration model)"
+        ),
     )
     _add_up(up)
     return parser
@@ -175,20 +180,26 @@ def _add_up(up: argparse.ArgumentParser) -> None:
     """Add the options of `up`, except the model."""
     add = up.add_argument
     add("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
-    add("--host", metavar="ADDRESS", help="where the gateway listens (localhost; :: is all)")
-    add("--port", type=int, help="HTTP port of the gateway (8000); 0 takes a free one")
+    add(
+        "--host",
+        metavar="ADDRESS",
+        help=(
+            "address on which the gateway listens (default: localhost; use :: for all addresses)"
+        ),
+    )
+    add("--port", type=int, help="HTTP port of the gateway (8000); 0 selects a free port")
     add(
         "--grpc-port",
         type=int,
         metavar="PORT",
-        help="gRPC port of the gateway (50050; with --config, free)",
+        help="gRPC port of the gateway (50050; with --config: a free port)",
     )
     add(
         "--on-exit",
         choices=("restart", "stop"),
         default="restart",
         metavar="ACTION",
-        help="if a process ends: restart it (default), or stop all",
+        help="what to do if a process exits: restart it (default), or stop all processes",
     )
     # The values of this option end at the next option, so a model must precede them.
     add(
@@ -205,7 +216,7 @@ def _add_up(up: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="COUNT",
-        help="processes of a stage, such as ROLE=2",
+        help="number of replicas of a stage, such as ROLE=2",
     )
     add_hub_options(up)
 

@@ -60,6 +60,6 @@ def _describe(event: LaunchEvent) -> str:
         case Exited():
             return describe_status(event.status)
         case Restarting():
-            return f"starts again in {event.after_s:g} s"
+            return f"restarting in {event.after_s:g} s"
         case Output():
             return event.line

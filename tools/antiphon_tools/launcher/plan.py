@@ -43,13 +43,13 @@ def with_overrides(deployment: Deployment, overrides: Iterable[str]) -> Deployme
         path, equals, value = override.partition("=")
         role, dot, key = path.partition(".")
         if not (role and dot and key and equals):
-            raise InvalidArgument(f"--stage {override}: must look like ROLE.KEY=VALUE")
+            raise InvalidArgument(f"--stage {override}: must have the form ROLE.KEY=VALUE")
         *groups, leaf = key.split(".")
         settings = content["stages"].setdefault(role, {})
         for group in groups:
             settings = settings.setdefault(group, {})
             if not isinstance(settings, dict):
-                raise InvalidArgument(f"--stage {override}: {group} is no group of settings")
+                raise InvalidArgument(f"--stage {override}: {group} is not a group of settings")
         settings[leaf] = value
     return deployment_of(content, strict=False)
 
@@ -63,7 +63,7 @@ def with_replicas(deployment: Deployment, counts: Iterable[str]) -> Deployment:
     for count in counts:
         role, equals, number = count.partition("=")
         if not (role and equals and number.isdigit()):
-            raise InvalidArgument(f"--replicas {count}: must look like ROLE=NUMBER")
+            raise InvalidArgument(f"--replicas {count}: must have the form ROLE=NUMBER")
         overrides.append(f"{role}.replicas={number}")
     return with_overrides(deployment, overrides)
 
@@ -101,7 +101,8 @@ def started_roles(
     for role in only:
         if role not in pipeline.roles:
             raise InvalidArgument(
-                f"stages: {pipeline.name} has no {role}; it has {', '.join(pipeline.roles)}"
+                f"stages: {pipeline.name} has no stage {role}; its stages are "
+                f"{', '.join(pipeline.roles)}"
             )
     return tuple(only) or tuple(
         role for role in pipeline.roles if not deployment.stage(role).addresses
@@ -136,7 +137,7 @@ def listen_addresses(
 def _check_shared(field: str, address: str, replicas: int) -> None:
     if address and replicas > 1 and host_and_port(address, field=field)[1]:
         raise InvalidArgument(
-            f"{field}: {replicas} replicas cannot listen on one port; give port 0, or 1 replica",
+            f"{field}: {replicas} replicas can't listen on the same port; use port 0, or 1 replica",
             field=field,
         )
 
@@ -203,8 +204,8 @@ def embedded_model(root: Path) -> Path:
     path = (root / "antiphon_tools" if is_installed(root) else root) / EMBEDDED_MODEL
     if not (path / "config.json").is_file():
         raise FailedPrecondition(
-            f"no model was named, and the one that comes with antiphon is not in {path}: "
-            "name a checkpoint directory (--model), or get the whole repository",
+            f"no model was specified, and the demonstration model was not found in {path}: set "
+            "a checkpoint directory (--model), or clone the whole repository",
             field="model",
         )
     return path
@@ -227,7 +228,8 @@ def application_root(checkout: Path = CHECKOUT, *, gateway: bool = True) -> Path
             return root
     tried = " or ".join(str(root) for root in dict.fromkeys(candidates))
     raise FailedPrecondition(
-        f"{' and '.join(f'`{name}`' for name in packages)} are not in {tried}; run from a checkout"
+        f"{' and '.join(f'`{name}`' for name in packages)} can't be found in {tried}; run the "
+        "command in a checkout"
     )
 
 

@@ -40,6 +40,6 @@ def check_free(wanted: Mapping[str, str]) -> None:
                     other = port + 1 if port < MAX_PORT else port - 1
                     remedy += f" (make up {variable}={other}, or {option} {other})"
                 raise Unavailable(
-                    f"{field}: cannot listen on {address}: {words}; {remedy}, "
-                    "or stop what listens there"
+                    f"{field}: can't listen on {address}: {words}; {remedy}, or stop the "
+                    "process that uses the port"
                 ) from error

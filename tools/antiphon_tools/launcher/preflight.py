@@ -30,8 +30,8 @@ def check_model_dir(model_dir: Path) -> None:
     """Raise `NotFound` if the model is not a directory on this machine."""
     if not model_dir.is_dir():
         raise NotFound(
-            f"model: {model_dir} is no directory; name one with a checkpoint, or for `antiphon "
-            "serve` an id of the Hugging Face hub (org/name)",
+            f"model: {model_dir} is not a directory; use a checkpoint directory, or, with "
+            "`antiphon serve`, ORG/NAME on the Hugging Face hub",
             field="model",
         )
 
@@ -45,7 +45,7 @@ def check_checkpoint(model_dir: Path) -> None:
     has_tokenizer = any((model_dir / name).is_file() for name in TOKENIZERS)
     if (model_dir / TOKENIZER_SETTINGS).is_file() and not has_tokenizer:
         raise FailedPrecondition(
-            f"{model_dir}: has no tokenizer: none of {', '.join(TOKENIZERS)} is there; {REMEDY}"
+            f"{model_dir}: has no tokenizer: it contains none of {', '.join(TOKENIZERS)}; {REMEDY}"
         )
     folders = [each for each in model_dir.iterdir() if each.is_dir() and each.name[0] != "."]
     for folder in (model_dir, *sorted(folders)):
@@ -62,7 +62,8 @@ def check_devices(stages: Mapping[str, StageConfig], devices: Path = Path("/dev"
         if config.device.partition(":")[0] == "cuda":
             field = f"stages.{role}.device"
             raise InvalidArgument(
-                f"{field}: there is no GPU for {config.device!r} on this machine; give 'cpu'",
+                f"{field}: {config.device!r} requires a GPU, but this machine has none; set it "
+                "to 'cpu'",
                 field=field,
             )
 
@@ -100,7 +101,7 @@ def _check_whole(path: Path) -> None:
     except (OSError, ValueError, msgspec.DecodeError) as error:
         raise _unreadable(path) from error
     if size < end:
-        raise FailedPrecondition(f"{path}: is cut off: it has {size} of {end} bytes; {REMEDY}")
+        raise FailedPrecondition(f"{path}: is truncated: it has {size} of {end} bytes; {REMEDY}")
 
 
 def _tensors(header: bytes) -> Iterator[_Tensor]:
@@ -114,6 +115,7 @@ def _unreadable(path: Path) -> AntiphonError:
         pointer = file.read(len(_LFS_POINTER)) == _LFS_POINTER
     if pointer:
         return FailedPrecondition(
-            f"{path}: is a pointer of Git LFS, not the file; run `git lfs pull` in its repository"
+            f"{path}: is a Git LFS pointer instead of the actual file; run `git lfs pull` in "
+            "its repository"
         )
-    return FailedPrecondition(f"{path}: is not a whole safetensors file; {REMEDY}")
+    return FailedPrecondition(f"{path}: is not a complete safetensors file; {REMEDY}")

@@ -270,7 +270,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         if self.reason:
             return f"{status}: {self.reason}"
         said = "".join(f"\n  {line}" for line in self.tail)
-        return f"{status}; it said:{said or ' nothing'}"
+        return f"{status}; its output was:{said or ' nothing'}"
 
     async def report_exit(self) -> None:
         """Wait for the process to end, and report this after its last line of output.

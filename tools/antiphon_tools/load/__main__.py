@@ -42,7 +42,7 @@ def main(
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        console.say("\ninterrupted; everything was stopped")
+        console.say("\ninterrupted; all processes were stopped")
         return 130
     return 0
 
@@ -85,7 +85,7 @@ def _tell(result: Result, options: LoadOptions, console: Console) -> None:
             console.say(line)
         console.say()
     if result.interrupted:
-        console.say("The run was interrupted; the figures are of what was done until then.")
+        console.say("The run was interrupted. The results only cover the requests until then.")
     for path, content in (
         (options.json, msgspec.json.format(msgspec.json.encode(result), indent=2)),
         (options.html, page(result).encode()),
@@ -101,7 +101,10 @@ def _status(result: Result, console: Console) -> int:
     requests = result.requests
     if requests.due == requests.succeeded:
         return 0
-    console.say(f"{requests.due - requests.succeeded} of {requests.due} requests failed: status 1")
+    console.say(
+        f"{requests.due - requests.succeeded} of {requests.due} requests failed, so the exit "
+        "status is 1"
+    )
     return 1
 
 

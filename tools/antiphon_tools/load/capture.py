@@ -53,7 +53,7 @@ async def record(
         except ExceptionGroup as failures:
             raise _first(failures) from failures
         except TimeoutError as late:
-            raise DeadlineExceeded(f"no answer within {timeout_s:g} s") from late
+            raise DeadlineExceeded(f"no answer was received within {timeout_s:g} s") from late
         chunks += session.chunks
     return chunks
 

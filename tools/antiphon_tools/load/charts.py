@@ -25,13 +25,13 @@ def charts(result: Result) -> Iterator[str]:
     if result.capacity is not None:
         yield _capacity(result.capacity)
     yield over_time(
-        "First text, audio and image, by when the request was due",
+        "First text, audio and image, by scheduled time of the request",
         "seconds",
         _firsts(result),
         _limits(result, ("ttft", "ttfa", "ttfi")),
     )
     yield _figure(
-        "Part of the requests that were faster",
+        "Fraction of requests that were faster",
         Axis("seconds"),
         Axis("part", 1.0),
         [
@@ -41,7 +41,7 @@ def charts(result: Result) -> Iterator[str]:
     )
     yield over_time(
         "Real-time factor",
-        "seconds a second of audio",
+        "seconds per second of audio",
         [_dots(result, "rtf", BLUE)],
         _limits(result, ("rtf",)),
     )

@@ -38,8 +38,8 @@ def _number(
 
 _above_zero = _number(float, lambda value: 0 < value < math.inf, "a number above 0")
 _part = _number(float, lambda value: 0 < value <= 1, "above 0 and at most 1")
-_positive = _number(int, lambda value: value >= 1, "a whole number from 1 on")
-_count = _number(int, lambda value: value >= 0, "a whole number from 0 on")
+_positive = _number(int, lambda value: value >= 1, "an integer of at least 1")
+_count = _number(int, lambda value: value >= 0, "an integer of at least 0")
 
 
 def _chunk_frames(text: str) -> ChunkPolicy:
@@ -56,14 +56,19 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     """Return the argument parser. Its result is processed in `options.py`."""
     parser = argparse.ArgumentParser(
         prog=prog,
-        description="Loads one service with its real protocol and reports what its users see. "
-        "Without --target it starts what it needs, on loopback, and stops it afterwards.",
+        description=(
+            "Runs a load test of one service with its real protocol, and reports what its users "
+            "would experience. Without --target, it starts the required processes on the "
+            "loopback interface, and stops them afterwards."
+        ),
     )
-    parser.add_argument("service", nargs="?", help=f"service to load: {GATEWAY}, or a stage's role")
+    parser.add_argument(
+        "service", nargs="?", help=(f"service to test: {GATEWAY}, or the role of a stage")
+    )
     _add_load(parser.add_argument_group("how much"))
     _add_place(parser.add_argument_group("where"))
-    _add_content(parser.add_argument_group("what requests are"))
-    _add_upstream(parser.add_argument_group("what stages are fed"))
+    _add_content(parser.add_argument_group("content of the requests"))
+    _add_upstream(parser.add_argument_group("input of the stages"))
     _add_result(parser.add_argument_group("result"))
     add_hub_options(parser)
     return parser
@@ -93,122 +98,164 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=3.0,
         metavar="S",
-        help="load before the measurement, not counted (3)",
+        help="load before the measurement, which is not counted (3)",
     )
     group.add_argument(
         "--drain", type=float, default=60.0, metavar="S",
-        help="longest wait for open requests at the end; the rest fails (60)",
+        help=(
+            "maximum time to wait for open requests at the end; requests that take longer fail "
+            "(60)"
+            ),
     )  # fmt: skip
     group.add_argument(
         "--max-open", type=_positive, default=256, metavar="N",
-        help="maximum of open requests; further ones are not sent and fail (256)",
+        help=(
+            "maximum number of open requests; further requests are not sent and count as failed "
+            "(256)"
+            ),
     )  # fmt: skip
     group.add_argument(
         "--timeout", type=_above_zero, default=120.0, metavar="S", help="timeout of a request (120)"
     )
-    group.add_argument("--seed", type=_count, default=0, help="seed of the arrivals (0)")
+    group.add_argument("--seed", type=_count, default=0, help="seed of the arrival times (0)")
 
 
 def _add_place(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--target", default="", metavar="ADDRESS",
-        help="a running service: host:port (gRPC), or http[s]://host:port (the gateway)",
+        help="address of a running service: host:port (gRPC), or http[s]://host:port (the gateway)",
     )  # fmt: skip
     group.add_argument(
         "--tls", nargs="?", const="", metavar="FILE",
-        help="the service has TLS; FILE has the authorities to trust (the system's)",
+        help="connect with TLS; FILE contains the trusted authorities (default: the system's)",
     )  # fmt: skip
     group.add_argument(
         "--certificate", type=Path, metavar="FILE",
-        help="with --tls: client certificate; for a stage, its name is one of the deployment's "
-        "mutual_tls.operators",
+        help=(
+            "client certificate for --tls; for a stage, its name must be one of "
+            "mutual_tls.operators in the deployment"
+            ),
     )  # fmt: skip
-    group.add_argument("--key", type=Path, metavar="FILE", help="key of --certificate")
+    group.add_argument("--key", type=Path, metavar="FILE", help="private key of --certificate")
     group.add_argument(
         "--model",
         metavar="MODEL",
-        help="checkpoint directory, or ORG/NAME of the hub (the small one in the repository)",
+        help="checkpoint directory, or ORG/NAME on the hub (default: the demonstration model)",
     )
     group.add_argument("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
     group.add_argument(
         "--stage", action="extend", nargs="+", default=[], metavar="ROLE.KEY=VALUE",
-        help="a stage's setting, for example ROLE.device=cuda:1",
+        help="setting of a stage, such as ROLE.device=cuda:1",
     )  # fmt: skip
     group.add_argument(
         "--endpoint", choices=("http", "grpc"), default="http",
-        help="of the gateway: streamed chat completions, or the SDK (http)",
+        help="API of the gateway: streamed chat completions, or the SDK (http)",
     )  # fmt: skip
 
 
 def _add_content(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--prompt-length", type=_count, default=12, metavar="N",
-        help="random words to repeat; tokens if a stage is fed a prompt (12)",
+        help=(
+            "number of random words to repeat, or of tokens for a stage whose input is a prompt "
+            "(12)"
+            ),
     )  # fmt: skip
-    group.add_argument("--prompts", type=Path, metavar="FILE", help="prompts, one a line, in turn")
+    group.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help=("file with one prompt per line, which are used in turn"),
+    )
     group.add_argument(
         "--reply-tokens", type=_count, default=64, metavar="N",
-        help="maximum of text tokens, and tokens fed to a stage (64); 0: no limit",
+        help=(
+            "maximum number of text tokens, or number of input tokens of a stage (64); 0: no "
+            "limit"
+            ),
     )  # fmt: skip
     group.add_argument(
         "--frames",
         type=_count,
         default=100,
         metavar="N",
-        help="maximum of codec frames, and frames fed to a stage (100); 0: no limit",
+        help=(
+            "maximum number of codec frames, or number of input frames of a stage (100); 0: no "
+            "limit"
+        ),
     )
-    group.add_argument("--voice", default="", help="voice (the model's first)")
+    group.add_argument("--voice", default="", help="voice (default: the first one of the model)")
     group.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE",
-        help="an option of the model; a VALUE that begins with @ names a WAV file; may be repeated",
+        help=(
+            "an option of the model; a VALUE that starts with @ is the name of a WAV file; can "
+            "be repeated"
+            ),
     )  # fmt: skip
-    group.add_argument("--text-only", action="store_true", help="request no audio from the gateway")
+    group.add_argument(
+        "--text-only", action="store_true", help=("don't request audio from the gateway")
+    )
     group.add_argument(
         "--delivery",
         choices=[each.value for each in Delivery],
-        help="of every edge (the pipeline's)",
+        help="delivery of every edge (default: the pipeline's)",
     )
     group.add_argument(
         "--chunk-frames", type=_chunk_frames, metavar="N,N,...",
-        help="codec frames in the first, the next, ... and every later chunk, in and out (as the "
-        "pipeline groups them; a stage that is fed at real time gets them one by one)",
+        help=(
+            "number of codec frames in the first, the next, ... and every later chunk, of "
+            "inputs and outputs (default: the pipeline's; stages that receive input in real "
+            "time get one frame per chunk)"
+            ),
     )  # fmt: skip
 
 
 def _add_upstream(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--pace", choices=("real", "flat"), default="real",
-        help="feed at real time, or without pauses (real)",
+        help="send the input in real time, or without pauses (real)",
     )  # fmt: skip
     group.add_argument(
         "--feed-rate", type=_above_zero, default=0.0, metavar="R",
-        help="codec frames, or tokens, that a stage gets per second at real time (as many frames "
-        f"as a second of audio has; {RATE_HZ:g} tokens)",
+        help=(
+            "codec frames or tokens per second in real time (default: the frame rate of the "
+            f"audio, or {RATE_HZ:g} tokens)"
+            ),
     )  # fmt: skip
     group.add_argument(
         "--record", type=Path, metavar="FILE",
-        help="no load: answer a few requests and record the chunks between the stages",
+        help=(
+            "instead of a load test, answer a few requests and record the chunks between the "
+            "stages"
+            ),
     )  # fmt: skip
-    group.add_argument("--replay", type=Path, metavar="FILE", help="feed a stage a recording")
+    group.add_argument(
+        "--replay", type=Path, metavar="FILE", help=("send the chunks of a recording to a stage")
+    )
 
 
 def _add_result(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--slo", action="append", default=[], metavar="METRIC=LIMIT",
-        help=f"objective of a good request, of {', '.join(METRICS)}; may be repeated "
-        "(ttft=1 for text, ttfa=1 and underrun=0.1 for audio, ttfi=30 for images)",
+        help=(
+            f"objective of a good request: one of {', '.join(METRICS)}; can be repeated (ttft=1 "
+            "for text, ttfa=1 and underrun=0.1 for audio, ttfi=30 for images)"
+            ),
     )  # fmt: skip
-    group.add_argument("--json", type=Path, metavar="FILE", help="file of the result")
-    group.add_argument("--html", type=Path, metavar="FILE", help="file of the page")
+    group.add_argument("--json", type=Path, metavar="FILE", help="file for the result")
+    group.add_argument("--html", type=Path, metavar="FILE", help="file for the HTML page")
     group.add_argument(
         "--find-capacity", action="store_true",
-        help="find the largest load with enough goodput; --rate or --sessions is the first tried",
+        help=(
+            "find the largest load with sufficient goodput; --rate or --sessions is the first "
+            "load to try"
+            ),
     )  # fmt: skip
     group.add_argument(
-        "--goodput", type=_part, default=0.95, metavar="PART", help="what is enough (0.95)"
+        "--goodput", type=_part, default=0.95, metavar="PART", help="sufficient goodput (0.95)"
     )
     group.add_argument("--max-trials", type=_positive, default=10, metavar="N", help="at most (10)")
     group.add_argument(
         "--resolution", type=_above_zero, default=0.1, metavar="PART",
-        help="how close the limits of the capacity come (0.1)",
+        help="relative accuracy of the capacity (0.1)",
     )  # fmt: skip

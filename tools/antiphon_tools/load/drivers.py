@@ -65,7 +65,7 @@ async def _stage_driver(options: LoadOptions, target: Target) -> StageDriver:
     known = {option.name for option in pipeline.stage(description.role).options}
     if unknown := sorted(options.content.options.keys() - known):
         raise InvalidArgument(
-            f"--option {unknown[0]}: {description.role} has no such option; it has "
+            f"--option {unknown[0]}: {description.role} has no such option; its options are "
             f"{', '.join(sorted(known)) or 'none'}",
             field=unknown[0],
         )

@@ -112,7 +112,9 @@ class HttpDriver:
             async with asyncio.timeout(self._timeout_s):
                 await self._read(body, trace)
         except TimeoutError as error:
-            raise DeadlineExceeded(f"no end after {self._timeout_s:g} s") from error
+            raise DeadlineExceeded(
+                f"the answer did not end within {self._timeout_s:g} s"
+            ) from error
         except (OSError, EOFError) as error:
             raise Unavailable(f"{self._address}: {error}") from error
 

@@ -39,7 +39,9 @@ class HttpAddress:
         parts = urlsplit(url)
         known = parts.scheme in DEFAULT_PORTS
         if not known or not parts.hostname or parts.path not in ("", "/"):
-            raise InvalidArgument(f"{url}: must look like http://host:port or https://host:port")
+            raise InvalidArgument(
+                f"{url}: must have the form http://host:port or https://host:port"
+            )
         tls = trust.over_http() if parts.scheme == "https" else None
         return cls(parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme], tls)
 
@@ -123,7 +125,7 @@ async def _response_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, s
     status_line, *lines = head.strip().split("\r\n")
     version, _, rest = status_line.partition(" ")
     if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
-        raise DataLoss(f"the server answered {status_line!r}")
+        raise DataLoss(f"the server responded with {status_line!r}")
     pairs = (line.partition(":") for line in lines)
     return int(rest[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
 
@@ -139,7 +141,7 @@ def _chunk_size(line: bytes) -> int:
     try:
         return int(line.partition(b";")[0] or b"0", 16)
     except ValueError:
-        raise DataLoss(f"a chunk of the response starts with {line!r}") from None
+        raise DataLoss(f"a chunk of the response begins with {line!r}") from None
 
 
 async def _plain(reader: asyncio.StreamReader, size: int) -> AsyncIterator[bytes]:

@@ -29,7 +29,7 @@ async def describe_gateway(address: str, trust: Trust | None = None) -> Sequence
         try:
             found = f"a {(await describe_stage(address)).role}"
         except NotImplementedYet:
-            found = "another kind of service"
+            found = "a different kind of service"
         raise FailedPrecondition(f"{address} is {found}, not a {GATEWAY}") from error
     except Unavailable as error:
         raise _no_service(address, error) from error
@@ -49,7 +49,7 @@ async def describe_role(
         try:
             await describe_gateway(address)
         except FailedPrecondition:
-            raise FailedPrecondition(f"{address} is another kind of service") from error
+            raise FailedPrecondition(f"{address} is a different kind of service") from error
         raise FailedPrecondition(f"{address} is a {GATEWAY}, not a {role}") from error
     except Unavailable as error:
         raise _no_service(address, error) from error
@@ -63,4 +63,4 @@ async def describe_role(
 
 
 def _no_service(address: str, error: Unavailable) -> Unavailable:
-    return Unavailable(f"no gRPC service answers at {address}: {error.message}")
+    return Unavailable(f"no gRPC service responded at {address}: {error.message}")

@@ -25,14 +25,16 @@ UNFINISHED = "unfinished"
 _ROUNDING_S = 1e-6
 
 METRICS: dict[str, str] = {
-    "ttft": "due to first text",
-    "ttfa": "due to first audio",
-    "ttfi": "due to first image",
-    "rtf": "time until the last audio ÷ length of the audio",
-    "underrun": "worst shortage of a player that starts at the first audio; of a stage fed at real "
-    "time, what it adds to that of its feed",
-    "gap": "longest wait between two pieces",
-    "duration": "due to end",
+    "ttft": "scheduled time to first text",
+    "ttfa": "scheduled time to first audio",
+    "ttfi": "scheduled time to first image",
+    "rtf": "time until the last audio ÷ duration of the audio",
+    "underrun": (
+        "longest audio gap of a player that starts at the first audio; for a stage with "
+        "real-time input, in addition to the gap of its input"
+    ),
+    "gap": "longest gap between two pieces",
+    "duration": "scheduled time to end",
 }
 """The metrics of a request. Lower values are better. They are in seconds, except for the ratio
 rtf.

@@ -31,7 +31,7 @@ class Objective:
             limit = math.nan
         if metric not in METRICS or not equals or not 0 <= limit < math.inf:
             known = ", ".join(METRICS)
-            raise InvalidArgument(f"--slo {text}: must look like ttfa=0.5, with one of {known}")
+            raise InvalidArgument(f"--slo {text}: must have the form ttfa=0.5, with one of {known}")
         return cls(metric, limit)
 
     def met_by(self, request: Measured) -> bool:

@@ -57,7 +57,7 @@ def read_event(data: bytes) -> ChatPiece | AntiphonError:
     try:
         event = _decoder.decode(data)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise DataLoss(f"an event that is none: {error}") from error
+        raise DataLoss(f"received an invalid event: {error}") from error
     if event.error is not None:
         return _typed(event.error)
     deltas = [choice.delta for choice in event.choices]

@@ -90,15 +90,20 @@ def read_options(
         deployment, pipeline = resolve(deployment, application_root())
         services = [*pipeline.roles, GATEWAY]
         if given.service and given.service not in services:
-            parser.error(f"there is no {given.service}; there are {', '.join(services)}")
+            parser.error(f"unknown service {given.service}; use one of: {', '.join(services)}")
     if bool(given.service) == bool(given.record):
-        raise InvalidArgument(f"say what to load, one of {', '.join(services)}; or --record FILE")
+        raise InvalidArgument(
+            f"specify the service to test: one of {', '.join(services)}; or use --record FILE"
+        )
     if given.record and given.target:
-        raise InvalidArgument("--record starts what it records: it takes no --target")
+        raise InvalidArgument(
+            "--record can't be combined with --target, because it starts the processes that it "
+            "records"
+        )
     if given.service != GATEWAY and "://" in given.target:
         raise InvalidArgument(
-            f"--target {given.target}: that is a gateway's HTTP endpoint; a {given.service}'s is "
-            "host:port, where it serves gRPC"
+            f"--target {given.target}: is the HTTP endpoint of a gateway; for the service "
+            f"{given.service}, use the host:port on which it serves gRPC"
         )
     _check_certificate(given)
     return LoadOptions(
@@ -136,9 +141,9 @@ def _trust(given: argparse.Namespace, deployment: Deployment) -> Trust | None:
 
 def _check_certificate(given: argparse.Namespace) -> None:
     if (given.certificate is None) != (given.key is None):
-        raise InvalidArgument("--certificate and --key go together", field="key")
+        raise InvalidArgument("--certificate and --key must be used together", field="key")
     if given.certificate is not None and given.tls is None:
-        raise InvalidArgument("--certificate goes with --tls", field="certificate")
+        raise InvalidArgument("--certificate requires --tls", field="certificate")
 
 
 def _stage_trust(given: argparse.Namespace, deployment: Deployment) -> Trust | None:

@@ -49,15 +49,15 @@ def read_recording(path: Path) -> Iterator[Timed]:
     while place < len(data):
         start = place + _RECORD.size
         if start > len(data):
-            raise DataLoss(f"{path}: breaks off at byte {place}")
+            raise DataLoss(f"{path}: is truncated at byte {place}")
         size, at_s = _RECORD.unpack_from(data, place)
         place = start + size
         if place > len(data):
-            raise DataLoss(f"{path}: breaks off at byte {start}")
+            raise DataLoss(f"{path}: is truncated at byte {start}")
         try:
             yield Timed(at_s, chunk_pb2.Chunk.FromString(data[start:place]))
         except DecodeError as error:
-            raise DataLoss(f"{path}: no chunk at byte {start}") from error
+            raise DataLoss(f"{path}: has no valid chunk at byte {start}") from error
 
 
 def feeds_of(path: Path, edges: Iterable[str]) -> tuple[Feed, ...]:
@@ -72,7 +72,7 @@ def feeds_of(path: Path, edges: Iterable[str]) -> tuple[Feed, ...]:
         if each.chunk.edge in wanted:
             sessions.setdefault(each.chunk.session_id, []).append(each)
     if not sessions:
-        raise FailedPrecondition(f"{path}: has no chunks of {', '.join(sorted(wanted))}")
+        raise FailedPrecondition(f"{path}: has no chunks of the edges {', '.join(sorted(wanted))}")
     return tuple(
         tuple(Timed(each.at_s - chunks[0].at_s, each.chunk) for each in chunks)
         for chunks in sessions.values()

@@ -30,7 +30,8 @@ def read_given(texts: Iterable[str]) -> GivenOptions:
         name, marked, value = text.partition("=")
         if not name or not marked or name in found:
             raise InvalidArgument(
-                f"--option {text}: must be NAME=TEXT or NAME=@FILE, each NAME once"
+                f"--option {text}: must be NAME=TEXT or NAME=@FILE, and each NAME can only be "
+                "used once"
             )
         found[name] = _file(text, value[1:]) if value.startswith(FILE_MARK) else value
     return found
@@ -74,7 +75,7 @@ def _for_stage(option: Option, value: str | bytes) -> OptionValue:
     if option.kind is OptionKind.NUMBER:
         ready = _number(option.name, value)
     elif isinstance(value, bytes) is not (option.kind is OptionKind.AUDIO):
-        wanted = f"a recording, {FILE_MARK}FILE" if isinstance(value, str) else "text"
+        wanted = f"a recording, as {FILE_MARK}FILE" if isinstance(value, str) else "text"
         raise InvalidArgument(f"--option {option.name}: must be {wanted}", field=option.name)
     else:
         ready = _samples(option, value) if isinstance(value, bytes) else value
@@ -89,8 +90,9 @@ def _samples(option: Option, wav: bytes) -> OptionValue:
         raise InvalidArgument(f"--option {option.name}: {error}", field=option.name) from error
     if rate_hz != option.sample_rate_hz:
         raise InvalidArgument(
-            f"--option {option.name}: a stage takes {option.sample_rate_hz} samples a second, the "
-            f"file has {rate_hz}; convert it, or load the gateway",
+            f"--option {option.name}: the stage requires a sample rate of "
+            f"{option.sample_rate_hz} Hz, but the file has {rate_hz}; convert the file, or test "
+            "the gateway",
             field=option.name,
         )
     return np.asarray(samples.mean(axis=1), np.float32)

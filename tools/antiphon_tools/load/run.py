@@ -56,7 +56,7 @@ class Load:
 
     def __post_init__(self) -> None:
         if (self.rate is None) == (self.sessions is None):
-            raise InvalidArgument("either a rate or a number of sessions")
+            raise InvalidArgument("set either a rate or a number of sessions")
         for name in ("rate", "sessions", "seconds", "max_open"):
             value = getattr(self, name)
             if value is not None and not value > 0:

@@ -87,10 +87,10 @@ async def told_over_http(address: HttpAddress) -> ModelUnderLoad:
         raise Unavailable(f"{address}: {error}") from error
     except (NotFound, DataLoss, Internal) as error:
         raise FailedPrecondition(
-            f"{address} does not list models as a {GATEWAY} does: {error.message}"
+            f"{address} did not list models like a {GATEWAY}: {error.message}"
         ) from error
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise FailedPrecondition(f"{address}: lists no models: {error}") from error
+        raise FailedPrecondition(f"{address}: did not list any models: {error}") from error
     return _first(models.data, address)
 
 

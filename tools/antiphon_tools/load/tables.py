@@ -25,8 +25,8 @@ DASH = "-"
 """Displayed in place of figures that would be based on too few values."""
 
 
-_ENOUGH = f"n values; {DASH}: too few of them, " + ", ".join(
-    f"p{percent} takes {enough}" for percent, enough in ENOUGH_FOR.items()
+_ENOUGH = f"n values; {DASH}: too few values, because " + ", ".join(
+    f"p{percent} requires {enough}" for percent, enough in ENOUGH_FOR.items()
 )
 
 
@@ -72,11 +72,14 @@ def _headline(result: Result) -> Table:
         _row("due", ("requests/due", requests.due, figures.count)),
         _row("succeeded", ("requests/succeeded", requests.succeeded, figures.count)),
         _row("failed", ("requests/failed", requests.failed, figures.count)),
-        _row("not sent (too many open)", ("requests/not_sent", requests.not_sent, figures.count)),
+        _row(
+            "not sent (too many open requests)",
+            ("requests/not_sent", requests.not_sent, figures.count),
+        ),
         _row("succeeded a second", ("requests_per_s", result.requests_per_s, figures.ratio)),
         _row("goodput", ("goodput", result.goodput, figures.percent)),
         _row("good a second", ("good_per_s", result.good_per_s, figures.ratio)),
-        _row("seconds of audio a second", ("audio_s_per_s", result.audio_s_per_s, figures.ratio)),
+        _row("seconds of audio per second", ("audio_s_per_s", result.audio_s_per_s, figures.ratio)),
     ]
     if result.images_per_s:
         rows.append(_row("images a second", ("images_per_s", result.images_per_s, figures.ratio)))
@@ -99,8 +102,8 @@ def _metrics(result: Result) -> Table:
             rows.append(_distribution(name.replace("_", " "), name, each, figures.seconds))
     meanings = "; ".join(f"{name}: {meaning}" for name, meaning in METRICS.items())
     note = (
-        f"{meanings}; gaps: every wait between two pieces; sent late, fed late: the driver's own "
-        "delay of a request, and the longest of a chunk that a stage is fed at real time."
+        f"{meanings}; gaps: all gaps between two pieces; sent late, fed late: the delay of the "
+        "load driver itself, for requests and (maximum) for real-time input chunks of a stage."
     )
     return Table("Times", ("", "n", *PERCENTILES), tuple(rows), f"{note} {_ENOUGH}")
 
@@ -139,14 +142,14 @@ def capacity_in_words(capacity: CapacityResult) -> str:
     """Describe the result of a capacity search in a sentence."""
     asked = f"goodput of at least {figures.percent(capacity.goodput)}"
     if capacity.load is None:
-        return f"No load that was tried had a {asked}."
+        return f"None of the tested loads had a {asked}."
     found = f"{figures.ratio(capacity.load)} {capacity.unit}"
     if not capacity.bounded:
-        return f"{found} had a {asked}; no larger load was tried, the capacity may be larger."
+        return f"{found} had a {asked}. No larger load was tested, so the capacity may be larger."
     doubt = ""
     if min(each.requests for each in capacity.trials) < ENOUGH_REQUESTS:
-        doubt = " Some trials had too few requests to tell: take more --seconds."
-    return f"{found} is the largest load tried that had a {asked}.{doubt}"
+        doubt = " Some trials had too few requests for a conclusion; use more --seconds."
+    return f"{found} is the largest tested load that had a {asked}.{doubt}"
 
 
 def _errors(errors: Mapping[str, int], messages: Mapping[str, str]) -> Table:
@@ -154,7 +157,7 @@ def _errors(errors: Mapping[str, int], messages: Mapping[str, str]) -> Table:
         (*_row(name, (f"errors/{name}", each, figures.count)), Cell(messages.get(name, "")))
         for name, each in errors.items()
     ]
-    return Table("Errors", ("", "requests", "the first said"), tuple(rows))
+    return Table("Errors", ("", "requests", "first message"), tuple(rows))
 
 
 def _edges(result: Result) -> Table:
@@ -176,7 +179,7 @@ def _links(result: Result) -> Table:
         for name, counts in result.links.items()
         for kind, count in counts.items()
     ]
-    note = "The stages' own counts, over the whole run with its warm-up."
+    note = "The stages' own counters over the whole run, including the warm-up."
     return Table("Links between stages", ("", "count"), tuple(rows), note)
 
 
@@ -193,9 +196,13 @@ def _stages(result: Result) -> Table:
         for name, each in stage.times.items():
             words = f"{role}, {name.removesuffix('_s').replace('_', ' ')}"
             rows.append(_distribution(words, f"{place}/times/{name}", each, figures.seconds))
-        rows.append((Cell(f"{role}, positions made a second"), Cell(""), made, *[Cell("")] * 4))
-    note = "Seconds since the stage opened the request's segment; busy: its engine's time on it."
-    return Table("Stages, by their own reports", ("", "n", *PERCENTILES), tuple(rows), note)
+        rows.append(
+            (Cell(f"{role}, generated positions per second"), Cell(""), made, *[Cell("")] * 4)
+        )
+    note = "Seconds since the stage opened the segment; busy: the time that its engine spent on it."
+    return Table(
+        "Stages, according to their own reports", ("", "n", *PERCENTILES), tuple(rows), note
+    )
 
 
 def _processes(result: Result) -> Table:

@@ -100,4 +100,4 @@ async def _ready(process: ServiceProcess, ended: asyncio.Task[None]) -> None:
     if ended.done():
         raise Unavailable(f"{process.name} {process.ending()}", stage=process.name)
     if not process.ready.done():
-        raise DeadlineExceeded(f"{process.name}: not ready after {STARTUP_TIMEOUT_S:g} s")
+        raise DeadlineExceeded(f"{process.name}: was not ready after {STARTUP_TIMEOUT_S:g} s")

@@ -82,7 +82,7 @@ async def check_driver(driver: Driver) -> None:
         except (InvalidArgument, NotFound, FailedPrecondition):
             raise
         except AntiphonError as error:
-            log.info("a first request failed, others may not: %s", error)
+            log.info("the first request failed, so others may fail as well: %s", error)
         else:
             return
 
@@ -173,7 +173,7 @@ class Trials:
         def stop() -> None:
             self._stop.set()
             loop.remove_signal_handler(signal.SIGINT)
-            self._say("\nending; once more stops at once")
+            self._say("\nstopping; to stop immediately, press Ctrl-C again")
 
         loop.add_signal_handler(signal.SIGINT, stop)
         try:

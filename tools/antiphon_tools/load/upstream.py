@@ -75,8 +75,8 @@ def made_up(
     example = pipeline.stage(role).example
     if example is None:
         raise FailedPrecondition(
-            f"{pipeline.name} does not say what a {role} may be fed: record it (--record FILE) "
-            "and feed it that (--replay FILE)"
+            f"{pipeline.name} doesn't define an example input for {role}; record its input "
+            "(--record FILE), and use the recording (--replay FILE)"
         )
     inputs = pipeline.inputs(role)
     rate_hz = max(edge.rate_hz for edge in inputs)

@@ -35,13 +35,23 @@ SETTINGS = ("antiphon/deployment/schema.py", "antiphon/runtime/session/plan.py")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns 1 if a mutant survived."""
     parser = argparse.ArgumentParser(prog="python -m antiphon_tools.mutants", description=__doc__)
-    parser.add_argument("--seed", type=int, help="of the draw; another one each time if left out")
-    parser.add_argument("--count", type=int, default=40, help="how many mutants")
-    parser.add_argument("--files", nargs="+", default=FILES, help="patterns of files to draw from")
-    parser.add_argument("--tests", type=int, default=25, help="test files for each mutant at most")
-    parser.add_argument("--limit", type=float, default=180, help="seconds for each run of tests")
-    parser.add_argument("--only", nargs="+", type=int, help="try these of the drawn, by number")
-    parser.add_argument("--list", action="store_true", help="print the mutants and their tests")
+    parser.add_argument(
+        "--seed", type=int, help=("seed of the sample (default: a new one each time)")
+    )
+    parser.add_argument("--count", type=int, default=40, help="number of mutants")
+    parser.add_argument("--files", nargs="+", default=FILES, help="patterns of the files to mutate")
+    parser.add_argument(
+        "--tests", type=int, default=25, help=("maximum number of test files per mutant")
+    )
+    parser.add_argument(
+        "--limit", type=float, default=180, help=("time limit for each test run in seconds")
+    )
+    parser.add_argument(
+        "--only", nargs="+", type=int, help=("only run these mutants of the sample, by number")
+    )
+    parser.add_argument(
+        "--list", action="store_true", help=("only print the mutants and their tests")
+    )
     given = parser.parse_args(arguments)
     root = Path.cwd()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed

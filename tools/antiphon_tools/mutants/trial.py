@@ -38,7 +38,7 @@ class Verdict(enum.Enum):
 
     KILLED = "killed"
     SURVIVED = "survived"
-    LIMIT = "survived the time limit"
+    LIMIT = "survived until the time limit"
 
 
 @dataclass(frozen=True, slots=True)

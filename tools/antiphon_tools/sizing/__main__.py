@@ -45,7 +45,7 @@ def main(
 def _plan(given: argparse.Namespace) -> None:
     goal = Goal(given.first_audio, given.percentile, given.answered)
     planner = _planner(given)
-    planner.told(f"Simulating by {planner.kind}:")
+    planner.told(f"Simulating (granularity: {planner.kind}):")
     plan = planner.plan(goal, given.gpu_hour)
     _tell(plan_lines(plan, planner.measured))
     _save(given.json, plan_as_json(plan, planner.load))
@@ -53,7 +53,7 @@ def _plan(given: argparse.Namespace) -> None:
 
 def _simulate(given: argparse.Namespace) -> None:
     planner = _planner(given)
-    planner.told(f"Simulating by {planner.kind}")
+    planner.told(f"Simulating (granularity: {planner.kind})")
     outcome = planner.simulate(replicas_of(given.replicas, planner.measured))
     _tell(fleet_lines(outcome))
     _save(given.json, {"load": planner.load, "outcome": outcome_as_json(outcome)})
@@ -79,7 +79,7 @@ def _measured(given: argparse.Namespace) -> None:
             measured = calibrated_by(measured, run, runs)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_bytes(msgspec.yaml.encode(msgspec.to_builtins(measured, str_keys=True)))
-    print(f"saved {given.out}; look at it, and set slots and gpus as they will be")
+    print(f"saved {given.out}; check it, and set slots and gpus to the planned values")
 
 
 def _runs(paths: Sequence[Path]) -> list[Result]:
@@ -90,7 +90,7 @@ def _runs(paths: Sequence[Path]) -> list[Result]:
             runs.append(msgspec.json.decode(path.read_bytes(), type=Result))
         except msgspec.DecodeError as error:
             raise InvalidArgument(
-                f"--run {path}: is no result of python -m antiphon_tools.load --json: {error}",
+                f"--run {path}: is not a result of python -m antiphon_tools.load --json: {error}",
                 field="run",
             ) from error
     return runs
@@ -126,7 +126,7 @@ def replicas_of(given: Sequence[str], measured: MeasuredPipeline) -> dict[str, i
         role, _, count = text.partition("=")
         if role not in replicas or not count.isdigit() or int(count) < 1:
             raise InvalidArgument(
-                f"--replicas {text}: must look like {next(iter(replicas))}=2, with one of "
+                f"--replicas {text}: must have the form {next(iter(replicas))}=2, with one of "
                 f"{', '.join(replicas)}",
                 field="replicas",
             )

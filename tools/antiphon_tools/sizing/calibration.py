@@ -101,8 +101,8 @@ def calibrated_by(
     text, audio = alone.metrics.get("ttft"), alone.metrics.get("ttfa")
     if audio is None:
         raise InvalidArgument(
-            "--run: metrics.ttfa: the gateway's run of one session has no audio; measure again "
-            "with a model that speaks",
+            "--run: metrics.ttfa: the gateway's run with one session has no audio; measure "
+            "again with a model that speaks",
             field="metrics.ttfa",
         )
     frames = max(1, round(alone.audio_s_per_s / alone.requests_per_s / measured.frame_s))
@@ -128,7 +128,7 @@ def _stage(role: str, runs: Iterable[Result], pipeline: Pipeline, *, slots: int)
         sessions, times = _sessions(run), of_stage(run, role).times
         if not sessions:
             raise InvalidArgument(
-                f"--run: a run of {role} has a rate; measure steps with --sessions N --pace flat"
+                f"--run: a run of {role} used a rate; measure steps with --sessions N --pace flat"
             )
         if makes == "audio":
             step_s, row_s = _chunk_steps(run, role, sessions, rows)
@@ -143,8 +143,8 @@ def _stage(role: str, runs: Iterable[Result], pipeline: Pipeline, *, slots: int)
             rows = {length: max(0.0, before - steps * points[sessions])}
     if not points:
         raise InvalidArgument(
-            f"--run: none is of {role}; add python -m antiphon_tools.load {role} --sessions 1 "
-            "--pace flat --json FILE, and some with more sessions"
+            f"--run: there is no run of {role}; add python -m antiphon_tools.load {role} "
+            "--sessions 1 --pace flat --json FILE, and some runs with more sessions"
         )
     pace_s = max((edge.pace_s for edge in edges.values()), default=0.0)
     return MeasuredStage(

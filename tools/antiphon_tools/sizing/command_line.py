@@ -7,9 +7,10 @@ from pathlib import Path
 
 from antiphon_tools.sizing.offered import KINDS
 
-DESCRIPTION = """\
-Replicas, GPUs and costs of a load, by a simulation of measured stages.
-docs/sizing.md has an example."""
+DESCRIPTION = (
+    "Computes the replicas, GPUs and costs for a load by simulating measured stages.\nFor an "
+    "example, see docs/sizing.md."
+)
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
@@ -20,47 +21,56 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    plan = commands.add_parser("plan", help="find the cheapest fleet that keeps a goal")
+    plan = commands.add_parser("plan", help="find the cheapest fleet that meets a goal")
     _add_measured(plan)
     _add_load(plan)
     _add_goal(plan)
     _add_fleet(plan)
-    simulate = commands.add_parser("simulate", help="say what a fleet does under a load")
+    simulate = commands.add_parser(
+        "simulate", help=("predict the performance of a fleet under a load")
+    )
     _add_measured(simulate)
     _add_load(simulate)
     _add_fleet(simulate)
     _add_replicas(simulate)
     compare = commands.add_parser(
-        "compare", help="predict runs of the load test, and show them beside what was measured"
+        "compare",
+        help=("predict runs of the load test, and compare the predictions with the measurements"),
     )
     _add_measured(compare)
     compare.add_argument(
         "--run", type=Path, action="append", required=True, metavar="FILE",
-        help="JSON of `python -m antiphon_tools.load gateway --rate R`; may be repeated",
+        help="JSON of `python -m antiphon_tools.load gateway --rate R`; can be repeated",
     )  # fmt: skip
     compare.add_argument(
         "--tokens-per-s", type=float, default=4.0, metavar="N",
-        help="tokens of the text for a second of audio (4)",
+        help="text tokens per second of audio (4)",
     )  # fmt: skip
     _add_replicas(compare)
     _add_json(compare)
     measured = commands.add_parser(
-        "measured", help="make the file of what was measured from results of the load test"
+        "measured", help="create a file of measurements from results of the load test"
     )
     measured.add_argument(
         "--run", type=Path, action="append", required=True, metavar="FILE",
-        help="JSON of `python -m antiphon_tools.load ROLE --sessions N --pace flat` for several N, "
-        "and of `gateway --sessions 1`; may be repeated",
+        help=(
+            "JSON of `python -m antiphon_tools.load ROLE --sessions N --pace flat` for several "
+            "N, and of `gateway --sessions 1`; can be repeated"
+            ),
     )  # fmt: skip
     measured.add_argument(
         "--model", type=Path, metavar="DIR",
-        help="checkpoint whose pipeline was measured (as the results say)",
+        help="checkpoint whose pipeline was measured (default: from the results)",
     )  # fmt: skip
     measured.add_argument(
-        "--slots", type=int, default=16, metavar="N", help="sessions that a replica may have (16)"
+        "--slots",
+        type=int,
+        default=16,
+        metavar="N",
+        help=("maximum number of sessions per replica (16)"),
     )
     measured.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="where it is written (YAML)"
+        "--out", type=Path, required=True, metavar="FILE", help="output file (YAML)"
     )
     return parser
 
@@ -68,7 +78,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 def _add_measured(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measured", type=Path, required=True, metavar="FILE",
-        help="what was measured of the stages (YAML)",
+        help="measurements of the stages (YAML)",
     )  # fmt: skip
 
 
@@ -78,46 +88,63 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--rate", type=float, required=True, metavar="R", help="calls a second")
     group.add_argument(
         "--speech", default="lognormal:10:1", metavar="KIND:...",
-        help=f"seconds of audio of a reply (lognormal:10:1), one of {kinds}",
+        help=f"distribution of the seconds of audio per reply (lognormal:10:1), one of {kinds}",
     )  # fmt: skip
     group.add_argument(
-        "--speech-max", type=float, default=600.0, metavar="S", help="no reply is longer (600)"
+        "--speech-max",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help=("maximum seconds of audio per reply (600)"),
     )
     group.add_argument(
         "--prompt", default="lognormal:256:1", metavar="KIND:...",
-        help="rows of a prompt (lognormal:256:1), likewise",
+        help="distribution of the rows per prompt (lognormal:256:1), in the same format",
     )  # fmt: skip
     group.add_argument(
         "--tokens-per-s", type=float, default=4.0, metavar="N",
-        help="tokens of the text for a second of audio (4)",
+        help="text tokens per second of audio (4)",
     )  # fmt: skip
     group.add_argument(
         "--burstiness", type=float, default=1.0, metavar="B",
-        help="deviation of the gaps between calls over their mean: 1 is Poisson (1)",
+        help="coefficient of variation of the time between calls (1, which means Poisson arrivals)",
     )  # fmt: skip
     group.add_argument(
-        "--seconds", type=float, default=60.0, metavar="S", help="simulated, after the warm-up (60)"
+        "--seconds",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help=("simulated time after the warm-up in seconds (60)"),
     )
     group.add_argument(
-        "--warm-up", type=float, default=15.0, metavar="S", help="before that, not counted (15)"
+        "--warm-up",
+        type=float,
+        default=15.0,
+        metavar="S",
+        help=("simulated warm-up time in seconds, which is not counted (15)"),
     )
-    group.add_argument("--seed", type=int, default=0, help="of calls and picks (0)")
+    group.add_argument(
+        "--seed", type=int, default=0, help=("seed of the calls and replica selections (0)")
+    )
 
 
 def _add_goal(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the goal")
     group.add_argument(
         "--first-audio", type=float, required=True, metavar="S",
-        help="the percentile of the first audio, at most",
+        help="the maximum of this percentile of the time to first audio",
     )  # fmt: skip
     group.add_argument("--percentile", type=float, default=95.0, metavar="P", help="which (95)")
     group.add_argument(
         "--answered", type=float, default=0.999, metavar="PART",
-        help="so much is answered, and not refused (0.999)",
+        help="minimum fraction of calls that are answered rather than rejected (0.999)",
     )  # fmt: skip
     group.add_argument(
         "--gpu-hour", type=float, default=0.0, metavar="PRICE",
-        help="of one GPU; costs are in the same currency (none are told without it)",
+        help=(
+            "cost of one GPU per hour; all costs are in the same currency (default: costs are "
+            "not reported)"
+            ),
     )  # fmt: skip
 
 
@@ -125,13 +152,17 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the simulation")
     group.add_argument(
         "--detail", choices=("auto", "steps", "calls"), default="auto",
-        help="every engine step and message, or calls at measured rates (auto: by steps if that "
-        "takes seconds)",
+        help=(
+            "simulate every engine step and message, or calls at measured rates (auto: steps if "
+            "this only takes seconds)"
+            ),
     )  # fmt: skip
     group.add_argument(
         "--gateways", type=int, default=0, metavar="N",
-        help="how many (as many as keep their event loops 60 %% busy at most, and have room for "
-        "the calls by max_calls)",
+        help=(
+            "number of gateways (default: as many as are needed to keep their event loops at "
+            "most 60 %% busy, and to have enough room for the calls with max_calls)"
+            ),
     )  # fmt: skip
     _add_json(group)
 
@@ -139,9 +170,9 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
 def _add_replicas(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replicas", action="extend", nargs="+", default=[], metavar="ROLE=N",
-        help="of the stages (1 each)",
+        help="replicas of the stages (1 each)",
     )  # fmt: skip
 
 
 def _add_json(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the result is written")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="output file for the result")

@@ -136,8 +136,8 @@ def offered_by(run: Result, tokens_per_s: float) -> OfferedLoad:
     settings = run.settings
     if run.service != GATEWAY or not settings.get("rate"):
         raise InvalidArgument(
-            "--run: must be of python -m antiphon_tools.load gateway --rate R --json FILE; this is "
-            f"of {run.service} with {settings.get('sessions')} sessions"
+            "--run: must be a result of python -m antiphon_tools.load gateway --rate R --json "
+            f"FILE, but is one of {run.service} with {settings.get('sessions')} sessions"
         )
     return OfferedLoad(
         rate=float(settings["rate"]),
@@ -180,7 +180,8 @@ def _comparison(
 ) -> Comparison:
     if len(calls) < 20:
         raise InvalidArgument(
-            f"--run: only {len(calls)} answers with audio; a p95 takes 20 at least (--seconds)"
+            f"--run: only has {len(calls)} answers with audio; a p95 requires at least 20 "
+            "(--seconds)"
         )
     seen, predicted = _ascending(calls)
     return Comparison(

@@ -27,12 +27,13 @@ class Curve:
         """
         if not points:
             raise InvalidArgument(
-                f"{field}: has no points; give at least one, such as {{1: 0.01}}", field=field
+                f"{field}: has no points; add at least one, such as {{1: 0.01}}", field=field
             )
         for x, y in points.items():
             if x < 0 or not 0 <= y < float("inf"):
                 raise InvalidArgument(
-                    f"{field}: {x:g}: {y:g} is no measured time; both must be 0 or more",
+                    f"{field}: {x:g}: {y:g} is not a valid measurement; both values must be at "
+                    "least 0",
                     field=field,
                 )
         xs = tuple(sorted(points))

@@ -118,7 +118,7 @@ def measured_of(content: object) -> MeasuredPipeline:
         words, _, where = str(error).partition(" - at `$")
         field = where.strip("`.").replace("[...]", ".<role>") or "measured"
         raise InvalidArgument(
-            f"{field}: {words}; docs/sizing.md has an example", field=field
+            f"{field}: {words}; for an example, see docs/sizing.md", field=field
         ) from error
     _check(measured)
     return measured
@@ -139,6 +139,6 @@ def _check(measured: MeasuredPipeline) -> None:
             Curve.of(points, field)
         if 0 in stage.step_s:
             raise InvalidArgument(
-                f"stages.{role}.step_s: a step has at least one session; remove 0",
+                f"stages.{role}.step_s: a step must have at least one session; remove 0",
                 field=f"stages.{role}.step_s",
             )

@@ -14,7 +14,7 @@ KINDS = {
     "fixed": "fixed:MEAN",
     "exponential": "exponential:MEAN",
     "lognormal": "lognormal:MEAN:CV (deviation over mean)",
-    "pareto": "pareto:MEAN:ALPHA (above 1; the smaller, the heavier the tail)",
+    "pareto": "pareto:MEAN:ALPHA (ALPHA above 1; smaller values mean a heavier tail)",
 }
 
 

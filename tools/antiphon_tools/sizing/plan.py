@@ -171,9 +171,10 @@ class Planner:
                 return replicas
             factor *= 1.5
         raise FailedPrecondition(
-            f"no fleet keeps the goal: with {LARGEST_GROWTH} times what the work needs it is "
-            "missed still. One call alone may take longer (see `simulate` with a small --rate), or "
-            "the gateways are too few (--gateways, gateway.max_calls of --measured)"
+            f"no fleet meets the goal: it is missed even with {LARGEST_GROWTH} times the "
+            "capacity that the load requires. Either a single call takes too long (to check "
+            "this, use `simulate` with a small --rate), or there are too few gateways "
+            "(--gateways, or gateway.max_calls in --measured)"
         )
 
 
@@ -193,12 +194,12 @@ def simulated(
     for role in measured.stages:
         if replicas.get(role, 0) < 1:
             raise InvalidArgument(
-                f"--replicas: {role} needs 1 or more, such as {role}=1", field="replicas"
+                f"--replicas: {role} requires at least 1, such as {role}=1", field="replicas"
             )
     for role in replicas:
         if role not in measured.stages:
             raise InvalidArgument(
-                f"--replicas: there is no {role}; there are {', '.join(measured.stages)}",
+                f"--replicas: unknown stage {role}; use one of: {', '.join(measured.stages)}",
                 field="replicas",
             )
     ordered = {role: replicas[role] for role in measured.stages}
@@ -206,7 +207,7 @@ def simulated(
     if granularity == "steps":
         if gateways > 1:
             raise InvalidArgument(
-                "--detail steps simulates one gateway; use --detail calls, or --gateways 1",
+                "--detail steps only supports one gateway; use --detail calls, or --gateways 1",
                 field="gateways",
             )
         return FleetSimulation(measured, ordered, load.seed).run(calls, load.warm_up_s, load.ends_s)
@@ -274,7 +275,7 @@ def in_words(attempt: Attempt, goal: Goal) -> str:
     """Format an attempt as a line of progress."""
     fleet = ", ".join(f"{role} {count}" for role, count in attempt.replicas.items())
     value = "none" if attempt.first_audio_s is None else f"{attempt.first_audio_s:.3f} s"
-    verdict = "kept" if attempt.kept else "missed"
+    verdict = "met" if attempt.kept else "missed"
     return (
         f"  {fleet}: p{goal.percent:g} first audio {value}, {attempt.answered:.2%} answered: "
         f"{verdict}"

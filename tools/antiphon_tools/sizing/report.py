@@ -22,16 +22,19 @@ def plan_lines(plan: CapacityPlan, measured: MeasuredPipeline) -> list[str]:
     ]
     cost = [
         f"gateways {plan.gateways}, GPUs {plan.gpus}, "
-        f"{plan.spoken_hours_per_hour:.1f} spoken hours an hour"
+        f"{plan.spoken_hours_per_hour:.1f} hours of speech per hour"
     ]
     if plan.cost_per_hour:
         cost.append(
-            f"cost {plan.cost_per_hour:.2f} an hour, {plan.cost_per_spoken_hour:.4f} a spoken hour"
+            f"cost {plan.cost_per_hour:.2f} per hour, "
+            f"{plan.cost_per_spoken_hour:.4f} per hour of speech"
         )
     return [
-        f"The cheapest fleet with p{goal.percent:g} first audio within {goal.first_audio_s:g} s "
-        f"and {goal.answered:.2%} answered; {len(plan.attempts)} were simulated, by "
-        f"{plan.granularity}:",
+        (
+            f"The cheapest fleet with p{goal.percent:g} first audio within "
+            f"{goal.first_audio_s:g} s and {goal.answered:.2%} answered "
+            f"({len(plan.attempts)} fleets were simulated, granularity: {plan.granularity}):"
+        ),
         "",
         *table(["stage", "replicas", "GPUs", "busy", "slots held", "most"], rows),
         "",
@@ -54,9 +57,11 @@ def outcome_lines(outcome: FleetOutcome) -> list[str]:
     return [
         *table(["", *(f"p{percent:g}" for percent in PERCENTILES)], rows),
         "",
-        f"calls: {ended or 'none'}; at most {outcome.most_in_flight} at a time; picks that found "
-        f"a replica full: {outcome.picks_refused}; the busiest gateway's event loop busy: "
-        f"{outcome.gateway_busy:.0%}",
+        (
+            f"calls: {ended or 'none'}; maximum number of concurrent calls: "
+            f"{outcome.most_in_flight}; selections of a full replica: {outcome.picks_refused}; "
+            f"event loop of the busiest gateway: {outcome.gateway_busy:.0%} busy"
+        ),
     ]
 
 

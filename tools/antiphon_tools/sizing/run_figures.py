@@ -14,8 +14,8 @@ def check_answered(run: Result) -> None:
     """Raise `InvalidArgument` if no request was successful, because such a run has no times."""
     if run.requests.succeeded < 1 or run.requests_per_s <= 0:
         raise InvalidArgument(
-            f"--run: requests.succeeded: no request of {_words(run)} was answered; see its errors, "
-            "and measure again",
+            f"--run: requests.succeeded: no request of {_words(run)} was answered; check its "
+            "errors, and measure again",
             field="requests.succeeded",
         )
 
@@ -45,7 +45,7 @@ def positive(run: Result, field: str, value: Any) -> float:
 
 def _missing(run: Result, field: str) -> InvalidArgument:
     return InvalidArgument(
-        f"--run: {field}: {_words(run)} has no such figure; measure again", field=field
+        f"--run: {field}: is missing in {_words(run)}; measure again", field=field
     )
 
 

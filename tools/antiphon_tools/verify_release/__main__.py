@@ -109,15 +109,15 @@ def _check(options: argparse.Namespace, pipeline: Pipeline) -> None:
     """
     if AUDIO not in {edge.name for edge in pipeline.edges}:
         raise InvalidArgument(
-            f"{options.model}: verification compares speech, and this checkpoint answers in "
-            "text alone; name one that has a talker",
+            f"{options.model}: only generates text, but verification compares speech; use a "
+            "checkpoint with a talker",
             field="model",
         )
     _require("--reference-device", options.reference_device)
     for role, device in options.stage_device.items():
         if role not in pipeline.roles:
             raise InvalidArgument(
-                f"--stage-device: no stage {role}, only {', '.join(pipeline.roles)}"
+                f"--stage-device: unknown stage {role}; use one of: {', '.join(pipeline.roles)}"
             )
         _require("--stage-device", device)
     if options.transcriber is not None:
@@ -125,8 +125,8 @@ def _check(options: argparse.Namespace, pipeline: Pipeline) -> None:
         if transcriber is None or not transcriber.hears:
             hearing = [name for name, each in FAMILIES.items() if each.hears]
             raise InvalidArgument(
-                f"--transcriber: {options.transcriber} cannot transcribe; "
-                f"take a checkpoint of {' or '.join(hearing)}"
+                f"--transcriber: {options.transcriber} can't transcribe; use a checkpoint of "
+                f"{' or '.join(hearing)}"
             )
 
 
@@ -143,7 +143,7 @@ def _device(option: str, name: str) -> torch.device:
         return torch.device(name)
     except RuntimeError as error:
         raise InvalidArgument(
-            f"{option}: torch knows no device {name!r}; use cuda, cuda:1 or cpu"
+            f"{option}: unknown device {name!r}; use cuda, cuda:1 or cpu"
         ) from error
 
 
@@ -188,7 +188,7 @@ def _stages(options: argparse.Namespace, family: Family, show: Show) -> dict[str
     for role in family.roles:
         started = time.monotonic()
         _load(options, family.pipeline, show, role, dtype)
-        seconds[f"{role}, seconds to load"] = round(time.monotonic() - started, 1)
+        seconds[f"{role}, loading time in seconds"] = round(time.monotonic() - started, 1)
         stages.give_memory_back()
     return seconds
 
@@ -230,7 +230,9 @@ def _compare(
         report.add("audio", figures)
         snr = figures["least_snr_db"]
         if isinstance(snr, float) and snr < LEAST_SNR_DB:
-            report.doubt(f"{family.audio}: samples differ from the reference's (SNR {snr} dB)")
+            report.doubt(
+                f"{family.audio}: samples differ from those of the reference (SNR {snr} dB)"
+            )
 
 
 def _compare_frames(
@@ -270,11 +272,11 @@ def _ask(
         truths = ask_reference(family, options.model, asked, device, dtype, show)
     except torch.OutOfMemoryError as error:
         raise FailedPrecondition(
-            f"the reference does not fit on {device}: give it the host's memory with "
-            f"--reference-device cpu, or leave it out with --served-only ({error})"
+            f"the reference does not fit on {device}: use the host's memory with "
+            f"--reference-device cpu, or leave the reference out with --served-only ({error})"
         ) from error
     if not truths:
-        raise FailedPrecondition("the reference gave no answer that can be compared")
+        raise FailedPrecondition("the reference returned no answer that can be compared")
     figures = {
         "reference": reference_name(family),
         "dtype": "float32" if family.reads_aloud else dtype,
@@ -301,14 +303,14 @@ def _compare_text(
     different position than the reference.
     """
     pipeline, text_role = family.pipeline, family.text
-    show(f"{text_role}: {sum(len(each.ids) for each in truths)} places")
+    show(f"{text_role}: {sum(len(each.ids) for each in truths)} positions")
     figures = text_figures(stage, pipeline, text_role, truths, SLOTS, family.speaking)
     report.add("text", figures)
     clear = [gap for gap in figures["gaps_where_not_equal"] if gap > CLEAR_GAP]
     if clear:
         report.doubt(
-            f"{text_role}: at {len(clear)} places another word was chosen although the "
-            f"reference's choice was clear (a gap of up to {max(clear):.2f} between logits)"
+            f"{text_role}: at {len(clear)} positions, a different token was selected although "
+            f"the reference's choice was clear (a gap of up to {max(clear):.2f} between logits)"
         )
     if family.mixes:
         return [question_input(each.question) for each in truths]
@@ -318,7 +320,7 @@ def _compare_text(
 def _load(
     options: argparse.Namespace, pipeline: Pipeline, show: Show, role: str, dtype: str
 ) -> LoadedStage:
-    show(f"{role}: loading, which checks names and shapes of its tensors")
+    show(f"{role}: loading, which checks the names and shapes of the tensors")
     config = StageConfig(
         device=options.device,
         dtype=dtype,  # type: ignore[arg-type]  # one of the choices
@@ -358,8 +360,8 @@ def _serve(
     if hears:
         report.add("hearing", hearing_figures(answers, heard, options.model.name))
     elif options.transcriber is None:
-        remedy = "name a checkpoint that hears, such as one of Qwen3-Omni, with --transcriber DIR"
-        report.add("hearing", {NOT_MEASURED: f"{family.pipeline.name} hears nothing; {remedy}"})
+        remedy = "use --transcriber DIR with a checkpoint that supports audio, such as Qwen3-Omni"
+        report.add("hearing", {NOT_MEASURED: f"{family.pipeline.name} can't transcribe; {remedy}"})
     else:
         with _section(report, "hearing", show):
             _transcribe(options, answers, report, show)
@@ -411,14 +413,16 @@ def _progress() -> Show:
 def _stage_device(text: str) -> tuple[str, str]:
     role, _, device = text.partition("=")
     if not role or not device:
-        raise argparse.ArgumentTypeError(f"{text!r}: give it as ROLE=DEVICE, such as talker=cuda:1")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: must have the form ROLE=DEVICE, such as talker=cuda:1"
+        )
     return role, device
 
 
 def _amount(text: str) -> int:
     """Parse a positive integer."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be an integer of at least 1")
     return int(text)
 
 
@@ -429,61 +433,82 @@ def _options(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--model", required=True, metavar="MODEL", help="directory, or ORG/NAME of the hub"
+        "--model",
+        required=True,
+        metavar="MODEL",
+        help=("checkpoint directory, or ORG/NAME on the hub"),
     )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("out/verify-release"),
         metavar="DIR",
-        help="where report.json and report.md go (out/verify-release)",
+        help="directory for report.json and report.md (out/verify-release)",
     )
-    parser.add_argument("--device", default="cuda", help="of the stages (cuda); cpu is slow")
+    parser.add_argument("--device", default="cuda", help="device of the stages (cuda); cpu is slow")
     parser.add_argument(
         "--stage-device",
         type=_stage_device,
         nargs="+",
         default=[],
         metavar="ROLE=DEVICE",
-        help="other devices of stages while they serve together",
+        help="devices of individual stages while all stages are running",
     )
     parser.add_argument(
-        "--reference-device", metavar="DEVICE", help="of the reference (that of the stages)"
+        "--reference-device",
+        metavar="DEVICE",
+        help=("device of the reference (default: that of the stages)"),
     )
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16"),
-        help="of both sides while they are compared (bfloat16; float32 on a CPU)",
+        help="dtype of both sides for the comparison (bfloat16; float32 on a CPU)",
     )
     parser.add_argument(
         "--transcriber",
         type=Path,
         metavar="DIR",
-        help="a checkpoint that hears the answers (the same, if it can hear)",
+        help="checkpoint that transcribes the answers (default: the same one, if it can)",
     )
     parser.add_argument(
         "--questions", type=int, default=4, choices=range(1, len(QUESTIONS) + 1), metavar="N"
     )
     parser.add_argument(
-        "--tokens", type=_amount, default=48, metavar="N", help="most of an answer (48)"
+        "--tokens",
+        type=_amount,
+        default=48,
+        metavar="N",
+        help=("maximum number of tokens per answer (48)"),
     )
     parser.add_argument(
-        "--frames", type=_amount, default=48, metavar="N", help="most codec frames compared (48)"
+        "--frames",
+        type=_amount,
+        default=48,
+        metavar="N",
+        help=("maximum number of codec frames to compare (48)"),
     )
     parser.add_argument(
         "--spoken-frames",
         type=_amount,
         default=400,
         metavar="N",
-        help="most of a served answer (400)",
+        help="maximum number of tokens per answer of the running deployment (400)",
     )
     parser.add_argument(
-        "--context", type=_amount, default=2048, metavar="N", help="positions of a segment (2048)"
+        "--context",
+        type=_amount,
+        default=2048,
+        metavar="N",
+        help=("number of positions per segment (2048)"),
     )
-    parser.add_argument("--threads", type=_amount, default=1, help="of torch on the host (1)")
+    parser.add_argument(
+        "--threads", type=_amount, default=1, help=("number of torch threads on the host (1)")
+    )
     only = parser.add_mutually_exclusive_group()
-    only.add_argument("--served-only", action="store_true", help="without the reference")
-    only.add_argument("--compared-only", action="store_true", help="without spoken answers")
+    only.add_argument(
+        "--served-only", action="store_true", help=("skip the comparison with the reference")
+    )
+    only.add_argument("--compared-only", action="store_true", help="skip the spoken answers")
     add_hub_options(parser)
     options = parser.parse_args(arguments)
     options.reference_device = options.reference_device or options.device

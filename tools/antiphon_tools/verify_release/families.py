@@ -93,8 +93,7 @@ def family_of(pipeline: Pipeline, model: object) -> Family:
     """Return the family of a checkpoint. Raises `InvalidArgument` if it cannot be verified."""
     if pipeline.name not in FAMILIES:
         raise InvalidArgument(
-            f"{model}: verification knows {', '.join(FAMILIES)}, and this is a checkpoint of "
-            f"{pipeline.name}",
+            f"{model}: verification supports {', '.join(FAMILIES)}, but not {pipeline.name}",
             field="model",
         )
     return FAMILIES[pipeline.name]

@@ -60,7 +60,7 @@ class VerificationReport:
 
     def _readable(self) -> str:
         lines = ["# Verification of a released checkpoint", ""]
-        lines += [f"- {each}" for each in self.doubts] or ["Nothing is in doubt so far."]
+        lines += [f"- {each}" for each in self.doubts] or ["No problems were found."]
         lines += ["", "## Machine", "", *_table(self._content["facts"])]
         for section, title in TITLES.items():
             if section in self._content:

@@ -151,7 +151,7 @@ def hearing_figures(
         if any(letter.isalnum() for letter in each.text)
     ]
     rates = [each["word_error_rate"] for each in rows]
-    mean = round(statistics.fmean(rates), 4) if rates else "not measured: no words were said"  # type: ignore[arg-type]
+    mean = round(statistics.fmean(rates), 4) if rates else "not measured: no words were spoken"  # type: ignore[arg-type]
     return {"transcriber": transcriber, "mean_word_error_rate": mean, "answers": rows}
 
 

@@ -99,7 +99,9 @@ class WarmProcess(ServiceProcess):
         )
         line = await life.readline()
         if not line:
-            raise RuntimeError("the process that forks stages has ended; it printed why")
+            raise RuntimeError(
+                "the process that forks stages has ended; see its output for the reason"
+            )
         number = int(line)
         service = made()
         output, _ = await loop.connect_read_pipe(

@@ -76,5 +76,5 @@ class ConsumerAgreement:
         if transport == FALLBACK.name:
             return self._fallback
         if transport != self._agreed.name:
-            raise DataLoss(f"link: a payload by {transport!r} was not agreed on")
+            raise DataLoss(f"link: the payload uses {transport!r}, which was not negotiated")
         return self._agreed

@@ -119,7 +119,7 @@ class IncomingConnection:
             if isinstance(request, CorruptMessage):
                 # We can't tell what the message contained. On the next connection, the producer
                 # resends everything that hasn't been confirmed.
-                log.warning("a message of link %s came damaged", self._link.link_id)
+                log.warning("link %s: received a corrupt message", self._link.link_id)
                 self._link.state.counts["damaged"] += 1
                 return
             if (frame := as_frame(request)) is not None:
@@ -138,7 +138,7 @@ class IncomingConnection:
                 case "start":
                     self._agreement.begin(request.start.payload)
                 case _:
-                    raise InvalidArgument("link: a message that has no place here")
+                    raise InvalidArgument("link: received an unexpected message")
 
     async def _take_batch(self, batch: stage_pb2.ChunkBatch) -> None:
         self._link.responses.confirmed(batch.responses)

@@ -22,7 +22,7 @@ def is_next(number: int, received: int) -> bool:
     Raises `DataLoss` if an earlier chunk is missing.
     """
     if number > received:
-        raise DataLoss(f"link: chunk {number} came, {received} was expected")
+        raise DataLoss(f"link: received chunk {number} instead of chunk {received}")
     return number == received
 
 

@@ -81,7 +81,7 @@ class IncomingLinks:
         incoming = aiter(requests)
         first = await anext(incoming, None)
         if isinstance(first, CorruptMessage):
-            log.warning("a hello came damaged: its producer will try again")
+            log.warning("received a corrupt hello message; the producer will retry")
             return
         if not isinstance(first, stage_pb2.LinkRequest) or not first.HasField("hello"):
             await abort(context, InvalidArgument("link: the first message must be `hello`"))
@@ -112,7 +112,7 @@ class IncomingLinks:
         except AntiphonError as error:
             failure = error
         except grpc.aio.InternalError:
-            log.info("the producer of link %s is gone", link.link_id)
+            log.info("the producer of link %s has disconnected", link.link_id)
         finally:
             if self._connections.get(link.link_id) is connection:
                 # If a chunk is missing or out of place, it may still arrive correctly on the next
@@ -133,8 +133,9 @@ class IncomingLinks:
         if hello.consumer_boot_id in ("", self._identity.boot_id):
             return None
         return Unavailable(
-            f"hello.consumer_boot_id: the link is meant for boot {hello.consumer_boot_id}, which "
-            f"has ended; at its address is {self._identity.boot_id} now: open a new session",
+            f"hello.consumer_boot_id: the link was opened to boot {hello.consumer_boot_id}, "
+            f"which has ended; the process at its address is {self._identity.boot_id}; open a "
+            "new session",
             field="hello.consumer_boot_id",
             stage=self._identity.role,
             retry_after_s=REPLACED_RETRY_S,
@@ -158,7 +159,9 @@ class IncomingLinks:
             known.state.counts["reconnected"] += 1
             return known, True
         if len(self._links) >= MAX_LINKS:
-            raise ResourceExhausted(f"link: {MAX_LINKS} links are open", retry_after_s=1.0)
+            raise ResourceExhausted(
+                f"link: {MAX_LINKS} links are open, which is the maximum", retry_after_s=1.0
+            )
         state = LinkState(False, hello.role, hello.address, hello.name)
         producer = (hello.host_id, hello.address)
         link = IncomingLink(hello.link_id, producer, hello.boot_id, state)
@@ -172,7 +175,7 @@ class IncomingLinks:
         if final or not self._settings.resume_window_s:
             self._lose(link)
             return
-        log.warning("the link from %s %s broke", link.state.peer_role, link.state.peer_address)
+        log.warning("the link from %s %s failed", link.state.peer_role, link.state.peer_address)
         loop = asyncio.get_running_loop()
         link.expiry = loop.call_later(self._settings.resume_window_s, self._lose, link)
         self._events.suspended(link)
@@ -195,5 +198,7 @@ def _fault(hello: stage_pb2.LinkHello) -> InvalidArgument | None:
     for name in ("link_id", "host_id", "boot_id", "role", "address", "consumer_boot_id", "name"):
         if len(getattr(hello, name).encode()) > MAX_NAME_BYTES:
             field = f"hello.{name}"
-            return InvalidArgument(f"{field}: at most {MAX_NAME_BYTES} bytes", field=field)
+            return InvalidArgument(
+                f"{field}: must have at most {MAX_NAME_BYTES} bytes", field=field
+            )
     return None

@@ -70,7 +70,7 @@ class ProducerAgreement:
         # If several transports have this name, all but the last are broken.
         matching = [sender for sender in self._senders if sender.name == accept.transport]
         if not matching or not matching[-1].proved(accept.proof):
-            raise FailedPrecondition(f"the peer proved no transport, it said {accept.transport!r}")
+            raise FailedPrecondition(f"the peer selected {accept.transport!r} without verifying it")
         self.chosen = matching[-1]
         for other in self._senders:
             if other is not self.chosen:

@@ -176,7 +176,7 @@ class OutgoingLink:
         the consumer is a different process.
         """
         if self._peer_boot and (accept.boot_id != self._peer_boot or not accept.resumed):
-            raise Unavailable(f"the process at {self._address} does not know the link any more")
+            raise Unavailable(f"the process at {self._address} no longer has the link")
         self._peer_boot = accept.boot_id
         self.state.peer_role = accept.role[:MAX_NAME]
         self.state.peer_name = accept.name[:MAX_NAME]
@@ -186,7 +186,7 @@ class OutgoingLink:
     def _connected(self, connection: OutgoingConnection) -> None:
         if self._give_up_at is not None:
             self.state.counts["reconnected"] += 1
-            log.info("the link to %s is back", self._address)
+            log.info("the link to %s has reconnected", self._address)
         self._give_up_at = None
         self._accepted = True
         self._connection, self.state.connected = connection, True
@@ -212,7 +212,7 @@ class OutgoingLink:
             connection.heard()
         if isinstance(response, CorruptMessage):
             self.state.counts["damaged"] += 1
-            raise asyncio.InvalidStateError("an answer came damaged")
+            raise asyncio.InvalidStateError("received a corrupt response")
         raise asyncio.InvalidStateError("the peer closed the link")
 
     def _confirm(self, acknowledged: Collection[Outgoing]) -> None:
@@ -239,7 +239,7 @@ class OutgoingLink:
         if self._give_up_at is None:
             self._give_up_at = now + self._settings.resume_window_s
             if self._settings.resume_window_s:
-                log.warning("the link to %s broke: %s", self._address, _said(cause))
+                log.warning("the link to %s failed: %s", self._address, _said(cause))
                 self._events.suspended(self._peer)
         if now < self._give_up_at:
             return True

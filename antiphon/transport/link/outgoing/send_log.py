@@ -94,14 +94,16 @@ class SendLog:
         size, session_id = chunk.size_bytes, chunk.session_id
         session = self._sessions.get(session_id) or _SessionLog()
         if session.waiting and session.waiting_bytes + size > self._session_bytes:
-            raise _refusal(chunk, f"{self._session_bytes} bytes of the session wait on the link")
+            raise _refusal(
+                chunk, f"{self._session_bytes} bytes of the session are waiting on the link"
+            )
         is_full = self._held_bytes and self._held_bytes + size > self._link_bytes
         share = self._link_bytes // (len(self._sessions) + (session_id not in self._sessions))
         if is_full and session.held_bytes + size > share:
             raise _refusal(
                 chunk,
-                f"{self._link_bytes} bytes of all sessions wait on the link, and of this one "
-                f"more than its share of {share}",
+                f"{self._link_bytes} bytes of all sessions are waiting on the link, and this "
+                f"session has exceeded its share of {share}",
             )
         self._sessions[session_id] = session
         self._held_bytes += size
@@ -129,7 +131,7 @@ class SendLog:
         """
         session = self._sessions.get(chunk.session_id)
         if session is None or not session.waiting or session.waiting[0] is not chunk:
-            raise ValueError("the chunk is not the next of its session")
+            raise ValueError("the chunk is not the next one of its session")
         session.waiting.popleft()
         session.waiting_bytes -= chunk.size_bytes
         session.sent += 1

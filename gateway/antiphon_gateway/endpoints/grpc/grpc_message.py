@@ -31,4 +31,4 @@ async def read_message(kind: type[M], data: bytes, most_fields: int, counted_her
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise InvalidArgument(f"the bytes are no {described.name}") from error
+        raise InvalidArgument(f"the request is not a valid {described.name} message") from error

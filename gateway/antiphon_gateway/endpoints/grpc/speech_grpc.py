@@ -206,7 +206,8 @@ class SpeechServicer:
         keys = _metadata_values(context, AUTHORIZATION_KEY)
         if len(keys) > 1:
             raise InvalidArgument(
-                f"{AUTHORIZATION_KEY}: more than one API key was sent", field=AUTHORIZATION_KEY
+                f"{AUTHORIZATION_KEY}: more than one API key was sent; send only one",
+                field=AUTHORIZATION_KEY,
             )
         return Credentials(
             keys[0] if keys else None,

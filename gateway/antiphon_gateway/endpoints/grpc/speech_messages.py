@@ -61,7 +61,7 @@ def read_generate(
     outputs = frozenset(request.modalities)
     if outputs - OUTPUTS:
         raise InvalidArgument(
-            f"modalities: {KNOWN}; empty: all that the model makes",
+            f"modalities: {KNOWN}; leave it empty for all outputs of the model",
             field="modalities",
         )
     messages, attachments = _read_messages(request)
@@ -117,7 +117,7 @@ def _seed_of(request: speech_pb2.GenerateRequest) -> int:
     seed = request.delivered.drawn_seed
     if seed >> SEED_BITS:
         raise InvalidArgument(
-            f"delivered.drawn_seed: must be below 2^{SEED_BITS}, as `started` told it",
+            f"delivered.drawn_seed: must be below 2^{SEED_BITS}; use the value from `started`",
             field="delivered.drawn_seed",
         )
     return seed
@@ -142,7 +142,7 @@ def _check_counts(request: speech_pb2.GenerateRequest, max_parts: int) -> None:
         ("options", request.options, MAX_OPTIONS),
     ):
         if len(items) > most:
-            raise InvalidArgument(f"{name}: more than {most} of them", field=name)
+            raise InvalidArgument(f"{name}: must have at most {most} entries", field=name)
     parts = 0
     for index, message in enumerate(request.messages):
         # Here, a message without parts counts as one part. It is rejected later.
@@ -150,7 +150,7 @@ def _check_counts(request: speech_pb2.GenerateRequest, max_parts: int) -> None:
         if parts > max_parts:
             field = f"messages[{index}]"
             raise InvalidArgument(
-                f"{field}: more than {max_parts} parts in the request", field=field
+                f"{field}: the request has more than {max_parts} parts", field=field
             )
 
 
@@ -258,7 +258,7 @@ def _read_messages(
         path = f"messages[{index}]"
         if message.role not in ("system", "user", "assistant", "tool"):
             raise InvalidArgument(
-                f"{path}.role: must be system, user, assistant or tool, is {message.role!r}",
+                f"{path}.role: must be system, user, assistant or tool, got {message.role!r}",
                 field=f"{path}.role",
             )
         calls = _read_calls(message, path)
@@ -280,12 +280,15 @@ def _read_calls(message: speech_pb2.Message, path: str) -> tuple[ToolCall, ...]:
     """
     if message.calls and message.role != "assistant":
         raise InvalidArgument(
-            f"{path}.calls: go only into assistant messages, not {message.role}",
+            f"{path}.calls: only allowed in assistant messages, got the role {message.role}",
             field=f"{path}.calls",
         )
     if (message.role == "tool") != bool(message.call_id):
         field = f"{path}.call_id"
-        raise InvalidArgument(f"{field}: goes with the role tool, and it alone", field=field)
+        raise InvalidArgument(
+            f"{field}: is required for messages with the role tool, and only allowed there",
+            field=field,
+        )
     calls = []
     for index, call in enumerate(message.calls):
         at = f"{path}.calls[{index}]"
@@ -301,7 +304,7 @@ def _read_calls(message: speech_pb2.Message, path: str) -> tuple[ToolCall, ...]:
 def _read_part(part: speech_pb2.Part, role: str, path: str, attachments: Attachments) -> Part:
     kind = part.WhichOneof("content")
     if kind not in (None, "text") and role != "user":
-        raise InvalidArgument(f"{path}: {kind} goes only into user messages", field=path)
+        raise InvalidArgument(f"{path}: {kind} is only allowed in user messages", field=path)
     match kind:
         case "text":
             return TextPart(part.text)

@@ -46,10 +46,12 @@ async def read_body(
     """
     headers = dict(scope["headers"])
     if headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity"):
-        raise EncodedBody("content-encoding: bodies are read as they are; send it uncompressed")
+        raise EncodedBody(
+            "content-encoding: compressed bodies are not supported; send the body uncompressed"
+        )
     length = headers.get(b"content-length", b"0")
     if not length.isdigit():
-        raise InvalidArgument("content-length: is not a number")
+        raise InvalidArgument("content-length: must be a number")
     if int(length) > config.limits.max_body_bytes:
         raise _too_large(f"{int(length)} bytes", config)
     size = 0
@@ -58,7 +60,7 @@ async def read_body(
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Cancelled("the client went away while it sent its request")
+                    raise Cancelled("the client disconnected while it was sending the request")
                 piece = message.get("body", b"")
                 size += len(piece)
                 if size > config.limits.max_body_bytes:
@@ -72,15 +74,15 @@ async def read_body(
         if holding.evicted:
             raise eviction() from None
         raise BodyTooSlow(
-            f"the body did not come within {config.limits.body_timeout_s:g} s; "
-            "gateway.limits.body_timeout_s sets the bound"
+            f"the body was not received within {config.limits.body_timeout_s:g} s "
+            "(gateway.limits.body_timeout_s)"
         ) from None
 
 
 def _too_large(size: str, config: GatewayConfig) -> BodyTooLarge:
     most = config.limits.max_body_bytes
     return BodyTooLarge(
-        f"the body has {size}; gateway.limits.max_body_bytes sets the bound: {most}"
+        f"the body has {size}; the maximum is {most} (gateway.limits.max_body_bytes)"
     )
 
 
@@ -106,7 +108,7 @@ async def while_connected(
             each.cancel()
         await asyncio.gather(gone, *working, return_exceptions=True)
     if not over:
-        raise Cancelled("the client went away")
+        raise Cancelled("the client has disconnected")
     try:
         for each in over:
             each.result()

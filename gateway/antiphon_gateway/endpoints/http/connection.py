@@ -295,13 +295,15 @@ class BoundedConnection(HttpToolsProtocol):
         if self._deaf:
             return
         if not self._answering():
-            self._refuse(400, InvalidArgument("this is no HTTP request"))
+            self._refuse(400, InvalidArgument("not a valid HTTP request"))
         elif self.cycle.response_started:
             self.transport.abort()
         else:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-            self._refuse(400, InvalidArgument("the body's chunks or trailers are no HTTP"))
+            self._refuse(
+                400, InvalidArgument("the chunks or trailers of the body are not valid HTTP")
+            )
 
     def _parse(self, data: bytes) -> None:
         """Pass data to the parser. After an ignored offer to upgrade, a new parser is used."""
@@ -397,7 +399,9 @@ class BoundedConnection(HttpToolsProtocol):
     def _refuse_connection(self) -> None:
         self._connection_limiter.count(Refused.CONNECTIONS)
         most = self._bounds.connections.max_connections
-        full = Unavailable(f"all of gateway.connections.max_connections ({most}) are in use")
+        full = Unavailable(
+            f"all {most} connections are in use (gateway.connections.max_connections)"
+        )
         self._refuse(503, full, linger_s=0)
 
     def _refuse_head(self) -> None:
@@ -407,16 +411,16 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.abort()
             return
         status = 414 if len(self.url) > most else 431
-        what = f"the request's target and headers have more than {most} bytes"
-        self._refuse(
-            status, InvalidArgument(f"{what}; gateway.connections.max_head_bytes sets the bound")
-        )
+        what = f"the request target and headers have more than {most} bytes"
+        self._refuse(status, InvalidArgument(f"{what} (gateway.connections.max_head_bytes)"))
 
     def _head_is_late(self) -> None:
         if self._pending_bytes:
             self._connection_limiter.count(Refused.HEAD_TIME)
             timeout_s = self._bounds.connections.head_timeout_s
-            self._refuse(408, BodyTooSlow(f"no whole request head came within {timeout_s:g} s"))
+            self._refuse(
+                408, BodyTooSlow(f"no complete request head was received within {timeout_s:g} s")
+            )
         else:
             self._connection_limiter.count(Refused.IDLE_CONNECTION)
             self.transport.abort()

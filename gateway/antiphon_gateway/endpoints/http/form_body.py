@@ -46,7 +46,7 @@ class FormBody:
         boundary = options.get(b"boundary", b"")
         if kind != FORM.encode() or not boundary:
             raise InvalidArgument(
-                f"the body must be {FORM} with a boundary; content-type is "
+                f"the body must be {FORM} with a boundary, but the content-type is "
                 f"{told(content_type.decode(errors='replace'))}"
             )
         self._config = config
@@ -96,7 +96,7 @@ class FormBody:
         the form is incomplete.
         """
         if not self._ended:
-            raise InvalidArgument("the body is no multipart form: it ends within a part")
+            raise InvalidArgument("the body is not a valid multipart form: it ends within a part")
         values, self._values = self._values, {}
         return values
 
@@ -104,7 +104,7 @@ class FormBody:
         most = self._config.limits.max_form_parts
         if parts > most:
             raise TooManyValues(
-                f"the form has more than {most} parts; gateway.limits.max_form_parts sets the bound"
+                f"the form has more than {most} parts (gateway.limits.max_form_parts)"
             )
 
     def _begin(self) -> None:
@@ -140,8 +140,7 @@ class FormBody:
         most = self._config.limits.max_form_field_bytes
         if not self._is_file and self._size > most:
             raise BodyTooLarge(
-                f"{self._name}: has more than {most} bytes; "
-                "gateway.limits.max_form_field_bytes sets the bound",
+                f"{self._name}: has more than {most} bytes (gateway.limits.max_form_field_bytes)",
                 field=self._name,
             )
         self._data.append(data[start:end])
@@ -192,7 +191,9 @@ def decode_form(
             raise invalid(name, "comes twice")
         elif known[field].type == FormFile:
             # Otherwise, text would be decoded as base64.
-            raise invalid(name, "is a text; send a part with a filename")
+            raise invalid(
+                name, "must be a file, but is a text field; send it as a part with a filename"
+            )
         elif texts or known[field].required:
             given[field] = value[0]
     try:
@@ -217,4 +218,4 @@ def _leave_out(
 
 
 def _no_form(error: FormParserError) -> InvalidArgument:
-    return InvalidArgument(f"the body is no multipart form: {error}")
+    return InvalidArgument(f"the body is not a valid multipart form: {error}")

@@ -36,7 +36,10 @@ def health_route(calls: Calls, identities: Identities) -> Route:
         # With ?output=text, the status depends only on this output.
         output = asked.query_params.get("output", "")
         if output and output not in report.outputs:
-            reason = f"output: {output!r} is none of {', '.join(report.outputs)}"
+            reason = (
+                f"output: {output!r} is not an output of the model; use one of: "
+                f"{', '.join(report.outputs)}"
+            )
             report = replace(report, ready=False, reason=reason)
         ready = report.outputs.get(output, False) if output else report.ready
         return json_response(report, 200 if ready else 503)

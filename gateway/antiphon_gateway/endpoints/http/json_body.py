@@ -38,8 +38,8 @@ def check_values(values: int, most: int, what: str) -> None:
     """Raise `TooManyValues` if the count exceeds `gateway.limits.max_body_values`."""
     if values > most:
         raise TooManyValues(
-            f"the {what} has more than {most} values; commas and brackets count, in texts too; "
-            "gateway.limits.max_body_values sets the bound"
+            f"the {what} has more than {most} values (gateway.limits.max_body_values); commas "
+            "and brackets are counted, even in strings"
         )
 
 
@@ -75,11 +75,11 @@ def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
     except msgspec.ValidationError as error:
         raise field_error(error) from error
     except RecursionError as error:
-        raise InvalidArgument("the body is nested too deeply; leave such values out") from error
+        raise InvalidArgument("the body is nested too deeply; reduce the nesting") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         half = _HALF.search(body)
         remedy = (
-            f"; {half[0].decode()} is half of a character: send both halves, or leave it out"
+            f"; {half[0].decode()} is only half of a surrogate pair: send both halves, or remove it"
             if half
             else ""
         )

@@ -40,7 +40,7 @@ def options_from_json(
     with the field `<where>.<name>`.
     """
     if len(given) > MAX_OPTIONS:
-        raise invalid(where, f"more than {MAX_OPTIONS} of them")
+        raise invalid(where, f"must have at most {MAX_OPTIONS} entries")
     return {name: _option(f"{where}.{name}", value) for name, value in given.items()}
 
 
@@ -50,14 +50,14 @@ def _option(field: str, json: msgspec.Raw) -> OptionInput:
     except InvalidArgument as error:
         raise invalid(
             field,
-            'must be text, a number, or a recording: {"data": base64, "format": "wav"}; '
-            f"{error.message}",
+            f'must be a string, a number, or a recording: {{"data": base64, "format": '
+            f'"wav"}}; {error.message}',
         ) from error
     if not isinstance(value, RecordingOption):
         return value
     data = data_or_url(value.data, field)
     if isinstance(data, RemoteUrl):
-        raise invalid(field, "is a URL; send the recording itself, as base64")
+        raise invalid(field, "URLs are not supported; send the recording itself as base64")
     check_recording_format(value.format, field)
     return Recording(field, data)
 
@@ -65,7 +65,7 @@ def _option(field: str, json: msgspec.Raw) -> OptionInput:
 def options_outside(options: Collection[Option]) -> dict[str, Unsupported]:
     """Return unsupported fields for all option names that are not in `options`."""
     return {
-        each.name: Unsupported(remedy=f"send options.{each.name}, an option of this model")
+        each.name: Unsupported(remedy=f"use options.{each.name}, which is an option of this model")
         for each in options
     }
 
@@ -78,4 +78,4 @@ def check_recording_format(given: str | None, field: str) -> None:
     """
     name = (given or "").strip().lower().removeprefix("audio/").removeprefix("x-")
     if name and _OTHER_NAMES.get(name, name) not in FORMATS_IN:
-        raise invalid(field, f"no format {given!r}; there are: {', '.join(FORMATS_IN)}")
+        raise invalid(field, f"unsupported format {given!r}; use one of: {', '.join(FORMATS_IN)}")

@@ -34,16 +34,16 @@ def wrong_request(method: str, path: str, routes: Iterable[BaseRoute], allowed: 
     """Return an error message with a hint. `allowed` lists the methods of the path, if it
     exists.
     """
-    refused = f"there is no {method} {path}"
+    refused = f"{method} {path} does not exist"
     if allowed:
         methods = [each for each in allowed.split(", ") if each != "HEAD"]
-        return f"{refused}; send {' or '.join(sorted(methods))}"
+        return f"{refused}; use {' or '.join(sorted(methods))}"
     served = list(routes)
     if any(isinstance(each, WebSocketRoute) and each.path == path for each in served):
-        return f"{refused}; {path} is a WebSocket: connect with ws:// or wss://"
+        return f"{refused}; {path} is a WebSocket endpoint: connect with ws:// or wss://"
     if meant := _similar(path, [each.path for each in served if isinstance(each, Route)]):
         return f"{refused}; did you mean {meant}?"
-    return f"{refused}; /docs lists the endpoints"
+    return f"{refused}; for a list of endpoints, see /docs"
 
 
 def _similar(path: str, known: Iterable[str]) -> str:

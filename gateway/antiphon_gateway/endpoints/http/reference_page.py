@@ -112,7 +112,7 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator
     yield f"<section><h3><code>{method.upper()} {escape(path)}</code></h3>"
     yield f"<p>{escape(operation['summary'])}</p><ul>"
     for parameter in operation.get("parameters", ()):
-        needed = "" if parameter["required"] else ", may be left out"
+        needed = "" if parameter["required"] else ", optional"
         yield f"<li><code>{escape(parameter['name'])}</code> in the {parameter['in']}{needed}</li>"
     for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
         yield f"<li>Body, {escape(media_type)}: {_type(content['schema'])}</li>"
@@ -214,7 +214,10 @@ def _fields(schema: Mapping[str, Any], anchors: str) -> Iterator[str]:
 
 def _events(events: EventReference) -> Iterator[str]:
     yield '<h2 id="events">Realtime events</h2>'
-    yield "<p>The events of the WebSocket <code>/v1/realtime</code>. Those that begin with "
+    yield (
+        "<p>The events of the WebSocket endpoint <code>/v1/realtime</code>. Events whose types "
+        "begin with "
+    )
     yield "<code>antiphon.</code> are not part of OpenAI's API.</p>"
     for title, listed in (("From the client", events.client), ("From the gateway", events.server)):
         yield f"<h3>{title}</h3>"

@@ -74,20 +74,21 @@ class CheckedHeads:
         keys = sum(name == b"authorization" for name, _ in scope["headers"])
         if keys + len(offered_keys(scope)) > 1:
             raise InvalidArgument(
-                "authorization: more than one API key was sent", field="authorization"
+                "authorization: more than one API key was sent; send only one",
+                field="authorization",
             )
         if not hosts and scope.get("http_version") == "1.0":
             # HTTP/1.0 doesn't require a host, but browsers don't use it.
             return
         if len(hosts) != 1:
             raise InvalidArgument(
-                f"host: must be one header field, and there are {len(hosts)}", field="host"
+                f"host: must be sent exactly once, got {len(hosts)} header fields", field="host"
             )
         host = hosts[0].decode("latin-1")
         if self._checks_host and not self._is_own(host):
             raise MisdirectedRequest(
-                f"host: {told(host)} is no address and not in gateway.host_names; add the name "
-                "there if it is this gateway's",
+                f"host: {told(host)} is neither an IP address nor listed in gateway.host_names; "
+                "if it is a name of this gateway, add it there",
                 field="host",
             )
 
@@ -113,13 +114,13 @@ def origin_form(target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         return target
     port = _PORTS.get(scheme.lower())
     if port is None:
-        raise InvalidArgument("host: the request's target must be of http or https", field="host")
+        raise InvalidArgument("host: the request target must be an http or https URL", field="host")
     authority = re.split(rb"[/?#]", rest, maxsplit=1)[0]
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) == 1 and _host_and_port(authority, port) != _host_and_port(hosts[0], port):
         raise InvalidArgument(
-            f"host: {told(hosts[0].decode('latin-1'))} is not the host of the request's target, "
-            f"{told(authority.decode('latin-1'))}; name the same in both",
+            f"host: {told(hosts[0].decode('latin-1'))} differs from the host of the request "
+            f"target, {told(authority.decode('latin-1'))}; use the same host in both",
             field="host",
         )
     path = rest[len(authority) :]

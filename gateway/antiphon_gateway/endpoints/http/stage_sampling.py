@@ -55,7 +55,9 @@ def body_decoder(kind: type[Body], stages: tuple[str, ...]) -> msgspec.json.Deco
 
 def without_sampling(stages: Sequence[str]) -> dict[str, Unsupported]:
     """Return the stage fields as unsupported fields. Use this for bodies that don't have them."""
-    remedy = "this stage takes no sampling of its own; GET /v1/models lists those that do"
+    remedy = (
+        "sampling can't be set for this stage; for the stages that support it, see GET /v1/models"
+    )
     return {stage: Unsupported(remedy=remedy) for stage in stages}
 
 

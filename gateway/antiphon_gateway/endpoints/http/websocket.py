@@ -79,7 +79,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if len(self.frames) < MOST_FRAGMENTS:
             super().handle_cont(event)
             return
-        self.conn.fail(CloseCode.MESSAGE_TOO_BIG, f"more than {MOST_FRAGMENTS} fragments")
+        self.conn.fail(
+            CloseCode.MESSAGE_TOO_BIG, f"the message has more than {MOST_FRAGMENTS} fragments"
+        )
         self.handle_parser_exception()
 
     def send_receive_event_to_app(self) -> None:

@@ -46,21 +46,38 @@ class _Listing:
 
 _OUTPUT = {"output": tuple(sorted(OUTPUTS))}
 LISTINGS = (
-    _Listing("/v1/models", "The served model.", {JSON: ModelList}),
-    _Listing("/v1/models/{name}", "The served model, by name.", {JSON: ModelCard}, {}, ("name",)),
-    _Listing("/v1/audio/voices", "The voices of the model.", {JSON: VoiceList}, {"model": ()}),
-    _Listing("/version", "The version of antiphon.", {JSON: VersionCard}),
-    _Listing("/health", "Whether all is served, and why not.", {JSON: HealthReport}, _OUTPUT),
-    _Listing("/metrics", "Metrics for Prometheus.", {"text/plain": None}),
+    _Listing("/v1/models", "Returns the served model.", {JSON: ModelList}),
+    _Listing(
+        "/v1/models/{name}",
+        "Returns the served model with this name.",
+        {JSON: ModelCard},
+        {},
+        ("name",),
+    ),
+    _Listing(
+        "/v1/audio/voices", "Returns the voices of the model.", {JSON: VoiceList}, {"model": ()}
+    ),
+    _Listing("/version", "Returns the version of antiphon.", {JSON: VersionCard}),
+    _Listing(
+        "/health",
+        "Returns whether all outputs are available, and if not, the reason.",
+        {JSON: HealthReport},
+        _OUTPUT,
+    ),
+    _Listing("/metrics", "Returns metrics in the Prometheus format.", {"text/plain": None}),
 )
 
 
 _UNKNOWN: Mapping[UnknownFields, str] = {
-    "ignore": "Fields of requests that are not listed here are ignored, and named in the response "
-    "header `x-antiphon-ignored`; those of OpenAI's and vLLM's that would change the answer return "
-    "400.",
-    "reject": "Fields of requests that are not listed here return 400, unless their value is null "
-    "or empty.",
+    "ignore": (
+        "Request fields that are not listed here are ignored, and listed in the response header "
+        "`x-antiphon-ignored`. Fields of OpenAI's or vLLM's API that would change the answer "
+        "return status 400 instead."
+    ),
+    "reject": (
+        "Request fields that are not listed here return status 400, unless their value is null "
+        "or empty."
+    ),
 }
 
 
@@ -184,7 +201,7 @@ def _operation(
         "operationId": path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
         "responses": {
             "200": {"description": "The answer.", "content": content},
-            "default": {"description": "What is wrong.", "content": error},
+            "default": {"description": "The cause of the error.", "content": error},
         },
     }
 

@@ -73,7 +73,9 @@ def _format(name: str | None, way: str, where: str) -> SampleFormat | None:
     if name not in FORMATS:
         field = f"{where}.{way}_audio_format"
         known = ", ".join(FORMATS)
-        raise InvalidArgument(f"{field}: {told(name)} is none; there are {known}", field=field)
+        raise InvalidArgument(
+            f"{field}: unknown value {told(name)}; use one of: {known}", field=field
+        )
     return SampleFormat(LIVE_FORMATS[FORMATS[name]].name)
 
 
@@ -85,7 +87,7 @@ def _modalities(asked: Sequence[str] | None, where: str) -> tuple[str, ...] | No
         return None
     if not asked or not set(asked) <= {"text", "audio"}:
         field = f"{where}.modalities"
-        raise InvalidArgument(f"{field}: give 'text', 'audio' or both", field=field)
+        raise InvalidArgument(f"{field}: must be 'text', 'audio' or both", field=field)
     return ("audio",) if "audio" in asked else ("text",)
 
 

@@ -134,8 +134,8 @@ class RealtimeCall:
         except AntiphonError as error:
             await self._conversation.refuse(error, event.event_id or "")
         except Exception:
-            log.exception("a realtime event broke")
-            mistake = Internal("the gateway made a mistake; its log has more")
+            log.exception("a realtime event failed")
+            mistake = Internal("internal error; see the gateway's log")
             await self._conversation.refuse(mistake, event.event_id or "")
 
     async def _read(self, data: str) -> ClientEvent | None:

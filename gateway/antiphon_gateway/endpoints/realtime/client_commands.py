@@ -121,12 +121,12 @@ def _create_response(
     asked = event.response or client.ResponseSettings()
     if len(asked.metadata or {}) > client.MOST_METADATA:
         raise InvalidArgument(
-            f"response.metadata: at most {client.MOST_METADATA} entries",
+            f"response.metadata: must have at most {client.MOST_METADATA} entries",
             field="response.metadata",
         )
     if asked.conversation not in (None, "auto", "none"):
         raise InvalidArgument(
-            f"response.conversation: {asked.conversation!r} is none; give 'auto' or 'none'",
+            f"response.conversation: unknown value {asked.conversation!r}; use 'auto' or 'none'",
             field="response.conversation",
         )
     given = None
@@ -171,6 +171,9 @@ COMMANDS: Mapping[type[ClientEvent], CommandRow] = {
 """Maps client events to commands."""
 
 WITHOUT_EFFECT: Mapping[type[ClientEvent], str] = {
-    client.OutputClear: "over a WebSocket the client has the audio, and the gateway no buffer of it"
+    client.OutputClear: (
+        "is not available over a WebSocket, where the client plays the audio and the gateway "
+        "has no output buffer"
+    )
 }
 """Client events that have no effect, and the reason why."""

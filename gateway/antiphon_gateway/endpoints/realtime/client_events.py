@@ -305,7 +305,7 @@ def read_event(data: str, ignored: IgnoredFields) -> ClientEvent:
         return decode_fields(_EVENTS, data, NO_EFFECT, ignored)
     except InvalidArgument as wrong:
         raise InvalidArgument(
-            f"the event cannot be read: {wrong.message}", field=wrong.field or "type"
+            f"the event can't be parsed: {wrong.message}", field=wrong.field or "type"
         ) from None
 
 

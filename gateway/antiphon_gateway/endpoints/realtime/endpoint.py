@@ -120,7 +120,7 @@ class RealtimeEndpoint:
         own = origin in (f"http://{host}", f"https://{host}")
         if origin is not None and not own and not self._origins.allows(origin):
             raise InvalidArgument(
-                f"pages of the origin {told(origin)} may not call this gateway; add the origin to "
+                f"the origin {told(origin)} is not allowed to use this gateway; add it to "
                 "gateway.cors_origins"
             )
 
@@ -138,13 +138,13 @@ class RealtimeEndpoint:
 
         async def send(event: Json) -> None:
             if left:
-                raise Cancelled("the client has left")
+                raise Cancelled("the client has disconnected")
             try:
                 await websocket.send_text(msgspec.json.encode(event).decode())
             except (WebSocketDisconnect, RuntimeError, ClientStalled):
                 # The second error occurs if the server has closed the connection because a ping
                 # wasn't answered.
-                raise Cancelled("the client has left") from None
+                raise Cancelled("the client has disconnected") from None
 
         async def incoming() -> AsyncIterator[str]:
             nonlocal left
@@ -190,7 +190,7 @@ class RealtimeEndpoint:
             async with asyncio.timeout(most_s):
                 data = await anext(came, None)
         except TimeoutError:
-            raise DeadlineExceeded(f"no event has come within {most_s:g} s") from None
+            raise DeadlineExceeded(f"no event was received for {most_s:g} s") from None
         if data is None:
-            raise Cancelled("the client has left")
+            raise Cancelled("the client has disconnected")
         return await resumed_of(data, self._endpoint.conversations, key.name, first)

@@ -125,7 +125,9 @@ _ENDED = Response(
 SERVER_EXAMPLES: Sequence[ConversationEvent] = (
     ConversationOpened("antiphon-demo", 24_000, ("cantor",), _SETTINGS),
     SettingsUpdated(_SETTINGS),
-    CommandFailed(InvalidArgument("item_id: there is no item item_9", field="item_id"), "event_7"),
+    CommandFailed(
+        InvalidArgument("item_id: the conversation has no item item_9", field="item_id"), "event_7"
+    ),
     SpeechBegan("item_1", 0.42),
     SpeechEnded("item_1", 1.9),
     SilencePassed("item_1", 4.0, 9.0),
@@ -174,7 +176,7 @@ async def event_reference() -> EventReference:
 
 
 async def _server_events() -> list[ReferenceEvent]:
-    events = ServerEvents(_SETTINGS, max_retrieved_bytes=1 << 20)
+    events = ServerEvents(_SETTINGS, max_retrieved_bytes=1 << 20, id_suffix="1")
     written = [made for event in SERVER_EXAMPLES for made in await events.of(event)]
     first: dict[str, Json] = {}
     for made in written:

@@ -40,18 +40,19 @@ def read_item(given: ItemGiven, settings: ConversationSettings) -> Item:
         return _read_call(given)
     if given.type != "message":
         raise NotImplementedYet(
-            f"item.type: {given.type!r} is not supported yet; give a 'message', a "
-            "'function_call' or a 'function_call_output'",
+            f"item.type: {given.type!r} is not supported; use 'message', 'function_call' or "
+            "'function_call_output'",
             field="item.type",
         )
     if given.role not in _ROLES:
         raise InvalidArgument(
-            f"item.role: {given.role!r} is none; there are {', '.join(_ROLES)}", field="item.role"
+            f"item.role: unknown role {given.role!r}; use one of: {', '.join(_ROLES)}",
+            field="item.role",
         )
     _check_id(given)
     if len(given.content) > MOST_CONTENTS:
         raise InvalidArgument(
-            f"item.content: has {len(given.content)} parts; the most is {MOST_CONTENTS}",
+            f"item.content: has {len(given.content)} parts; the maximum is {MOST_CONTENTS}",
             field="item.content",
         )
     role = _ROLES[given.role]
@@ -104,7 +105,8 @@ def _content(part: ContentPart, role: Role, settings: ConversationSettings, fiel
         case "assistant", ("output_audio" | "audio"):
             return SpokenPart(part.transcript or "")
     raise NotImplementedYet(
-        f"{field}.type: {part.type!r} is not supported in an item of {role}", field=f"{field}.type"
+        f"{field}.type: {part.type!r} is not supported in an item with the role {role}",
+        field=f"{field}.type",
     )
 
 
@@ -155,7 +157,7 @@ def _content_json(content: ItemPart, role: str, *, audio: LiveFormat | None) -> 
         case SpokenPart(transcript):
             return {"type": "output_audio", "transcript": transcript}
         case FunctionCall() | CallResultPart():
-            raise Internal("a call is an item, and no part of one")
+            raise Internal("a function call must be a separate item")
         case RecordedPart(transcript=transcript):
             told: dict[str, Any] = {"type": "input_audio", "transcript": transcript}
             if audio is None or not isinstance(content, HeardPart):

@@ -72,7 +72,7 @@ def _options(given: Mapping[str, msgspec.Raw], where: str) -> dict[str, str | fl
         if not isinstance(value, Recording):
             options[name] = value
         elif value.data:
-            assert isinstance(value.data, str), "JSON has recordings as base64"
+            assert isinstance(value.data, str), "send recordings as base64"
             options[name] = decoded_base64(value.data, value.field)
     return options
 

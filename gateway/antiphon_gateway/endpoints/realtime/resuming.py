@@ -74,8 +74,8 @@ def _read(data: str) -> tuple[ConversationResume, bytes]:
             f"the first event must be {RESUME}: {wrong.message}", field=wrong.field or "type"
         ) from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidArgument(f"the event is no JSON: {error}") from None
+        raise InvalidArgument(f"the event is not valid JSON: {error}") from None
     try:
         return asked, pybase64.b64decode(asked.token, validate=True)
     except ValueError:
-        raise InvalidArgument("token: is no base64", field="token") from None
+        raise InvalidArgument("token: is not valid base64", field="token") from None

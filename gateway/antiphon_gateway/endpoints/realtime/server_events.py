@@ -127,11 +127,14 @@ class ServerEvents:
     """Converts events and encodes their audio.
 
     If the recordings of a retrieved item are larger than `max_retrieved_bytes`, they are left out.
+    The IDs of the session and the conversation end with `id_suffix`, which is random by default.
     """
 
-    def __init__(self, settings: ConversationSettings, max_retrieved_bytes: int) -> None:
-        self._session_id = f"sess_{uuid.uuid4().hex}"
-        self._conversation_id = f"conv_{uuid.uuid4().hex}"
+    def __init__(
+        self, settings: ConversationSettings, max_retrieved_bytes: int, *, id_suffix: str = ""
+    ) -> None:
+        self._session_id = f"sess_{id_suffix or uuid.uuid4().hex}"
+        self._conversation_id = f"conv_{id_suffix or uuid.uuid4().hex}"
         self._max_retrieved_bytes = max_retrieved_bytes
         self._holds = settings
         # The audio encoders for items that are still being spoken.
@@ -205,7 +208,7 @@ class ServerEvents:
                 whole = response_json(own_response(response), self._conversation_id)
                 done = {"type": "response.done", "response": whole}
                 return [done, *timeline_json(own_response(response))]
-        raise AssertionError(f"{type(event).__name__} has no form in the realtime API")
+        raise AssertionError(f"{type(event).__name__} can't be represented in the realtime API")
 
     def _session(self, kind: str, settings: HeldSettings) -> Json:
         self._holds = own_settings(settings)

@@ -34,7 +34,7 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
     """
     if asked.type != "realtime":
         raise InvalidArgument(
-            f"session.type: {asked.type!r} is not served; there is 'realtime'",
+            f"session.type: {asked.type!r} is not supported; use 'realtime'",
             field="session.type",
         )
     asked = session_of_today(asked)
@@ -56,8 +56,8 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
             every_s = own.answer_every_s
     if every_s is not None and by_voice is not None:
         raise InvalidArgument(
-            f"{SESSION}.answer_every_s: turns end by the clock or by voice; set "
-            "session.audio.input.turn_detection to null, or this",
+            f"{SESSION}.answer_every_s: can't be combined with turn detection; set "
+            "session.audio.input.turn_detection to null, or leave out answer_every_s",
             field=f"{SESSION}.answer_every_s",
         )
     return changed.with_turns(by_voice if every_s is None else TimedTurns(every_s))
@@ -133,15 +133,17 @@ def _with(
     if modalities is not None:
         field = f"{where}.output_modalities"
         if list(modalities) not in (["text"], ["audio"]):
-            remedy = "; ask for images at /v1/chat/completions" if "image" in modalities else ""
-            raise InvalidArgument(f"{field}: give ['text'] or ['audio']{remedy}", field=field)
+            remedy = (
+                ("; to generate images, use /v1/chat/completions") if "image" in modalities else ""
+            )
+            raise InvalidArgument(f"{field}: must be ['text'] or ['audio']{remedy}", field=field)
         changed = changed.with_spoken(modalities[0] == "audio")
     if limit is not None:
         field = f"{where}.max_output_tokens"
         if limit == "inf":
             return replace(changed, max_output_tokens=None)
         if isinstance(limit, str) or limit < 1:
-            raise InvalidArgument(f"{field}: give a number from 1, or 'inf'", field=field)
+            raise InvalidArgument(f"{field}: must be a number of at least 1, or 'inf'", field=field)
         changed = replace(changed, max_output_tokens=limit)
     return changed
 
@@ -188,6 +190,6 @@ def _format(given: SampleFormat, field: str) -> LiveFormat:
         known = ", ".join(f"{each.name} of {each.rate_hz} Hz" for each in LIVE_FORMATS.values())
         rate = f" of {given.rate} Hz" if given.rate is not None else ""
         raise InvalidArgument(
-            f"{field}: {told(given.type)}{rate} is not served; there are: {known}", field=field
+            f"{field}: {told(given.type)}{rate} is not supported; use one of: {known}", field=field
         )
     return wanted

@@ -32,7 +32,7 @@ def with_tools(
     choice, field = asked.tool_choice, f"{where}.tool_choice"
     if isinstance(choice, str) and choice not in CHOICES:
         raise InvalidArgument(
-            f"{field}: must be 'none', 'auto', 'required' or a function, not {choice!r}",
+            f"{field}: must be 'none', 'auto', 'required' or a function, got {choice!r}",
             field=field,
         )
     if isinstance(choice, str):
@@ -40,7 +40,7 @@ def with_tools(
     if choice is None:
         return changed
     if choice.type != "function" or not choice.name:
-        raise InvalidArgument(f"{field}: give the name of a function", field=field)
+        raise InvalidArgument(f"{field}: the name of the function is missing", field=field)
     return replace(changed, tool_choice=f"{FUNCTION}{choice.name}")
 
 
@@ -62,6 +62,8 @@ def _read(tools: tuple[dict[str, Any], ...], field: str) -> tuple[str, ...]:
     for index, tool in enumerate(tools):
         if tool.get("type", "function") != "function":
             path = f"{field}[{index}].type"
-            raise InvalidArgument(f"{path}: only functions can be called", field=path)
+            raise InvalidArgument(
+                f"{path}: only tools of the type 'function' are supported", field=path
+            )
         functions.append({name: value for name, value in tool.items() if name != "type"})
     return read_functions(functions, f"{field}[{{}}]")

@@ -32,8 +32,8 @@ def read_turns(asked: TurnSettings | None) -> VoiceTurns | None:
         )
     if asked.type != "server_vad":
         raise InvalidArgument(
-            f"{FIELD}.type: {asked.type!r} is none; there are 'server_vad', 'semantic_vad', and "
-            "null for turns that the client ends",
+            f"{FIELD}.type: unknown type {asked.type!r}; use 'server_vad' or 'semantic_vad', or "
+            "set turn_detection to null if the client ends the turns",
             field=f"{FIELD}.type",
         )
     idle_ms = _within(asked.idle_timeout_ms, 0.0, LEAST_IDLE_MS, MOST_IDLE_MS, "idle_timeout_ms")
@@ -85,7 +85,7 @@ def _eagerness(name: str | None) -> Eagerness:
         return Eagerness(name or Eagerness.AUTO.value)
     except ValueError:
         raise InvalidArgument(
-            f"{FIELD}.eagerness: {name!r} is none; there are "
+            f"{FIELD}.eagerness: unknown value {name!r}; use one of: "
             f"{', '.join(each.value for each in Eagerness)}",
             field=f"{FIELD}.eagerness",
         ) from None
@@ -96,7 +96,8 @@ def _within(given: float | None, default: float, least: float, most: float, name
         return default
     if not least <= given <= most:
         raise InvalidArgument(
-            f"{FIELD}.{name}: {given:g} is out of range; give {least:g} to {most:g}",
+            f"{FIELD}.{name}: {given:g} is out of range; set it to a value from {least:g} to "
+            f"{most:g}",
             field=f"{FIELD}.{name}",
         )
     return given

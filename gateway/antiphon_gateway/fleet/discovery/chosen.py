@@ -25,14 +25,14 @@ def discovery_of(deployment: Deployment) -> Discovery:
         for role, stage in deployment.stages.items():
             if not stage.addresses:
                 raise InvalidArgument(
-                    f"stages.{role}.addresses: none is given; name those of its replicas",
+                    f"stages.{role}.addresses: is empty; list the addresses of the replicas",
                     field=f"stages.{role}.addresses",
                 )
         return StaticAddresses({r: each.addresses for r, each in deployment.stages.items()})
     field = "gateway.discovery.services"
     if nameless := sorted(deployment.stages.keys() - config.services.keys()):
         raise InvalidArgument(
-            f"{field}: name the service of {', '.join(nameless)}", field=f"{field}.{nameless[0]}"
+            f"{field}: specify a service for {', '.join(nameless)}", field=f"{field}.{nameless[0]}"
         )
     if unknown := sorted(config.services.keys() - deployment.stages.keys() - {GATEWAY}):
         raise InvalidArgument(
@@ -40,7 +40,7 @@ def discovery_of(deployment: Deployment) -> Discovery:
             field=f"{field}.{unknown[0]}",
         )
     if len(set(config.services.values())) < len(config.services):
-        raise InvalidArgument(f"{field}: each stage needs a service of its own", field=field)
+        raise InvalidArgument(f"{field}: each stage needs a separate service", field=field)
     return KubernetesEndpoints(of_stages(config))
 
 

@@ -22,9 +22,9 @@ async def follow(
         try:
             async for endpoints in watch:
                 take(endpoints)
-            log.error("discovery has ended; it begins anew")
+            log.error("discovery has ended; restarting it")
         except Exception:
-            log.exception("discovery failed; what is known holds, and it begins anew")
+            log.exception("discovery failed; keeping the known replicas and restarting it")
         finally:
             if isinstance(watch, AsyncGenerator):
                 await watch.aclose()

@@ -83,7 +83,7 @@ class KubernetesEndpoints:
         try:
             changed = _slice_of.decode(event.object)
         except msgspec.DecodeError as error:
-            raise Unavailable(f"an endpoint slice cannot be read: {error}") from error
+            raise Unavailable(f"can't parse an endpoint slice: {error}") from error
         if event.type == "DELETED":
             self._reflector.remove(changed)
         else:
@@ -100,15 +100,15 @@ class KubernetesEndpoints:
     def _well(self) -> None:
         """Reset the backoff, because a watch has received an event or has ended normally."""
         if self._failures:
-            log.info("discovery: endpoint slices are watched again")
+            log.info("discovery: watching endpoint slices again")
         self._failures = 0
 
     async def _pause(self, error: Exception) -> None:
         """Wait before the next list. The wait gets longer with each consecutive failure."""
         if not isinstance(error, AntiphonError):
-            log.error("discovery failed; what is known holds", exc_info=error)
+            log.error("discovery failed; keeping the known replicas", exc_info=error)
         elif self._failures == 0:
-            log.warning("discovery: %s; what is known holds", error.message)
+            log.warning("discovery: %s; keeping the known replicas", error.message)
         else:
             log.debug("discovery: %s", error.message)
         longest_s = min(self._config.max_pause_s, FIRST_PAUSE_S * 2 ** min(self._failures, 30))
@@ -121,8 +121,8 @@ def _api_module() -> ModuleType:
         return importlib.import_module("antiphon_gateway.fleet.discovery.kubernetes_api")
     except ModuleNotFoundError as error:
         raise InvalidArgument(
-            f"gateway.discovery.kind: `kubernetes` needs a package that is not installed "
-            f"({error.name}); install antiphon[kubernetes]",
+            f"gateway.discovery.kind: `kubernetes` requires the package {error.name}, which is "
+            "not installed; install antiphon[kubernetes]",
             field="gateway.discovery.kind",
         ) from error
 
@@ -133,8 +133,8 @@ def _own_namespace(api: ModuleType) -> str:
         text: str = api.NAMESPACE_FILE.read_text()
     except OSError as error:
         raise InvalidArgument(
-            f"gateway.discovery.namespace: name it; {api.NAMESPACE_FILE} cannot be read: "
-            f"{error.strerror}",
+            f"gateway.discovery.namespace: is required, because {api.NAMESPACE_FILE} can't be "
+            f"read: {error.strerror}",
             field="gateway.discovery.namespace",
         ) from error
     return text.strip()

@@ -62,7 +62,7 @@ async def open_slices(config: DiscoveryConfig, namespace: str) -> AsyncIterator[
     except Exception as error:
         # The package can raise any exception if another process is writing to the file at the same
         # time.
-        raise Unavailable(f"the Kubernetes API cannot be asked: {_told(error)}") from error
+        raise Unavailable(f"can't reach the Kubernetes API: {_told(error)}") from error
     async with connection:
         yield SliceApi(connection, config, namespace)
 
@@ -85,7 +85,7 @@ class SliceApi:
                 finally:
                     answer.close()
         except _UNREADABLE as error:
-            raise Unavailable(f"the endpoint slices were not listed: {_told(error)}") from error
+            raise Unavailable(f"can't list the endpoint slices: {_told(error)}") from error
 
     async def watch(self, version: str) -> AsyncIterator[WatchEvent]:
         """Yield the events after a resource version for `relist_s` seconds. Raises `Unavailable` if
@@ -105,7 +105,7 @@ class SliceApi:
             async with asyncio.timeout(self.config.answer_timeout_s):
                 answer = await self._ask(watching)
         except _UNREADABLE as error:
-            raise Unavailable(f"the endpoint slices are not watched: {_told(error)}") from error
+            raise Unavailable(f"can't watch the endpoint slices: {_told(error)}") from error
         try:
             while (event := await self._event(answer, until)) is not None:
                 yield event
@@ -118,18 +118,18 @@ class SliceApi:
             async with asyncio.timeout_at(until) as deadline:
                 line = await answer.content.readline()
             if not line.endswith(b"\n"):
-                raise Unavailable("the watch of endpoint slices broke off")
+                raise Unavailable("the watch of the endpoint slices was interrupted")
             event = _event_of.decode(line)
             if event.type == "ERROR":
                 status = _status_of.decode(event.object)
                 raise Unavailable(
-                    f"the watch of endpoint slices ended: {status.code} {status.reason}: "
+                    f"the watch of the endpoint slices ended: {status.code} {status.reason}: "
                     f"{shortened(status.message or '', _MOST_OF_A_REFUSAL)}"
                 )
         except _UNREADABLE as error:
             if isinstance(error, TimeoutError) and deadline.expired():
                 return None
-            raise Unavailable(f"the watch of endpoint slices broke: {_told(error)}") from error
+            raise Unavailable(f"the watch of the endpoint slices failed: {_told(error)}") from error
         return event
 
     async def _ask(self, more: dict[str, object]) -> aiohttp.ClientResponse:
@@ -154,12 +154,14 @@ class SliceApi:
         finally:
             answer.close()
         remedy = (
-            "; the gateway's service account needs a Role that may list and watch endpointslices "
-            f"(discovery.k8s.io) in the namespace {self.namespace}"
+            (
+                "; the gateway's service account needs a Role with the verbs list and watch for "
+                f"endpointslices (discovery.k8s.io) in the namespace {self.namespace}"
+            )
             if answer.status in {401, 403}
             else ""
         )
-        raise Unavailable(f"the Kubernetes API answered {answer.status}{remedy}: {said}")
+        raise Unavailable(f"the Kubernetes API returned {answer.status}{remedy}: {said}")
 
     async def _body(self, answer: aiohttp.ClientResponse) -> bytes:
         """Read the whole body. Raises `Unavailable` if it is larger than `max_list_bytes`."""
@@ -168,7 +170,7 @@ class SliceApi:
             body += block
             if len(body) > self.config.max_list_bytes:
                 raise Unavailable(
-                    "the list of endpoint slices is longer than gateway.discovery.max_list_bytes "
+                    "the list of endpoint slices exceeds gateway.discovery.max_list_bytes "
                     f"({self.config.max_list_bytes})"
                 )
         return bytes(body)

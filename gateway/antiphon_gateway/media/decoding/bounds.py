@@ -46,10 +46,10 @@ def most_samples(most_s: float) -> int:
 def check_sound(channels: int, rate_hz: int) -> None:
     """Raise `RejectedRecording` if the number of channels or the sample rate is out of range."""
     if not 1 <= channels <= MAX_CHANNELS:
-        raise RejectedRecording(f"must have 1 to {MAX_CHANNELS} channels, has {channels}")
+        raise RejectedRecording(f"must have 1 to {MAX_CHANNELS} channels, got {channels}")
     if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
         raise RejectedRecording(
-            f"must have {MIN_RATE_HZ} to {MAX_RATE_HZ} samples a second, has {rate_hz}"
+            f"must have a sample rate of {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz, got {rate_hz}"
         )
 
 
@@ -78,6 +78,6 @@ def too_many_samples(channels: int, rate_hz: int, most_s: float) -> RejectedReco
     length.
     """
     return RejectedRecording(
-        f"{channels} channels at {rate_hz} Hz make more than {most_samples(most_s)} samples, the "
-        "most of one recording; send fewer channels or a lower sample rate"
+        f"{channels} channels at {rate_hz} Hz exceed the maximum of {most_samples(most_s)} "
+        "samples for a recording; send fewer channels or use a lower sample rate"
     )

@@ -50,8 +50,8 @@ class MediaDecoder:
             if container.demuxer:
                 if not self._ffmpeg:
                     raise MissingFfmpeg(
-                        f"is {container.name}, which is read with ffmpeg alone; {REMEDY}, or send "
-                        "WAV, FLAC, Ogg or MP3"
+                        f"is a file in {container.name}, which can only be decoded with ffmpeg; "
+                        f"{REMEDY}, or send WAV, FLAC, Ogg or MP3"
                     )
                 program = decode_command(self._ffmpeg, container, rate_hz, most_s)
             job = DecodeJob(container.name, rate_hz, most_s, program)
@@ -73,4 +73,4 @@ class MediaDecoder:
 def _check_samples(samples: Tensor) -> None:
     """Raise an error if the samples aren't valid. This check is the same for all decoders."""
     if len(samples) and not np.abs(samples).max() <= LOUDEST:
-        raise RejectedRecording(f"has samples that are NaN, infinite or beyond {LOUDEST:g}")
+        raise RejectedRecording(f"has samples that are NaN, infinite or beyond ±{LOUDEST:g}")

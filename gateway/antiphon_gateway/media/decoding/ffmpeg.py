@@ -11,7 +11,7 @@ import shutil
 from antiphon_gateway.media.decoding.bounds import SPARE_S
 from antiphon_gateway.media.decoding.containers import DECODERS, Container
 
-REMEDY = "install ffmpeg where the gateway runs (Debian: apt-get install ffmpeg)"
+REMEDY = "install ffmpeg on the gateway's host (Debian: apt-get install ffmpeg)"
 MAX_STREAMS = 16
 """The maximum number of tracks in a file."""
 

@@ -29,6 +29,6 @@ def mono_blocks(file: soundfile.SoundFile, frames: int, rate_hz: int) -> Iterato
         block = file.read(min(size, frames), dtype="float32", always_2d=True)
         # The condition is written in such a way that NaN is rejected, too.
         if len(block) and not np.abs(block).max() <= LOUDEST:
-            raise RejectedRecording(f"has samples that are NaN, infinite or beyond {LOUDEST:g}")
+            raise RejectedRecording(f"has samples that are NaN, infinite or beyond ±{LOUDEST:g}")
         frames = frames - len(block) if len(block) else 0
         yield resampler.add(block.mean(axis=1, dtype=np.float32), last=not frames)

@@ -34,10 +34,10 @@ def mp4_sounds(file: File) -> list[MuxedSound]:
             raise RejectedRecording(f"has more than {MAX_BOXES} boxes")
         if kind == b"moov" and stop - start > MAX_INDEX_BYTES:
             raise RejectedRecording(
-                f"has an index of {stop - start} bytes; at most {MAX_INDEX_BYTES} are read"
+                f"has an index of {stop - start} bytes; the maximum is {MAX_INDEX_BYTES}"
             )
         if kind == b"cmov":
-            raise RejectedRecording("has a compressed index; write the file without it")
+            raise RejectedRecording("has a compressed index; write the file without compressing it")
         if kind == b"trak":
             tracks, seconds, is_sound = tracks + 1, 0.0, False
             if tracks > MAX_TRACKS:
@@ -54,7 +54,7 @@ def mp4_sounds(file: File) -> list[MuxedSound]:
             frames += _timed(file, start, stop)
             if frames > MAX_INDEXED_SAMPLES:
                 raise RejectedRecording(
-                    f"has {frames} frames in its index; at most {MAX_INDEXED_SAMPLES} are read"
+                    f"has {frames} frames in its index; the maximum is {MAX_INDEXED_SAMPLES}"
                 )
     return sounds
 

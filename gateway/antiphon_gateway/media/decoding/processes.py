@@ -254,7 +254,7 @@ class DecoderProcesses:
             send_line(server.control, request, tuple(each.fileno() for each in files))
         except OSError as error:
             self._lose(server)
-            raise Unavailable(f"the decode server is gone: {error.strerror}") from error
+            raise Unavailable(f"the decode server has exited: {error.strerror}") from error
         server.ended[request.number] = ended
         return ended
 
@@ -269,7 +269,7 @@ class DecoderProcesses:
             lines = server.reader.read()
         except OSError:
             self._lose(server)
-            log.warning("the decode server ended with status %d", server.process.wait())
+            log.warning("the decode server exited with status %d", server.process.wait())
             return
         for line in lines:
             match _decoder.decode(line):
@@ -312,15 +312,15 @@ def _check(status: int, job: DecodeJob, report: bytes) -> None:
     if status == 0:
         return
     if status in _KILLED or (job.program and status == _FFMPEG_STOPPED):
-        raise Unavailable("the process that decodes a recording was killed; send it again")
+        raise Unavailable("the process that was decoding the recording was killed; send it again")
     if status == NOT_STARTED:
-        raise Unavailable(f"{job.program[0]} cannot be started")
+        raise Unavailable(f"can't start {job.program[0]}")
     if status == REJECTED:
         found = _report.decode(report)
         raise RecordingTooLong(found.seconds) if found.seconds else RejectedRecording(found.message)
     if status == FAILED:
         log.warning("decoding %s failed: %s", job.name, _report.decode(report).message)
-    raise RejectedRecording(f"cannot be decoded as {job.name}")
+    raise RejectedRecording(f"can't be decoded as {job.name}")
 
 
 def _samples(descriptor: int, most_bytes: int) -> Tensor:

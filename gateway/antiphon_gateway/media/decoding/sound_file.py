@@ -64,7 +64,7 @@ def decode_sound_file(
                 file._info.seekable = 0
                 _write_unknown(file, rate_hz, most_s, out)
     except soundfile.LibsndfileError as error:
-        raise RejectedRecording(f"cannot be read as {name}: {error.error_string}") from error
+        raise RejectedRecording(f"can't be read as {name}: {error.error_string}") from error
 
 
 def _write(file: soundfile.SoundFile, frames: int, rate_hz: int, out: int) -> int:
@@ -93,7 +93,8 @@ def _write_unknown(file: soundfile.SoundFile, rate_hz: int, most_s: float, out: 
 def _check_encoding(file: soundfile.SoundFile, name: str) -> None:
     if file.subtype not in (known := _ENCODINGS.get(file.format, ())):
         raise RejectedRecording(
-            f"is {name} with {file.subtype}, which is not read; there are: {', '.join(known)}"
+            f"is a {name} file with the encoding {file.subtype}, which is not supported; use "
+            f"one of: {', '.join(known)}"
         )
 
 
@@ -106,6 +107,6 @@ def _check_length(file: soundfile.SoundFile, source: int) -> None:
         longer = has_more_than(data, file.frames + _MP3_SPARE_SAMPLES)
     if longer:
         raise RejectedRecording(
-            "is MP3 of a variable rate without a header that says how long it is; "
-            "write one (Xing), or use a constant rate"
+            "is an MP3 file with a variable bit rate, but without a header that specifies its "
+            "length; add a Xing header, or use a constant bit rate"
         )

@@ -83,7 +83,9 @@ def read_header(data: bytes) -> WavHeader:
             (long_bytes,) = struct.unpack_from("<Q", data, start + 8)
         elif kind == b"data":
             if described is None:
-                raise RejectedRecording("is not a WAV file: its samples come before their format")
+                raise RejectedRecording(
+                    "is not a valid WAV file: the samples come before the format"
+                )
             subtype, channels, rate_hz, frame_bytes = described
             known = long_bytes if size == _UNKNOWN_BYTES and long_bytes else size
             stop = min(start + known, len(data))
@@ -91,7 +93,7 @@ def read_header(data: bytes) -> WavHeader:
                 stop = len(data)
             endian = "LITTLE" if order == "<" else "BIG"
             return WavHeader(subtype, channels, rate_hz, endian, frame_bytes, start, stop)
-    raise RejectedRecording("is not a WAV file: it has no samples")
+    raise RejectedRecording("is not a valid WAV file: it has no samples")
 
 
 def check_header(header: WavHeader, most_s: float) -> None:
@@ -132,15 +134,15 @@ def _described(content: bytes, order: str) -> tuple[str, int, int, int]:
     `RejectedRecording` if they are invalid.
     """
     if len(content) < 16:
-        raise RejectedRecording("is not a WAV file: its format is cut off")
+        raise RejectedRecording("is not a valid WAV file: the format is truncated")
     tag, channels, rate_hz, _, _, bits = struct.unpack_from(f"{order}HHIIHH", content)
     if tag == _EXTENSIBLE and len(content) >= 26:
         (tag,) = struct.unpack_from(f"{order}H", content, 24)
     width = -(-bits // 8) * 8
     if (subtype := _SUBTYPES.get((tag, width))) is None:
         raise RejectedRecording(
-            f"a WAV file with encoding {tag:#06x} of {bits} bits is not read; there are: "
-            "PCM of 8 to 32 bits, float, A-law, mu-law"
+            f"is a WAV file with the encoding {tag:#06x} and {bits} bits, which is not "
+            "supported; use PCM with 8 to 32 bits, float, A-law or mu-law"
         )
     return subtype, channels, rate_hz, channels * width // 8 or 1
 

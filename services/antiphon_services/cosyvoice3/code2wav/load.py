@@ -155,7 +155,7 @@ def load_decoder(model_dir: Path, config: StageConfig) -> SpeechDecoder:
         pages = BlockPages(flow.block, config.memory.flow_cache_bytes, device)
         vocoder = HarmonicVocoder(vocoder_module, vocoder_config)
     log.info(
-        "cache of streams: %d blocks of %d frames, %.1f MB each",
+        "stream cache: %d blocks of %d frames, %.1f MB each",
         pages.count,
         flow.block.frames,
         flow.block.page_bytes / 1e6,
@@ -167,7 +167,7 @@ def _object(told: dict[str, Any], path: Path, name: str) -> dict[str, Any]:
     """Return an object of the YAML file. Raises `FailedPrecondition` if it does not exist."""
     part = told.get(name)
     if not isinstance(part, dict):
-        raise FailedPrecondition(f"{path}: {name} is missing or no object; {REMEDY}")
+        raise FailedPrecondition(f"{path}: {name} is missing or not an object; {REMEDY}")
     return part
 
 
@@ -179,7 +179,7 @@ def _block_frames(estimator: Mapping[str, Any], path: Path) -> int:
     frames = int(estimator["static_chunk_size"])
     if frames < 1 or frames % FRAMES_PER_CODE:
         raise FailedPrecondition(
-            f"{path}: flow.decoder.estimator.static_chunk_size is {frames}, no multiple of the "
-            f"{FRAMES_PER_CODE} frames of a code; {REMEDY}"
+            f"{path}: flow.decoder.estimator.static_chunk_size is {frames}, which is not a "
+            f"multiple of the {FRAMES_PER_CODE} frames per code; {REMEDY}"
         )
     return frames

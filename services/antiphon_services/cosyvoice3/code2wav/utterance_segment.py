@@ -92,7 +92,7 @@ class UtteranceSegment(ServedSegment):
         """Store the voice, which must arrive in a single chunk."""
         if self.voice is not None or not chunk.tensors:
             if chunk.tensors:
-                raise DataLoss(f"{VOICE}: came twice", edge=VOICE)
+                raise DataLoss(f"{VOICE}: was received twice", edge=VOICE)
             return
         try:
             speaker, codes, mel = (
@@ -102,14 +102,14 @@ class UtteranceSegment(ServedSegment):
             raise InvalidArgument(f"{VOICE}: {error.args[0]} is missing", edge=VOICE) from error
         if len(mel) != FRAMES_PER_CODE * len(codes):
             raise InvalidArgument(
-                f"{VOICE}: {len(codes)} prompt_codes need {FRAMES_PER_CODE * len(codes)} frames of "
-                f"prompt_mel, {len(mel)} came",
+                f"{VOICE}: {len(codes)} prompt_codes need {FRAMES_PER_CODE * len(codes)} frames "
+                f"of prompt_mel, got {len(mel)}",
                 edge=VOICE,
             )
         if codes.size and not 0 <= codes.min() <= codes.max() < SPEECH_IDS:
             raise InvalidArgument(f"{VOICE}: prompt_codes must be below {SPEECH_IDS}", edge=VOICE)
         if not (np.isfinite(speaker).all() and np.isfinite(mel).all()):
-            raise InvalidArgument(f"{VOICE}: holds values that are not finite", edge=VOICE)
+            raise InvalidArgument(f"{VOICE}: contains values that are not finite", edge=VOICE)
         self.voice = self.decoder.voice(speaker, codes, mel)
         self._open()
 
@@ -140,8 +140,7 @@ class UtteranceSegment(ServedSegment):
         if prompt + longest > self.limit:
             raise invalid_codes(
                 CODES,
-                f"an utterance has {longest} and its voice {prompt}, at most {self.limit} are "
-                "possible",
+                f"an utterance has {longest} and its voice {prompt}; the maximum is {self.limit}",
             )
 
     @property

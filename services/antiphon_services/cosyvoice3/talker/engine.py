@@ -71,8 +71,8 @@ class SpeechTalkerEngine(JointSpokenEngine[SpeechSegment, SpeechTalker]):
         """
         if settings.outputs != {VOICE, CODES}:
             raise InvalidArgument(
-                f"outputs: the {TALKER} makes {VOICE!r} and {CODES!r}, "
-                f"not {sorted(settings.outputs)}",
+                f"outputs: the {TALKER} only generates {VOICE!r} and {CODES!r}, got "
+                f"{sorted(settings.outputs)}",
                 field="outputs",
             )
         segment = self._segments[key] = self.new_segment(key, settings)

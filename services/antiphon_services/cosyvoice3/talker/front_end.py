@@ -99,11 +99,11 @@ class UtteranceFrontEnd:
         else:
             parts = [self._encode(text, MESSAGES)] if text.strip() else []
         if not parts:
-            raise InvalidArgument(f"{MESSAGES}: there is nothing to say", field=MESSAGES)
+            raise InvalidArgument(f"{MESSAGES}: contain nothing to say", field=MESSAGES)
         if len(parts) > MOST_UTTERANCES:
             raise too_long(
-                f"the text has {len(parts)} parts of about {len(text) // len(parts)} characters, "
-                f"at most {MOST_UTTERANCES} are spoken",
+                f"the text has {len(parts)} parts of about {len(text) // len(parts)} "
+                f"characters; the maximum is {MOST_UTTERANCES} parts",
                 MESSAGES,
             )
         utterances = [
@@ -120,8 +120,8 @@ class UtteranceFrontEnd:
         if not all(each.most_draws for each in utterances):
             longest = max(len(each.ids) for each in utterances)
             raise too_long(
-                f"{longest} positions leave no room for speech within the context limit of "
-                f"{self._context_limit}",
+                f"the text takes {longest} positions, which leaves no room for speech within "
+                f"the context limit of {self._context_limit}",
                 MESSAGES,
             )
         return SpeechPrompt(voice, utterances)
@@ -146,8 +146,8 @@ class UtteranceFrontEnd:
         head = prompt_text.index(self._end_of_prompt) + 1
         if len(prompt_text) + len(codes) + self._mix.text >= self._context_limit:
             raise too_long(
-                f"{len(prompt_text) + len(codes)} positions of the voice leave no room for speech "
-                f"within the context limit of {self._context_limit}",
+                f"the voice takes {len(prompt_text) + len(codes)} positions, which leaves no "
+                f"room for speech within the context limit of {self._context_limit}",
                 "options.reference_audio",
             )
         opening = Opening(

@@ -60,7 +60,8 @@ class VoiceEncoder:
         codes = self._codes(features, length).reshape(-1).astype(np.int32)
         if codes.size and not 0 <= codes.min() <= codes.max() < SPEECH_IDS:
             raise InvalidArgument(
-                "options.reference_audio: the checkpoint's network makes no codes of it",
+                "options.reference_audio: the checkpoint's network generates invalid codes for it; "
+                "use another recording",
                 field="options.reference_audio",
             )
         rows = kaldi_fbank(at_network_rate.numpy(), MEL_BINS)

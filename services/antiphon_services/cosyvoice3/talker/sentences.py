@@ -91,8 +91,8 @@ def _inflect() -> Any:
         return importlib.import_module("inflect")
     except ModuleNotFoundError as error:
         raise FailedPrecondition(
-            "numbers are spelled out with the package inflect, which is not installed; "
-            "install antiphon with the extra `clips`"
+            "spelling out numbers requires the package inflect, which is not installed; install "
+            "antiphon with the extra `clips`"
         ) from error
 
 

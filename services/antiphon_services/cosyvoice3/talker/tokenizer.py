@@ -27,7 +27,7 @@ def load_speech_tokenizer(folder: Path, entries: int) -> LiteralTokenizer:
     )
     if len(tokenizer) > entries:
         raise FailedPrecondition(
-            f"{folder}: the tokenizer has {len(tokenizer)} ids with those that are added, and the "
-            f"table of words {entries} rows; {REMEDY}"
+            f"{folder}: the tokenizer has {len(tokenizer)} IDs including added tokens, but the "
+            f"embedding table has {entries} rows; {REMEDY}"
         )
     return LiteralTokenizer(tokenizer, tags=False)

@@ -51,28 +51,31 @@ def read_voice(
     assert isinstance(least_codes, int | float), "the runtime checks options"
     if isinstance(reference, np.ndarray):
         if voice:
-            raise _refused("voice", "goes without options.reference_audio; leave one of them out")
+            raise _refused(
+                "voice", "can't be combined with options.reference_audio; set only one of them"
+            )
         if text and instruction:
             raise _refused(
                 "options.reference_text",
-                "goes without options.instruction, which replaces it; leave one of them out",
+                "can't be combined with options.instruction, which replaces it; set only one of "
+                "them",
             )
         if len(reference) < LEAST_REFERENCE_SAMPLES:
             raise _refused(
                 "options.reference_audio",
-                f"too short: {len(reference) / SAMPLE_RATE_HZ:.3f} s, at least "
-                f"{LEAST_REFERENCE_SAMPLES / SAMPLE_RATE_HZ:g} s are needed",
+                f"is too short: {len(reference) / SAMPLE_RATE_HZ:.3f} s; the minimum is "
+                f"{LEAST_REFERENCE_SAMPLES / SAMPLE_RATE_HZ:g} s",
             )
         return VoiceRequest("", reference, text, instruction, least_codes)
     for name, value in (("reference_text", text), ("instruction", instruction)):
         if value:
             raise _refused(
-                f"options.{name}", "needs options.reference_audio; give one, or leave it out"
+                f"options.{name}", "requires options.reference_audio; set it, or leave this out"
             )
     if not voices:
         raise _refused(
             "options.reference_audio",
-            "this checkpoint has no voices of its own; give a recording of one",
+            "this checkpoint has no built-in voices; set options.reference_audio",
         )
     return VoiceRequest(choose_voice(voice, voices), least_codes=least_codes)
 
@@ -82,7 +85,7 @@ def check_sampling(sampling: Sampling) -> None:
     if sampling.repetition_penalty != 1.0:
         raise _refused(
             "repetition_penalty",
-            "must be 1: this talker draws repeated codes again instead; leave it out",
+            "must be 1, because this talker resamples repeated codes instead; leave it out",
         )
 
 

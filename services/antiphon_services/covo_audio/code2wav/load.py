@@ -149,8 +149,8 @@ def load_decoder(model_dir: Path, config: StageConfig) -> AnswerDecoder:
     )
     if sizes.entries != CODE_ENTRIES or decoder.samples_per_code != SAMPLE_RATE_HZ / CODE_RATE_HZ:
         raise FailedPrecondition(
-            f"{path}: has {sizes.entries} codes of {decoder.samples_per_code} samples, not "
-            f"{CODE_ENTRIES} of {SAMPLE_RATE_HZ / CODE_RATE_HZ:g}; {REMEDY}"
+            f"{path}: has {sizes.entries} codes of {decoder.samples_per_code} samples instead "
+            f"of {CODE_ENTRIES} codes of {SAMPLE_RATE_HZ / CODE_RATE_HZ:g} samples; {REMEDY}"
         )
     return decoder
 
@@ -185,5 +185,5 @@ def _statistics(path: Path, width: int) -> tuple[npt.NDArray[np.float32], npt.ND
     with reading(path):
         both = np.load(path, allow_pickle=False).astype(np.float32).reshape(2, width)
         if not np.isfinite(both).all() or both[1].min() < 0:
-            raise ValueError("a variance is negative, or a number is not finite")
+            raise ValueError("it contains a negative variance, or a number that is not finite")
         return both[0], both[1]

@@ -54,9 +54,10 @@ def read_voice(folder: Path, *, latent: int, speaker: int) -> VoicePrompt:
     missing = [name for name in VOICE_FILES if not (folder / name).is_file()]
     if missing:
         raise FailedPrecondition(
-            f"files.voice_dir: {folder} lacks {', '.join(missing)}; copy {', '.join(VOICE_FILES)} "
-            "from the folder token2wav/prompt of the vendor's repository Tencent/Covo-Audio into a "
-            "directory, and set files.voice_dir of code2wav to it",
+            f"files.voice_dir: {folder} does not contain {', '.join(missing)}; copy "
+            f"{', '.join(VOICE_FILES)} from the folder token2wav/prompt of the vendor's "
+            "repository Tencent/Covo-Audio to a directory, and set files.voice_dir of code2wav "
+            "to this directory",
             field="files.voice_dir",
         )
     made = VoicePrompt(
@@ -79,8 +80,10 @@ def _read(path: Path, kinds: str, width: int | None) -> npt.NDArray[Any]:
     with reading(path):
         array = np.load(path, allow_pickle=False)
         if array.dtype.kind not in kinds or not np.isfinite(array).all():
-            raise ValueError(f"it holds {array.dtype}, or values that are not finite")
+            raise ValueError(f"it contains {array.dtype}, or values that are not finite")
         if array.ndim > 3 or (width and array.shape[-1:] != (width,)):
-            raise ValueError(f"its shape is {list(array.shape)}, the last axis must have {width}")
+            raise ValueError(
+                f"its shape is {list(array.shape)}, but the last axis must have {width} elements"
+            )
         wanted: npt.NDArray[Any] = array.reshape(-1, width or 1)
         return wanted

@@ -135,8 +135,9 @@ def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
             raise FailedPrecondition(f"{model_dir}: the tokenizer has no {token}; {REMEDY}")
     if not max(ids.values()) + 1 == first == text.vocab_size - CODE_ENTRIES:
         raise FailedPrecondition(
-            f"{path}: audio_token_index is {first}, the tokenizer has {max(ids.values()) + 1} ids "
-            f"and the model {text.vocab_size}, of which the last {CODE_ENTRIES} are codes; {REMEDY}"
+            f"{path}: audio_token_index is {first}, but the tokenizer has "
+            f"{max(ids.values()) + 1} IDs and the model {text.vocab_size}, including "
+            f"{CODE_ENTRIES} codes at the end; {REMEDY}"
         )
     return PromptIntake(
         PromptFactory(

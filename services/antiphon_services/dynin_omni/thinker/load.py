@@ -128,7 +128,8 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     tokenizer = load_tokenizer(model_dir, registered="PreTrainedTokenizerFast")
     if text_ids(untruncated(tokenizer), ""):
         raise FailedPrecondition(
-            f"{model_dir}: the tokenizer adds ids to every text; this model's adds none; {REMEDY}"
+            f"{model_dir}: the tokenizer adds token IDs to every text, which this model doesn't "
+            f"support; {REMEDY}"
         )
     tokens = TaskTokens.read(path, told, tokenizer, model.wte.num_embeddings)
     text = LiteralTokenizer(tokenizer)
@@ -185,7 +186,7 @@ def _sides(path: Path, config: Mapping[str, Any], scale: int) -> dict[str, int]:
     most = isqrt(count) if isinstance(count, int) and count > 0 else 0
     if not 0 < most <= MOST_SIDE_TOKENS or most * most != count:
         raise FailedPrecondition(
-            f"{path}: num_vq_tokens is {count}, and must be a square up to "
+            f"{path}: num_vq_tokens is {count}, but must be a square number of at most "
             f"{MOST_SIDE_TOKENS**2}; {REMEDY}"
         )
     sides = dict.fromkeys([most, *(each for each in SIDES if each < most)])

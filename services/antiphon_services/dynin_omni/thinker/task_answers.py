@@ -53,13 +53,13 @@ class AnswerMaker:
         room = self._context_limit - len(prompt.ids) - len(prompt.after)
         if asked.max_tokens is not None and asked.max_tokens < prompt.count:
             raise InvalidArgument(
-                f"max_tokens: an image of this size has {prompt.count} tokens; raise it",
+                f"max_tokens: an image of this size has {prompt.count} tokens; increase the limit",
                 field="max_tokens",
             )
         if room < max(1, prompt.count):
             raise InvalidArgument(
-                f"messages: {len(prompt.ids)} positions leave no room for the answer within the "
-                f"context limit of {self._context_limit}; shorten them",
+                f"messages: take {len(prompt.ids)} positions, which leaves no room for the "
+                f"answer within the context limit of {self._context_limit}; shorten them",
                 field="messages",
             )
         return prompt.count or min(asked.max_tokens or prompt.mode.count, room)

@@ -127,7 +127,7 @@ class MaskedPromptFactory:
         check_no_tools(said.messages, said.tools)
         if said.template:
             raise InvalidArgument(
-                "template: this model's layout has no variables; leave them out", field="template"
+                "template: this model's template has no variables; leave them out", field="template"
             )
         if request.task == IMAGE:
             return self._image(said, request)
@@ -137,8 +137,8 @@ class MaskedPromptFactory:
             return self._heard(said, request)
         if request.speaks:
             raise InvalidArgument(
-                f"options.{TASK}: only recordings are answered in speech; set it to {SPEECH} to "
-                f"have the text read aloud, or ask for text",
+                f"options.{TASK}: only recordings can be answered with speech; set it to "
+                f"{SPEECH} to have the text read aloud, or request text",
                 field=f"options.{TASK}",
             )
         return self._shown(said) if said.images else self._chat(said.messages)
@@ -146,7 +146,9 @@ class MaskedPromptFactory:
     def _chat(self, messages: Sequence[ConversationMessage]) -> MaskedPrompt:
         """Return the prompt for a text conversation."""
         if not messages or messages[-1].role != "user":
-            raise InvalidArgument(f"{MESSAGES}: the last one is the user's", field=MESSAGES)
+            raise InvalidArgument(
+                f"{MESSAGES}: the last message must be a user message", field=MESSAGES
+            )
         ids = [self._tokens.text_start]
         for index, message in enumerate(messages):
             text = _text_of(message).strip()
@@ -167,7 +169,8 @@ class MaskedPromptFactory:
         parts = [each for each in message.parts if not isinstance(each, TextPart)]
         if len(parts) != 1 or not isinstance(parts[0], AudioPart):
             raise InvalidArgument(
-                f"{MESSAGES}: one recording is heard, and no image with it; {len(parts)} came",
+                f"{MESSAGES}: must contain exactly one recording and no image, got {len(parts)} "
+                "attachments",
                 field=MESSAGES,
             )
         text = _text_of(message)
@@ -175,8 +178,8 @@ class MaskedPromptFactory:
         if request.task == DIALOGUE and request.speaks:
             if text.strip():
                 raise InvalidArgument(
-                    f"{MESSAGES}: a spoken answer is to a recording alone; leave the text out, or "
-                    "ask for text",
+                    f"{MESSAGES}: a spoken answer is only possible if the message contains "
+                    "nothing but a recording; leave the text out, or request text",
                     field=MESSAGES,
                 )
             ids = [
@@ -192,8 +195,8 @@ class MaskedPromptFactory:
             return MaskedPrompt(SPOKEN, ids, ids, heard=len(units))
         if request.task == DIALOGUE and not text.strip():
             raise InvalidArgument(
-                f"{MESSAGES}: add a text that says what to do with the recording, set "
-                f"options.{TASK} to {TRANSCRIPTION}, or ask for audio",
+                f"{MESSAGES}: add a text that specifies what to do with the recording, set "
+                f"options.{TASK} to {TRANSCRIPTION}, or request audio",
                 field=MESSAGES,
             )
         if request.task == TRANSCRIPTION:
@@ -218,11 +221,12 @@ class MaskedPromptFactory:
             begins = [tokens.i2i, *self._framed(seen)]
         elif any(not isinstance(each, TextPart) for each in message.parts):
             raise InvalidArgument(
-                f"{MESSAGES}: an image is drawn by a text, and one image at most", field=MESSAGES
+                f"{MESSAGES}: to generate an image, send a text and at most one image",
+                field=MESSAGES,
             )
         text = _text_of(message)
         if not text.strip():
-            raise InvalidArgument(f"{MESSAGES}: say what is to be drawn", field=MESSAGES)
+            raise InvalidArgument(f"{MESSAGES}: describe the image to generate", field=MESSAGES)
         side = self._side(request.size, changed=bool(seen))
         framed = (
             [tokens.text_start, *said, tokens.text_end]
@@ -298,7 +302,8 @@ class MaskedPromptFactory:
         shown = [each for each in message.parts if not isinstance(each, TextPart)]
         if len(shown) != 1 or not isinstance(shown[0], ImagePart):
             raise InvalidArgument(
-                f"{MESSAGES}: one image is shown, and no recording with it; {len(shown)} came",
+                f"{MESSAGES}: must contain exactly one image and no recording, got {len(shown)} "
+                "attachments",
                 field=MESSAGES,
             )
         made = self._look(said.images[0], SOURCE_SIDE, "image.0")
@@ -312,7 +317,7 @@ def _the_message(said: Conversation, what: str) -> ConversationMessage:
     """
     if len(said.messages) != 1 or said.messages[0].role != "user":
         raise InvalidArgument(
-            f"{MESSAGES}: {what} is made of one message of the user, {len(said.messages)} came; "
+            f"{MESSAGES}: {what} needs exactly one user message, got {len(said.messages)}; "
             "leave the earlier ones out",
             field=MESSAGES,
         )
@@ -329,5 +334,5 @@ def _only_text(message: ConversationMessage, why: str) -> str:
     """
     text = _text_of(message)
     if any(not isinstance(part, TextPart) for part in message.parts) or not text.strip():
-        raise InvalidArgument(f"{MESSAGES}: a text is {why}, and nothing else", field=MESSAGES)
+        raise InvalidArgument(f"{MESSAGES}: only text can be {why}", field=MESSAGES)
     return text

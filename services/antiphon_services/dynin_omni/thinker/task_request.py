@@ -42,15 +42,19 @@ def read_answer_request(
         task = IMAGE if IMAGE_TOKENS in outputs else DIALOGUE
     made = MADE_OF.get(task)
     if made is not None and made not in outputs:
-        raise _refused(TASK, f"{task} makes no text; ask for {ASK_FOR[made]}")
+        raise _refused(TASK, f"{task} does not generate text; request {ASK_FOR[made]}")
     if task not in (IMAGE, SPEECH) and not {TEXT, UNITS} & set(outputs):
-        raise _refused(TASK, f"{task} draws no image; set it to {IMAGE}, or ask for text")
+        raise _refused(TASK, f"{task} does not generate images; set it to {IMAGE}, or request text")
     size = str(options.get(SIZE) or "")
     if size and task != IMAGE:
-        raise _refused(SIZE, f"is for {TASK} {IMAGE}; leave it out")
+        raise _refused(SIZE, f"is only supported with {TASK} {IMAGE}; leave it out")
     block = _whole(options, BLOCK)
     if block and task == IMAGE:
-        raise _refused(BLOCK, "all positions of an image are drawn together; leave it out")
+        raise _refused(
+            BLOCK,
+            "can't be used for images, because all positions of an image are generated "
+            "together; leave it out",
+        )
     guidance = options.get(GUIDANCE)
     return AnswerRequest(
         task,
@@ -71,7 +75,8 @@ def check_masked_sampling(sampling: Sampling) -> None:
     ):
         if given:
             raise NotImplementedYet(
-                f"{name}: positions are drawn in any order, so this model has none; leave it out",
+                f"{name}: is not supported, because this model generates positions in any "
+                "order; leave it out",
                 field=name,
             )
 
@@ -80,7 +85,7 @@ def _whole(options: Mapping[str, OptionValue], name: str) -> int:
     """Return the option as an integer, or 0 if it is not set."""
     number = options.get(name, 0.0)
     if not isinstance(number, int | float) or number != int(number):
-        raise _refused(name, "must be a whole number")
+        raise _refused(name, "must be an integer")
     return int(number)
 
 

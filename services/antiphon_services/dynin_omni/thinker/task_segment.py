@@ -80,13 +80,13 @@ class SegmentMaker:
         """
         if not settings.outputs or not settings.outputs <= OUTPUTS:
             raise InvalidArgument(
-                f"outputs: the {THINKER} makes {', '.join(sorted(OUTPUTS))}, not "
+                f"outputs: the {THINKER} only generates {', '.join(sorted(OUTPUTS))}, got "
                 f"{sorted(settings.outputs)}",
                 field="outputs",
             )
         if settings.voice:
             raise InvalidArgument(
-                "voice: the model has no voices; options.style chooses how to speak", field="voice"
+                "voice: the model has no named voices; use options.style", field="voice"
             )
         check_masked_sampling(settings.sampling)
         return TaskSegment(self, key, settings)
@@ -97,7 +97,8 @@ class SegmentMaker:
         """
         if json_bytes > self.max_text_bytes:
             raise InvalidArgument(
-                f"messages: {json_bytes} bytes are too many; shorten them", field="messages"
+                f"messages: have {json_bytes} bytes, which is too much; shorten them",
+                field="messages",
             )
 
 

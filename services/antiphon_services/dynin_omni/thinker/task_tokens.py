@@ -83,16 +83,16 @@ class TaskTokens:
             raise FailedPrecondition(f"{file.parent}: the tokenizer has no {missing[0]}; {REMEDY}")
         if beyond := [name for name, number in marks.items() if number >= size]:
             raise FailedPrecondition(
-                f"{file.parent}: {beyond[0]} has the id {marks[beyond[0]]}, the tokenizer {size} "
-                f"ids; {REMEDY}"
+                f"{file.parent}: {beyond[0]} has the ID {marks[beyond[0]]}, but the tokenizer "
+                f"has {size} IDs; {REMEDY}"
             )
         needed = size + IMAGE_ENTRIES + UNIT_ENTRIES
         mask = config.get("mask_token_id")
         if not isinstance(mask, int) or not 0 <= mask < size or needed > rows:
             raise FailedPrecondition(
-                f"{file}: mask_token_id is {mask} and there are {rows} embeddings; the tokenizer "
-                f"has {size} ids, which {IMAGE_ENTRIES} image tokens and {UNIT_ENTRIES} speech "
-                f"units follow; {REMEDY}"
+                f"{file}: mask_token_id is {mask} and there are {rows} embeddings, but the "
+                f"tokenizer has {size} IDs, which are followed by {IMAGE_ENTRIES} image tokens "
+                f"and {UNIT_ENTRIES} speech units; {REMEDY}"
             )
         return cls(
             **{name.strip("<|>[]").lower(): number for name, number in marks.items()},

@@ -112,12 +112,12 @@ def load_decoder(codec_dir: Path, config: StageConfig) -> FrameCodecDecoder:
         decoder = FrameCodecDecoder(module, tables, told)
     if decoder.samples_per_frame != SAMPLE_RATE_HZ / CODE_RATE_HZ:
         raise FailedPrecondition(
-            f"{path}: a frame of codes has {decoder.samples_per_frame} samples, not "
+            f"{path}: a frame of codes has {decoder.samples_per_frame} samples instead of "
             f"{SAMPLE_RATE_HZ / CODE_RATE_HZ:g}; {REMEDY}"
         )
     for size, table in zip(CODEBOOKS, tables, strict=True):
         if len(table) != size:
             raise FailedPrecondition(
-                f"{path}: a codebook has {len(table)} entries, not {size}; {REMEDY}"
+                f"{path}: a codebook has {len(table)} entries instead of {size}; {REMEDY}"
             )
     return decoder

@@ -91,8 +91,8 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment, DialogueModel]):
         """
         if not settings.outputs or not settings.outputs <= OUTPUTS:
             raise InvalidArgument(
-                f"outputs: the {TALKER} makes {TEXT!r} and {CODES!r}, "
-                f"not {sorted(settings.outputs)}",
+                f"outputs: the {TALKER} only generates {TEXT!r} and {CODES!r}, got "
+                f"{sorted(settings.outputs)}",
                 field="outputs",
             )
         check_history(settings.history, self._model.draws.vocabulary, self._model.code_sizes)
@@ -107,7 +107,7 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment, DialogueModel]):
         check_sampling(settings.sampling)
         if settings.voice:
             raise InvalidArgument(
-                "voice: the model has no voices of its own; give options.reference_audio",
+                "voice: the model has no named voices; use options.reference_audio",
                 field="voice",
             )
         speaks = CODES in settings.outputs
@@ -137,7 +137,8 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment, DialogueModel]):
         """
         if json_bytes > self._max_text_bytes:
             raise InvalidArgument(
-                f"messages: {json_bytes} bytes are too many; shorten them", field="messages"
+                f"messages: have {json_bytes} bytes, which is too much; shorten them",
+                field="messages",
             )
 
     def _make(self, tensors: Tensors, request: TaskRequest, *, speaks: bool) -> TaskPrompt:
@@ -147,7 +148,9 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment, DialogueModel]):
         """
         said = from_tensors(tensors)
         if said.tools:
-            raise NotImplementedYet("tools: this model calls no functions", field="tools")
+            raise NotImplementedYet(
+                "tools: this model can't call functions; leave them out", field="tools"
+            )
         if request.task == SPEECH:
             return self._prompts.speech(said, request)
         if request.task == TRANSCRIPTION:
@@ -194,7 +197,7 @@ class SpeechTextEngine(JointSpokenEngine[DialogueSegment, DialogueModel]):
             events += self._push(segment, id_, frames)
             if segment.ended:
                 raise InvalidArgument(
-                    f"history.ids: the answer ends with id {number}, and there are more; {ANEW}",
+                    f"history.ids: the answer ends at index {number}, but more IDs follow; {ANEW}",
                     field="history.ids",
                 )
         return events

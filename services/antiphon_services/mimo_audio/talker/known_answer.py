@@ -18,7 +18,7 @@ from antiphon.values.history import History
 from antiphon_services.lm.known_frames import known_frames
 from antiphon_services.mimo_audio.talker.prompt import Codes, Ids, TaskPrompt
 
-ANEW = "leave the history out, and all is made anew"
+ANEW = "leave the history out, and everything is recomputed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ def check_history(history: History | None, vocabulary: int, sizes: Sequence[int]
         return
     if history.ids.min() < 0 or history.ids.max() >= vocabulary:
         raise InvalidArgument(
-            f"history.ids: an id is outside 0..{vocabulary - 1}; {ANEW}", field="history.ids"
+            f"history.ids: an ID is not in the range 0..{vocabulary - 1}; {ANEW}",
+            field="history.ids",
         )
 
 

@@ -103,8 +103,8 @@ class _Described:
             delays = per_channel(layers.delay_pattern, len(CODEBOOKS))
         if tuple(empty_codes) != CODEBOOKS:
             raise FailedPrecondition(
-                f"{path}: speech_zeroemb_idx is {layers.speech_zeroemb_idx}; this stage computes "
-                f"with codebooks of {list(CODEBOOKS)}; {REMEDY}"
+                f"{path}: speech_zeroemb_idx is {layers.speech_zeroemb_idx}, but this stage "
+                f"uses codebooks of the sizes {list(CODEBOOKS)}; {REMEDY}"
             )
         limit = planned_limit(memory(model_dir, config, engine))
         dtype = compute_dtype(TALKER, config, on_gpu=BFLOAT16)
@@ -308,8 +308,8 @@ def load_speech_encoder(codec_dir: Path, dtype: torch.dtype, device: str) -> Spe
         for size, table in zip(CODEBOOKS, tables, strict=True):
             if len(table) != size:
                 raise FailedPrecondition(
-                    f"{path}: a codebook has {len(table)} entries, the language model reads "
-                    f"{size}; {REMEDY}"
+                    f"{path}: a codebook has {len(table)} entries, but the language model "
+                    f"expects {size}; {REMEDY}"
                 )
         return SpeechEncoder(module, tables, told, group=GROUP_FRAMES)
 
@@ -326,7 +326,7 @@ class RecordingEncoder:
         least = self._encoder.least_samples
         if len(samples) < least:
             raise InvalidArgument(
-                f"has {len(samples)} samples at {SAMPLE_RATE_HZ} Hz; at least {least} are needed"
+                f"has {len(samples)} samples at {SAMPLE_RATE_HZ} Hz; the minimum is {least}"
             )
         # Message arrays are read-only and torch warns about them, so the samples are copied.
         codes = self._encoder.codes(torch.tensor(samples, device=self._encoder.device))

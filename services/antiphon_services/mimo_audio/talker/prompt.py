@@ -160,7 +160,7 @@ class TaskPromptFactory:
         """
         text = text_to_read(said)
         if not text.strip():
-            raise InvalidArgument(f"{MESSAGES}: there is nothing to say", field=MESSAGES)
+            raise InvalidArgument(f"{MESSAGES}: contain nothing to say", field=MESSAGES)
         asked = READ_CHINESE if CHINESE.search(text) else READ_ENGLISH
         if text.isupper() or text.islower():
             text = text.capitalize()
@@ -192,7 +192,7 @@ class TaskPromptFactory:
         messages = said.messages
         if len(messages) != 1 or messages[0].role != "user" or len(said.recordings) != 1:
             raise InvalidArgument(
-                f"{MESSAGES}: one message of the user with one recording is written down",
+                f"{MESSAGES}: to transcribe a recording, send one user message with one recording",
                 field=MESSAGES,
             )
         texts = [part.text for part in messages[0].parts if isinstance(part, TextPart)]
@@ -221,7 +221,7 @@ class TaskPromptFactory:
         if turn.role == "assistant" and clips:
             if len(clips) > 1 or not text:
                 raise InvalidArgument(
-                    f"{field}: an answer of the assistant has its text and one recording of it",
+                    f"{field}: an assistant message must contain its text and one recording of it",
                     field=MESSAGES,
                 )
             page.spoken(self.tokenizer.literal(text, field), clips[0], field)
@@ -240,8 +240,8 @@ class TaskPromptFactory:
         ends = ids.ends | {ids.speech_end} if speaks else ids.ends
         if len(page.ids) > self._context_limit:
             raise InvalidArgument(
-                f"{MESSAGES}: {len(page.ids)} positions leave no room for an answer within the "
-                f"context limit of {self._context_limit}; shorten them",
+                f"{MESSAGES}: take {len(page.ids)} positions, which leaves no room for an "
+                f"answer within the context limit of {self._context_limit}; shorten them",
                 field=MESSAGES,
             )
         codes = np.concatenate(page.codes)
@@ -313,22 +313,26 @@ def _turns(
     system = ""
     if messages and messages[0].role == "system":
         if not all(isinstance(part, TextPart) for part in messages[0].parts):
-            raise InvalidArgument("messages[0]: a system message has text alone", field=MESSAGES)
+            raise InvalidArgument(
+                "messages[0]: a system message may only contain text", field=MESSAGES
+            )
         system = "".join(part.text for part in messages[0].parts if isinstance(part, TextPart))
         messages = messages[1:]
     for index, message in enumerate(messages):
         if message.role not in ("user", "assistant"):
             raise InvalidArgument(
-                f"{MESSAGES}: a message of the role {message.role} stands among turns; this model "
-                "takes one system message, which comes first, and turns of user and assistant",
+                f"{MESSAGES}: the role {message.role} is not supported here; this model accepts "
+                "an optional system message, followed by user and assistant messages",
                 field=MESSAGES,
             )
         if not index and message.role != "user" and system:
             raise InvalidArgument(
-                f"{MESSAGES}: the system message becomes part of the user's first turn; begin "
-                "the turns with one of the user",
+                f"{MESSAGES}: the system message becomes part of the user's first message; add "
+                "a user message after it",
                 field=MESSAGES,
             )
     if not messages or messages[-1].role != "user":
-        raise InvalidArgument(f"{MESSAGES}: the last one is the user's", field=MESSAGES)
+        raise InvalidArgument(
+            f"{MESSAGES}: the last message must be a user message", field=MESSAGES
+        )
     return system, messages

@@ -57,7 +57,8 @@ class PromptTokenizer:
             known.setdefault(mark, len(known))
         if max(known.values()) >= vocabulary:
             raise FailedPrecondition(
-                f"the tokenizer has {max(known.values()) + 1} ids, the model {vocabulary}; {REMEDY}"
+                f"the tokenizer has {max(known.values()) + 1} IDs, but the model {vocabulary}; "
+                f"{REMEDY}"
             )
         clip_start, clip_end, group, _, _, speech_start, speech_end, text_end = (
             known[mark] for mark in SPEECH_MARKS

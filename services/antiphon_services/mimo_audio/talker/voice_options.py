@@ -70,17 +70,23 @@ def read_request(options: Mapping[str, OptionValue], *, speaks: bool) -> TaskReq
             ("described", request.described),
         ):
             if given:
-                raise _refused(name, f"is for {TASK} {SPEECH}; leave it out")
+                raise _refused(name, f"is only supported with {TASK} {SPEECH}; leave it out")
     elif request.described and request.instruction:
-        raise _refused("instruction", "the text itself says how to speak; leave one of them out")
+        raise _refused(
+            "instruction",
+            "can't be combined with a text that describes how to speak it; set only one of them",
+        )
     elif request.reference is not None and not (request.described or request.instruction):
         raise _refused(
-            "reference_audio", "the model takes a voice with an instruction alone; give one"
+            "reference_audio",
+            "requires options.instruction, because the model can't use a voice without one; set it",
         )
     if request.thinking and (task != DIALOGUE or speaks):
-        raise _refused("thinking", "is for answers in text; ask for text alone, or leave it out")
+        raise _refused(
+            "thinking", "is only supported for answers in text; request only text, or leave it out"
+        )
     if request.reference is not None and not (speaks or task == SPEECH):
-        raise _refused("reference_audio", "nothing is spoken; ask for audio, or leave it out")
+        raise _refused("reference_audio", "requires speech; request audio, or leave it out")
     return request
 
 
@@ -88,7 +94,7 @@ def check_sampling(sampling: Sampling) -> None:
     """Raise `NotImplementedYet` if the engine does not support a sampling setting."""
     if sampling.json_schema is not None:
         raise NotImplementedYet(
-            "json_schema: this model cannot hold its text to a schema; leave it out",
+            "json_schema: this model's text can't be restricted to a schema; leave it out",
             field="json_schema",
         )
 

@@ -88,7 +88,7 @@ class LatentDecoderEngine:
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Add a segment. Raises `ResourceExhausted` if all slots are in use."""
         if len(self._segments) == self._slots:
-            raise ResourceExhausted(f"{CODE2WAV} has {self._slots} slots, and all are taken")
+            raise ResourceExhausted(f"{CODE2WAV}: all {self._slots} slots are in use")
         self._segments[key] = VocoderSegment(key, _EDGES, AUDIO in settings.outputs)
         self._streams[key] = self._decoder.new_stream()
         tail_s = settings.options.get(TAIL_SILENCE)
@@ -102,7 +102,7 @@ class LatentDecoderEngine:
         segment.check_order(chunk)
         frames = _read_frames(chunk)
         if segment.frames + len(frames) > self._context_limit:
-            raise invalid_codes(LATENTS, f"more than {self._context_limit} frames in a segment")
+            raise invalid_codes(LATENTS, f"the segment has more than {self._context_limit} frames")
         segment.accept(frames, chunk)
         if segment.can_step:
             self._ready[key] = None
@@ -187,7 +187,7 @@ def _read_frames(chunk: InputChunk) -> Tensor:
         return _NO_FRAMES.codes
     if set(chunk.tensors) != {LATENTS}:
         raise invalid_codes(
-            LATENTS, f"one tensor of that name is due, {sorted(chunk.tensors)} came"
+            LATENTS, f"must be the only tensor of the chunk, got {sorted(chunk.tensors)}"
         )
     frames = chunk.tensors[LATENTS]
     if frames.dtype != np.float32 or frames.ndim != 2 or frames.shape[1] != FRAME_WIDTH:
@@ -195,5 +195,5 @@ def _read_frames(chunk: InputChunk) -> Tensor:
             LATENTS, f"must be float32 [n, {FRAME_WIDTH}], not {frames.dtype} {frames.shape}"
         )
     if not np.isfinite(frames).all():
-        raise invalid_codes(LATENTS, "hold values that are not finite")
+        raise invalid_codes(LATENTS, "contain values that are not finite")
     return frames

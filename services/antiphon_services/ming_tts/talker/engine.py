@@ -180,8 +180,8 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment, MingTalker]):
             return []
         if segment.frames < len(segment.known):
             raise InvalidArgument(
-                f"history.latents: {len(segment.known)} came, and the text has {segment.frames}; "
-                f"{ANEW}",
+                f"history.latents: has {len(segment.known)} frames, but the text only has "
+                f"{segment.frames}; {ANEW}",
                 field="history.latents",
             )
         return self.finish(segment, segment.reason)

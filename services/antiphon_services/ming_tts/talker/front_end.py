@@ -106,7 +106,7 @@ class LatentFrontEnd:
         """
         text = text_to_read(from_tensors(tensors))
         if not text.strip():
-            raise InvalidArgument(f"{MESSAGES}: there is nothing to say", field=MESSAGES)
+            raise InvalidArgument(f"{MESSAGES}: contain nothing to say", field=MESSAGES)
         # A description of music is not read aloud, so it is not divided.
         divided = self._stored is not None and not all(mark in text for mark in MUSIC_MARKS)
         return self._prompts(split_text(text) if divided else [text], request, MESSAGES)
@@ -150,8 +150,8 @@ class LatentFrontEnd:
         )
         if len(prompt.ids) > self._context_limit:
             raise too_long(
-                f"{len(prompt.ids)} positions leave no room for speech within the context limit of "
-                f"{self._context_limit}",
+                f"the prompt takes {len(prompt.ids)} positions, which leaves no room for speech "
+                f"within the context limit of {self._context_limit}",
                 field,
             )
         return prompt

@@ -218,7 +218,7 @@ def _check_kind(path: Path, told: Mapping[str, object]) -> None:
     kind = told.get("model_type")
     if kind != DENSE:
         raise FailedPrecondition(
-            f"{path}: model_type is {kind!r}; this stage computes only {DENSE!r}; take a "
+            f"{path}: model_type is {kind!r}, but this stage only supports {DENSE!r}; use a "
             "checkpoint of the 0.5B model"
         )
 

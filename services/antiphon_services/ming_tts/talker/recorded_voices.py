@@ -45,8 +45,7 @@ def read_listed_voices(file: Path, folder: Path) -> dict[str, ListedVoice]:
         voices = {str(name).lower(): _voice(name, each, folder) for name, each in listed.items()}
     if len(voices) < len(listed):
         raise FailedPrecondition(
-            f"{file}: two voices have names that differ by case alone: {', '.join(listed)}; "
-            f"{REMEDY}"
+            f"{file}: the names of two voices differ only in case: {', '.join(listed)}; {REMEDY}"
         )
     return voices
 
@@ -54,7 +53,7 @@ def read_listed_voices(file: Path, folder: Path) -> dict[str, ListedVoice]:
 def _voice(name: str, listed: Mapping[str, str], folder: Path) -> ListedVoice:
     path = folder / listed["prompt_wav_path"]
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{name}: {listed['prompt_wav_path']} lies outside of {folder}")
+        raise ValueError(f"{name}: {listed['prompt_wav_path']} is outside of {folder}")
     require_file(path)
     with reading(path):
         return ListedVoice(_samples(path), str(listed.get("prompt_text", "")))
@@ -66,7 +65,7 @@ def _samples(path: Path) -> npt.NDArray[np.float32]:
         width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
         content = np.frombuffer(file.readframes(file.getnframes()), np.uint8)
     if width not in WIDTHS:
-        raise ValueError(f"its samples have {8 * width} bits; store them with 16, 24 or 32")
+        raise ValueError(f"its samples have {8 * width} bits; use 16, 24 or 32 bits")
     # The little-endian samples are copied to the upper bytes of 32-bit integers.
     whole = np.zeros((len(content) // width, 4), np.uint8)
     whole[:, 4 - width :] = content.reshape(-1, width)

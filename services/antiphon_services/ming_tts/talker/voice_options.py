@@ -65,7 +65,7 @@ def read_voice(
     reference, text = options.get("reference_audio"), _text(options, "reference_text")
     caption = {part: _text(options, name) for name, part in CAPTIONED.items()}
     if voice and not voices:
-        raise _refused("voice", "the checkpoint has none by name; leave it out")
+        raise _refused("voice", "the checkpoint has no named voices; leave it out")
     named = choose_voice(voice, voices) if voice else ""
     if not stored:
         caption[VOICE] = named
@@ -74,16 +74,18 @@ def read_voice(
         if text:
             raise _refused(
                 "options.reference_text",
-                "needs options.reference_audio; give one, or leave it out",
+                "requires options.reference_audio; set it, or leave this out",
             )
         return MingVoiceRequest(caption, stored=named if stored else "")
     if voice:
-        raise _refused("voice", "goes without options.reference_audio; leave one of them out")
+        raise _refused(
+            "voice", "can't be combined with options.reference_audio; set only one of them"
+        )
     if len(reference) < LEAST_REFERENCE_SAMPLES:
         raise _refused(
             "options.reference_audio",
-            f"too short: {len(reference) / SAMPLE_RATE_HZ:.3f} s, at least "
-            f"{LEAST_REFERENCE_SAMPLES / SAMPLE_RATE_HZ:g} s are needed",
+            f"is too short: {len(reference) / SAMPLE_RATE_HZ:.3f} s; the minimum is "
+            f"{LEAST_REFERENCE_SAMPLES / SAMPLE_RATE_HZ:g} s",
         )
     return MingVoiceRequest(caption, reference, text)
 
@@ -94,7 +96,8 @@ def check_sampling(sampling: Sampling) -> None:
     for name, value in neutral.items():
         if getattr(sampling, name) != value:
             raise _refused(
-                name, f"must be {value:g}: this talker draws latents and no ids; leave it out"
+                name,
+                f"must be {value:g}, because this talker doesn't sample token IDs; leave it out",
             )
 
 

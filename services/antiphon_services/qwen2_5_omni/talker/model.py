@@ -83,7 +83,8 @@ class CodecTalker(FrameDecoder):
         self.code_sizes = (ids.code_entries,)
         if self.row_width != self._codes.shape[1]:
             raise FailedPrecondition(
-                f"the thinker's rows are {self.row_width} wide, the talker's {self._codes.shape[1]}"
+                f"the thinker's rows have the width {self.row_width}, but the talker's have "
+                f"{self._codes.shape[1]}"
             )
         _check_ids(ids, voices, words=len(words), codes=vocabulary)
         pad = self._codes[ids.codec_pad]
@@ -281,12 +282,14 @@ def _rows(chosen: Tensor, highest: Tensor) -> Tensor:
 def _check_ids(ids: TalkerIds, voices: Mapping[str, int], *, words: int, codes: int) -> None:
     """Raise `FailedPrecondition` if an ID is out of range or there is no voice."""
     if not voices:
-        raise FailedPrecondition("the checkpoint names no voice")
+        raise FailedPrecondition("the checkpoint has no voices")
     for name, id_ in voices.items():
         if not 0 <= id_ < words:
-            raise FailedPrecondition(f"voice {name}: its id {id_} is not below {words}")
+            raise FailedPrecondition(f"voice {name}: its ID {id_} must be below {words}")
     ours = (ids.codec_pad, ids.codec_bos, ids.codec_end, ids.codec_mask)
     if not all(0 <= each < words for each in (ids.text_end, ids.text_pad)) or not all(
         0 <= each < codes for each in ours
     ):
-        raise FailedPrecondition(f"config.json: {ids} are not all in the tables")
+        raise FailedPrecondition(
+            f"config.json: not all of the IDs {ids} are in the embedding tables"
+        )

@@ -77,7 +77,7 @@ def load(
     `FailedPrecondition` if the checkpoint is incomplete or has unsupported fields.
     """
     name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
-    _log.info("the engine is %s (configured: %s)", name, config.engine)
+    _log.info("selected engine: %s (configured: %s)", name, config.engine)
     parts = VLLM_PARTS if name == VLLM else PARTS
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), parts)
     if name == VLLM:

@@ -81,7 +81,7 @@ class Token2WavEngine:
         """
         voice = choose_voice(settings.voice, self._model.voices)
         if len(self._segments) == self._slots:
-            raise ResourceExhausted(f"{TOKEN2WAV} has {self._slots} slots, and all are taken")
+            raise ResourceExhausted(f"{TOKEN2WAV}: all {self._slots} slots are in use")
         self._segments[key] = DecodedSegment(
             key,
             self._model.open(voice, seed=settings.sampling.seed, held_blocks=self._held_blocks),

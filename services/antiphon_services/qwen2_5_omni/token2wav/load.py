@@ -84,7 +84,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     )
     model = Token2Wav(module, voices, bucketing or graphs_of(config))
     if model.code_entries != code_entries(told):
-        raise FailedPrecondition(f"{TOKEN2WAV} has rows for {model.code_entries} codes")
+        raise FailedPrecondition(f"{TOKEN2WAV} only has rows for {model.code_entries} codes")
     limit = context_limit(TOKEN2WAV, config, model.most_codes)
     to_host = ToHost.of(config)
     engine = Token2WavEngine(
@@ -95,7 +95,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         to_host=to_host,
     )
     _warm_up(engine, min(BLOCK_CODES + 1, limit))
-    log.info("a stream holds %d blocks of %d codes back", config.decoding.held_blocks, BLOCK_CODES)
+    log.info("a stream holds back %d blocks of %d codes", config.decoding.held_blocks, BLOCK_CODES)
     facts = StageFacts(
         model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir),

@@ -34,7 +34,7 @@ def read_voices(
     told = read_torch_file(path)
     with reading(path):
         if not isinstance(told, dict) or not told:
-            raise TypeError("it names no voices")
+            raise TypeError("it contains no voices")
         return {
             str(name): _check(name, each, condition_width, mel_width) for name, each in told.items()
         }
@@ -43,10 +43,14 @@ def read_voices(
 def _check(name: str, told: Any, condition_width: int, mel_width: int) -> VoiceTensors:
     condition, mel = told["cond"], told["ref_mel"]
     if tuple(condition.shape) != (1, condition_width):
-        raise ValueError(f"{name}: cond is {list(condition.shape)}, not [1, {condition_width}]")
+        raise ValueError(
+            f"{name}: cond must have the shape [1, {condition_width}], got {list(condition.shape)}"
+        )
     if mel.ndim != 3 or mel.shape[::2] != (1, mel_width) or not mel.shape[1]:
-        raise ValueError(f"{name}: ref_mel is {list(mel.shape)}, not [1, frames, {mel_width}]")
+        raise ValueError(
+            f"{name}: ref_mel must have the shape [1, frames, {mel_width}], got {list(mel.shape)}"
+        )
     tensors = VoiceTensors(condition.to(torch.float32), mel.to(torch.float32))
     if not all(bool(each.isfinite().all()) for each in (tensors.condition, tensors.mel)):
-        raise ValueError(f"{name}: holds values that are not finite")
+        raise ValueError(f"{name}: contains values that are not finite")
     return tensors

@@ -83,5 +83,5 @@ def _decoder_config(model_dir: Path) -> Code2WavConfig:
     """
     whole = load_config(OmniConfig, model_dir, "code2wav_config")
     if not whole.enable_audio_output:
-        raise FailedPrecondition(f"{model_dir}: this checkpoint makes no audio")
+        raise FailedPrecondition(f"{model_dir}: this checkpoint can't generate audio")
     return cast(Code2WavConfig, whole.code2wav_config)

@@ -81,10 +81,11 @@ class Talker(GroupedFrameDecoder):
         largest = max(self.code_sizes)
         if largest > code_entries:
             raise FailedPrecondition(
-                f"the talker draws codes below {largest}, code2wav knows {code_entries}"
+                f"the talker generates codes below {largest}, but code2wav only supports "
+                f"{code_entries}"
             )
         if not self.rows.voices:
-            raise FailedPrecondition("config.json: talker_config.speaker_id has no voice")
+            raise FailedPrecondition("config.json: talker_config.speaker_id contains no voices")
         self._readback = readback or Readback(None)
         ids = torch.arange(vocabulary, device=self._device)
         self._suppressed = (ids >= vocabulary - CONTROL_IDS) & (ids != self.stop_code)

@@ -86,6 +86,7 @@ def _voices(config: Any) -> Mapping[str, int]:
         for speaker in voices.values()
     ):
         raise FailedPrecondition(
-            f"config.json: talker_config.speaker_id must name codec ids, is {voices}; {REMEDY}"
+            f"config.json: talker_config.speaker_id must map names to codec IDs, got {voices}; "
+            f"{REMEDY}"
         )
     return dict(sorted(voices.items(), key=lambda voice: voice[0] != DEFAULT_VOICE))

@@ -90,7 +90,9 @@ class _TowerAttention(nn.Module):
         width = config.d_model
         self._heads: int = config.encoder_attention_heads
         if width % self._heads:
-            raise ValueError(f"d_model {width} is no multiple of {self._heads} heads")
+            raise ValueError(
+                f"d_model {width} is not a multiple of the number of heads, {self._heads}"
+            )
         self._scale = (width // self._heads) ** -0.5
         self.k_proj = nn.Linear(width, width)
         self.v_proj = nn.Linear(width, width)

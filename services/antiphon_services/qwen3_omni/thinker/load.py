@@ -80,7 +80,7 @@ def load(
     fields.
     """
     name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
-    _log.info("the engine is %s (configured: %s)", name, config.engine)
+    _log.info("selected engine: %s (configured: %s)", name, config.engine)
     if name == VLLM:
         environment.prepare(config, MODELS)
     else:
@@ -107,8 +107,8 @@ def load(
     tapped = whole.talker_config.accept_hidden_layer if whole.enable_audio_output else 0
     if not 0 <= tapped <= layers:
         raise FailedPrecondition(
-            f"{model_dir / CONFIG_FILE}: talker_config.accept_hidden_layer is {tapped}; the "
-            f"thinker has layers up to {layers}; {REMEDY}"
+            f"{model_dir / CONFIG_FILE}: talker_config.accept_hidden_layer is {tapped}, but the "
+            f"thinker only has layers up to {layers}; {REMEDY}"
         )
     return load_torch(
         THINKER,

@@ -12,4 +12,6 @@ from antiphon.pipelines.qwen3_omni import SpecialIds, user_positions
 def need_user(ids: npt.NDArray[np.int32], special: SpecialIds) -> None:
     """Raise `InvalidArgument` if the prompt doesn't contain a user message."""
     if not len(user_positions(ids, special)):
-        raise InvalidArgument("messages: speech needs at least one user message", field="messages")
+        raise InvalidArgument(
+            "messages: at least one user message is required for speech", field="messages"
+        )

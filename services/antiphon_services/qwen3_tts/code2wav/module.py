@@ -182,12 +182,12 @@ def _codec_config(model_dir: Path) -> CodecConfig:
     kind, part = codec.get("model_type"), codec.get("decoder_config")
     if kind != CODEC_KIND:
         raise FailedPrecondition(
-            f"{folder / CONFIG_FILE}: model_type is {kind!r}, only {CODEC_KIND} is served; take a "
-            "checkpoint with that codec"
+            f"{folder / CONFIG_FILE}: model_type is {kind!r}, but only {CODEC_KIND} is "
+            "supported; use a checkpoint with that codec"
         )
     if not isinstance(part, dict):
         raise FailedPrecondition(
-            f"{folder / CONFIG_FILE}: decoder_config is missing or no object; {REMEDY}"
+            f"{folder / CONFIG_FILE}: decoder_config is missing or not an object; {REMEDY}"
         )
     check_fields(folder / CONFIG_FILE, codec, PARTS)
     with reading(folder / CONFIG_FILE):

@@ -116,7 +116,7 @@ class SpeechFrontEnd:
     def _encode(self, text: str, field: str) -> list[int]:
         ids = self._tokenizer.encode(text, field=field)
         if not self._control.isdisjoint(ids):
-            raise InvalidArgument(f"{field}: a text spells a control token", field=field)
+            raise InvalidArgument(f"{field}: contains the text of a control token", field=field)
         return ids
 
     def _too_long(self, what: str, field: str) -> InvalidArgument:

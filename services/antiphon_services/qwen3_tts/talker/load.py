@@ -152,7 +152,10 @@ def _described(kind: CheckpointKind, ids: SpeechIds) -> Iterator[Option]:
             option = replace(option, choices=(AUTO, *ids.told_languages))
         if option.name not in kind.options:
             option = replace(
-                option, description=f"{option.description} Not of this checkpoint ({kind.name})."
+                option,
+                description=(
+                    f"{option.description} Not supported by this checkpoint ({kind.name})."
+                ),
             )
         yield option
 
@@ -164,8 +167,8 @@ def _predictor_sampling(model_dir: Path) -> Sampling:
     sampling = default_sampling(model_dir, PREDICTOR, PREDICTOR_SAMPLING)
     if sampling.greedy:
         raise FailedPrecondition(
-            f"{model_dir / FILE}: {PREDICTOR}_*: the code predictor is greedy exactly when first "
-            "codes are; ask for a temperature of 0 instead"
+            f"{model_dir / FILE}: {PREDICTOR}_*: the code predictor can only use greedy "
+            "decoding if the first codes do; set the temperature to 0 instead"
         )
     return sampling
 

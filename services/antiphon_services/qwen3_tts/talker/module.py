@@ -118,7 +118,8 @@ def load_talker_module(
     path, part = model_dir / CONFIG_FILE, read_config(model_dir).get("talker_config")
     if not isinstance(part, dict) or not isinstance(part.get("code_predictor_config"), dict):
         raise FailedPrecondition(
-            f"{path}: talker_config or its code_predictor_config is missing or no object; {REMEDY}"
+            f"{path}: talker_config or its code_predictor_config is missing or not an object; "
+            f"{REMEDY}"
         )
     with reading(path):
         weights = Weights(model_dir)

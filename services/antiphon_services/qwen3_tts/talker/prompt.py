@@ -94,8 +94,8 @@ class SpeechIds:
         )
         if unknown := set(ids.dialects.values()) - ids.languages.keys():
             raise FailedPrecondition(
-                f"{CONFIG_FILE}: spk_is_dialect names {told(sorted(unknown))}, which "
-                f"codec_language_id has not; {REMEDY}"
+                f"{CONFIG_FILE}: spk_is_dialect contains {told(sorted(unknown))}, which "
+                f"codec_language_id doesn't; {REMEDY}"
             )
         return ids
 
@@ -115,7 +115,7 @@ class SpeechIds:
         if name and name not in self.told_languages:
             known = ", ".join(sorted(self.told_languages))
             raise InvalidArgument(
-                f"options.language: {told(name)} is unknown; there are {known}",
+                f"options.language: unknown language {told(name)}; use one of: {known}",
                 field="options.language",
             )
         if name in ("", CHINESE) and voice in self.dialects:
@@ -127,7 +127,7 @@ class SpeechIds:
         if name not in self.voices:
             known = ", ".join(sorted(self.voices)) or "none"
             raise InvalidArgument(
-                f"voice: {told(name)} is unknown; there are {known}", field="voice"
+                f"voice: unknown voice {told(name)}; use one of: {known}", field="voice"
             )
         return self.voices[name]
 
@@ -135,7 +135,7 @@ class SpeechIds:
 def _id(part: dict[str, Any], name: str) -> int:
     value = part.get(name)
     if not isinstance(value, int):
-        raise FailedPrecondition(f"{CONFIG_FILE}: {name} is missing or no id; {REMEDY}")
+        raise FailedPrecondition(f"{CONFIG_FILE}: {name} is missing or not a token ID; {REMEDY}")
     return value
 
 
@@ -145,7 +145,7 @@ def _named(part: dict[str, Any], name: str) -> dict[str, Any]:
     """
     value = part.get(name) or {}
     if not isinstance(value, dict):
-        raise FailedPrecondition(f"{CONFIG_FILE}: {name} is no object; {REMEDY}")
+        raise FailedPrecondition(f"{CONFIG_FILE}: {name} is not an object; {REMEDY}")
     return {key.lower(): each for key, each in value.items()}
 
 
@@ -218,7 +218,7 @@ class _Rows:
 def make_prompt(request: SpeechRequest, ids: SpeechIds) -> Prompt:
     """Return the prompt for a request. Raises `InvalidArgument` if the request is not supported."""
     if len(request.role) != ROLE_ROWS or not request.text:
-        raise InvalidArgument("messages: there is nothing to say", field="messages")
+        raise InvalidArgument("messages: contain nothing to say", field="messages")
     clone = request.clone
     frames = None if clone is None else clone.frames
     rows = _Rows()

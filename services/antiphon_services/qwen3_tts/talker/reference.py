@@ -102,7 +102,7 @@ def _part(config: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
     part = config.get(name)
     if not isinstance(part, dict):
         raise FailedPrecondition(
-            f"{folder / CONFIG_FILE}: {name} is missing or no object, so that voices cannot be "
-            f"cloned; {REMEDY}"
+            f"{folder / CONFIG_FILE}: {name} is missing or not an object, but it is required "
+            f"for voice cloning; {REMEDY}"
         )
     return part

@@ -84,7 +84,8 @@ class TtsTalker(GroupedFrameDecoder):
         largest = max(self.code_sizes)
         if largest > code_entries:
             raise FailedPrecondition(
-                f"the talker draws codes below {largest}, the codec knows {code_entries}"
+                f"the talker generates codes below {largest}, but the codec only supports "
+                f"{code_entries}"
             )
         places = torch.arange(vocabulary, device=self._device)
         self._suppressed = (places >= vocabulary - CONTROL_IDS) & (places != ids.stop)

@@ -64,7 +64,7 @@ class CheckpointKind:
         if kind is None:
             known = ", ".join(sorted(_KINDS))
             raise FailedPrecondition(
-                f"{CONFIG_FILE}: tts_model_type is {told(name)}, not one of {known}; {REMEDY}"
+                f"{CONFIG_FILE}: tts_model_type must be one of {known}, got {told(name)}; {REMEDY}"
             )
         if kind.name == _CUSTOM_VOICE and config.get("tts_model_size") == _SMALL:
             return replace(kind, instructs=False)
@@ -82,7 +82,7 @@ _KINDS = {
             "base",
             clones=True,
             whole_text=False,
-            instead="give a recording of it as options.reference_audio",
+            instead="set options.reference_audio to a recording of the voice",
         ),
     )
 }
@@ -122,12 +122,12 @@ def read_voice_options(
         reference_text=texts["reference_text"],
     )
     if manner.voice and not kind.has_voices:
-        raise _refused("voice", kind, f"has no voices; leave it out and {kind.instead}")
+        raise _refused("voice", kind, f"has no named voices; leave it out and {kind.instead}")
     if manner.voice:
         ids.voice(manner.voice)
     ids.language(manner.language, manner.voice)
     if manner.instruction and not kind.instructs:
-        raise _refused("options.instruction", kind, "takes no instruction; leave it out")
+        raise _refused("options.instruction", kind, "doesn't accept an instruction; leave it out")
     _check_reference(manner, kind)
     return manner
 
@@ -139,23 +139,24 @@ def _check_reference(manner: VoiceOptions, kind: CheckpointKind) -> None:
     """
     reference = manner.reference
     if reference is not None and not kind.clones:
-        raise _refused("options.reference_audio", kind, "clones no voices; leave it out")
+        raise _refused("options.reference_audio", kind, "can't clone voices; leave it out")
     if manner.reference_text and reference is None:
         raise InvalidArgument(
-            "options.reference_text: says what a recording says, and there is none; give "
-            "options.reference_audio, or leave it out",
+            "options.reference_text: requires options.reference_audio; set it, or leave this out",
             field="options.reference_text",
         )
     if not kind.clones:
         return
     if reference is None:
         raise _refused(
-            "options.reference_audio", kind, "has no voice of its own; give a recording of one"
+            "options.reference_audio",
+            kind,
+            "has no built-in voice; set it to a recording of a voice",
         )
     if len(reference) < LEAST_REFERENCE_SAMPLES:
         raise InvalidArgument(
-            f"options.reference_audio: too short: {len(reference) / SAMPLE_RATE_HZ:.3f} s, at "
-            f"least {LEAST_REFERENCE_SAMPLES / SAMPLE_RATE_HZ:g} s are needed",
+            f"options.reference_audio: is too short: {len(reference) / SAMPLE_RATE_HZ:.3f} s; "
+            f"the minimum is {LEAST_REFERENCE_SAMPLES / SAMPLE_RATE_HZ:g} s",
             field="options.reference_audio",
         )
 
@@ -165,7 +166,7 @@ def _whole_text(options: Mapping[str, OptionValue], kind: CheckpointKind) -> boo
     mode = _text(options, "text_mode").lower()
     if mode and mode not in TEXT_MODES:
         raise InvalidArgument(
-            f"options.text_mode: must be one of {', '.join(TEXT_MODES)}, is {told(mode)}",
+            f"options.text_mode: must be one of {', '.join(TEXT_MODES)}, got {told(mode)}",
             field="options.text_mode",
         )
     return mode == WHOLE_TEXT if mode else kind.whole_text

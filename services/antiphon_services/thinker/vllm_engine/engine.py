@@ -141,7 +141,7 @@ class VllmThinkerEngine:
                     self._take(delivery, segment, events)
         for segment in self._overdue(time.monotonic()):
             with self._alone(segment, events):
-                raise Internal(f"hidden rows did not come within {ROWS_TIMEOUT_S:g} s")
+                raise Internal(f"hidden rows were not received within {ROWS_TIMEOUT_S:g} s")
         return events
 
     def so_far(self, key: SegmentKey) -> Completed:
@@ -305,7 +305,7 @@ class VllmThinkerEngine:
                 generation.found = tokens.cached
             ordered = generation.ordered
             if ordered is None or not np.array_equal(tokens.prompt_ids, ordered):
-                raise Internal("vLLM has made another prompt of the conversation")
+                raise Internal("vLLM generated a different prompt for the conversation")
         if generation.replies_to != tokens.number:
             self._go_on(tokens, segment, generation)
             return
@@ -325,7 +325,7 @@ class VllmThinkerEngine:
             generation.overdue_at = time.monotonic() + ROWS_TIMEOUT_S
             self._host.cancel(tokens.number)
         elif tokens.finished:
-            raise Internal(f"vLLM ended the reply early, after {len(generation.reply.ids)} ids")
+            raise Internal(f"vLLM ended the reply too early, after {len(generation.reply.ids)} IDs")
 
     def _go_on(self, tokens: Tokens, segment: Segment, generation: VllmGeneration) -> None:
         """If the known part of the prompt has been prefilled, submit what has arrived in the

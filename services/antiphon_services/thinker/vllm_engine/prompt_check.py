@@ -49,8 +49,8 @@ class PromptCheck:
         self._check_ids(ids)
         if heard and not self.hears:
             raise InvalidArgument(
-                "messages: this thinker takes no recordings (pipeline_parallel_size above 1, "
-                "or engine_args.limit_mm_per_prompt)",
+                "messages: recordings are not supported by this configuration "
+                "(pipeline_parallel_size above 1, or engine_args.limit_mm_per_prompt)",
                 field="messages",
             )
         special, media = self.special, is_media(ids, self.special)
@@ -68,8 +68,8 @@ class PromptCheck:
                 # vLLM can't distinguish two adjacent placeholders from a single one that is too
                 # long.
                 raise InvalidArgument(
-                    f"messages: the prompt has places of {places} positions for {name} that "
-                    f"take {positions}; each must have one of its own, parted from the next",
+                    f"messages: the prompt's placeholders for {name} have {places} positions, "
+                    f"but the media take {positions}; each item needs a separate placeholder",
                     field="messages",
                 )
         lasts = np.flatnonzero(ends)
@@ -84,8 +84,8 @@ class PromptCheck:
         outside = np.flatnonzero((ids < 0) | (ids >= self.vocabulary))
         if len(outside):
             raise InvalidArgument(
-                f"messages: id {ids[outside[0]]} at position {outside[0]} is outside the "
-                f"model's vocabulary of {self.vocabulary}",
+                f"messages: the ID {ids[outside[0]]} at position {outside[0]} is not in the "
+                f"model's vocabulary of {self.vocabulary} IDs",
                 field="messages",
             )
 
@@ -95,14 +95,12 @@ class PromptCheck:
         """
         if len(lasts) and lasts[-1] == len(ids) - 1:
             raise InvalidArgument(
-                "messages: the prompt ends with a place for what is heard or seen; words must "
-                "follow it",
+                "messages: the prompt ends with a placeholder for media; text must follow it",
                 field="messages",
             )
         followers = ids[lasts + 1]
         if is_media(followers, self.special).any():
             raise InvalidArgument(
-                "messages: two places for what is heard or seen are side by side; each must be "
-                "parted from the next",
+                "messages: two placeholders for media are adjacent; they must be separated",
                 field="messages",
             )

@@ -270,7 +270,7 @@ async def test_list_follows_a_mistake_that_nobody_has_thought_of(
 
     def fail_once(*arguments: Any) -> Any:
         monkeypatch.undo()
-        raise RuntimeError("a mistake")
+        raise RuntimeError("internal error")
 
     async with asyncio.timeout(FOREVER_S / 5), _watching(tmp_path, api) as watched:
         monkeypatch.setattr(kubernetes_api, "open_slices", fail_once)
@@ -279,7 +279,7 @@ async def test_list_follows_a_mistake_that_nobody_has_thought_of(
         assert kubernetes_api.open_slices is opened
         api.put("b", "a-talker", [endpoint("127.0.1.2", "p2")])
         assert await watched.uids() == {"p1", "p2"}
-    assert "RuntimeError: a mistake" in caplog.text
+    assert "RuntimeError: internal error" in caplog.text
     assert "Traceback" in caplog.text
 
 

@@ -31,7 +31,7 @@ async def test_stream_that_fails_ends_after_the_message_that_is_being_written() 
 
     async def damaged() -> AsyncIterator[stage_pb2.LineRequest]:
         await writing.wait()
-        raise Unavailable("a message came damaged")
+        raise Unavailable("received a corrupt message")
         yield
 
     lines = ServedLines(serve_nothing, "talker", patience_s=600.0)
@@ -43,7 +43,7 @@ async def test_stream_that_fails_ends_after_the_message_that_is_being_written() 
         await asyncio.sleep(0)
     assert not running.done()
     written.set()
-    with pytest.raises(Unavailable, match="damaged"):
+    with pytest.raises(Unavailable, match="corrupt"):
         await running
 
 
@@ -63,7 +63,7 @@ async def test_call_on_which_nothing_is_confirmed_ends_and_the_stream_continues(
 
     lines = ServedLines(serve_nothing, "talker", patience_s=600.0)
     hello = stage_pb2.LineRequest(hello=stage_pb2.LineHello(stream_id="gateway"))
-    with pytest.raises(Unavailable, match="confirmed nothing"):
+    with pytest.raises(Unavailable, match="not confirmed anything"):
         await lines.run(LineCall(hello, refused(), write), asyncio.Event())
     assert lines.may_continue
     (lost,) = (each for each in written if each.messages)

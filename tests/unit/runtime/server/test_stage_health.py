@@ -97,11 +97,11 @@ async def test_probes_hear_whether_it_is_ready_and_whether_waiting_may_help() ->
         await health.tell(serving=True)
         health.follow(engine)  # type: ignore[arg-type]
         assert await probed(channel) == (True, True)
-        await change(engine, Unavailable("its process died; it is restarted"))
-        assert await probed(channel) == (False, True), "vLLM is started again"
+        await change(engine, Unavailable("its process died and is being restarted"))
+        assert await probed(channel) == (False, True), "restarting vLLM"
         await change(engine, None)
         assert await probed(channel) == (True, True)
-        await change(engine, Internal("its keeper failed"))
+        await change(engine, Internal("the supervising thread failed"))
         assert await probed(channel) == (False, False), "nobody starts it again"
         await change(engine, None)
         await health.close()

@@ -81,10 +81,10 @@ def end_of(table: SessionTable) -> tuple[float, AntiphonError | None]:
 @pytest.mark.parametrize(
     ("asked", "ends_at", "said"),
     [
-        (Asked(), STALL_S, "for codes"),
-        (Asked(deadline_s=60.0), STALL_S, "for codes"),
+        (Asked(), STALL_S, "codes did not arrive"),
+        (Asked(deadline_s=60.0), STALL_S, "codes did not arrive"),
         (Asked(deadline_s=2.0), 2.0, "deadline"),
-        (Asked(deadline_s=60.0, stall_timeout_s=50.0), 50.0, "for codes"),
+        (Asked(deadline_s=60.0, stall_timeout_s=50.0), 50.0, "codes did not arrive"),
         (Asked(deadline_s=60.0, stall_timeout_s=80.0), 60.0, "deadline"),
         (Asked(deadline_s=60.0, awaits=None), 60.0, "deadline"),
         (Asked(live=True, deadline_s=60.0), IDLE_S, "idle_session_timeout_s"),

@@ -112,7 +112,7 @@ def test_malformed_chunk_of_an_ended_session_changes_nothing() -> None:
     sessions = two_sessions()
     sessions.handle(StreamLost("a"), 0.0)
     assert sessions.handle(ChunkMalformed("a", DataLoss("broken")), 0.0) == []
-    with pytest.raises(FailedPrecondition, match="before"):
+    with pytest.raises(FailedPrecondition, match="already opened"):
         sessions.handle(SessionRequested(SessionRequest("a", ROUTES)), 1.0)
 
 

@@ -256,8 +256,8 @@ def test_what_is_no_text_is_refused(cut: list[bytes], labs: dict[bool, TalkerLab
 def test_pieces_and_a_whole_text_exclude_each_other(labs: dict[bool, TalkerLab]) -> None:
     said = message("Hello")
     first = InputChunk(INPUT, 0, said.tensors)
-    check_refused(labs[False], [first, piece(b"Hello", last=True)], "send one of them")
-    check_refused(labs[False], [piece(b"Hello"), said], "send one of them")
+    check_refused(labs[False], [first, piece(b"Hello", last=True)], "send only one of them")
+    check_refused(labs[False], [piece(b"Hello"), said], "send only one of them")
     check_refused(labs[False], [piece(b"word " * 100_000, last=True)], "too many")
 
 

@@ -73,9 +73,9 @@ WAV = {"prompt_wav_path": "data/DB30.wav", "prompt_text": "Good."}
         ({"A": WAV, "a": WAV}, "differ by case alone: A, a"),
         ({"A": {"prompt_text": "Good."}}, "prompt_wav_path"),
         ({"A": {"prompt_wav_path": "data/none.wav"}}, "none.wav is missing"),
-        ({"A": {"prompt_wav_path": "../../outside.wav"}}, "lies outside"),
-        ({"A": {"prompt_wav_path": "config.json"}}, "config.json: cannot be used"),
-        (["A"], "no JSON object"),
+        ({"A": {"prompt_wav_path": "../../outside.wav"}}, "is outside"),
+        ({"A": {"prompt_wav_path": "config.json"}}, "config.json: can't be used"),
+        (["A"], "instead of a JSON object"),
     ],
 )
 def test_a_list_of_voices_that_cannot_be_used_is_refused_by_a_sentence(
@@ -91,7 +91,7 @@ def test_a_checkpoint_without_a_list_has_no_voices(
 ) -> None:
     lab = TalkerLab(voices_listed(checkpoints["flash"], tmp_path / "changed", None))
     assert lab.facts.voices == ()
-    with pytest.raises(InvalidArgument, match="has none by name"):
+    with pytest.raises(InvalidArgument, match="has no named voices"):
         lab.speak(Asked(voice="DB30"))
     (output,) = lab.speak(Asked(changes={"max_tokens": 2}))
     assert latents_of(output).shape == (2, FRAME_WIDTH)
@@ -111,7 +111,12 @@ def test_facts(checkpoints: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("role", "path", "value", "told"),
     [
-        ("talker", "model_type", "moe", "model_type is 'moe'; this stage computes only 'dense'"),
+        (
+            "talker",
+            "model_type",
+            "moe",
+            "model_type is 'moe', but this stage only supports 'dense'",
+        ),
         ("talker", "ditar_config.qk_norm", "rms_norm", "ditar_config.qk_norm is rms_norm"),
         ("talker", "ditar_config.pe_attn_head", 1, "ditar_config.pe_attn_head is 1"),
         ("talker", "aggregator_config.qk_norm", True, "aggregator_config.qk_norm is true"),

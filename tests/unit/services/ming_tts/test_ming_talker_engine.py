@@ -95,7 +95,7 @@ def test_the_context_bounds_an_answer(checkpoints: dict[str, Path]) -> None:
     assert output.completed is not None
     if output.completed.finish_reason is FinishReason.LENGTH:
         assert output.completed.input_positions + len(frames) == 161
-    with pytest.raises(AssertionError, match="leave no room"):
+    with pytest.raises(AssertionError, match="leaves no room"):
         latents_of(lab.speak(Asked("word " * 400))[0])
 
 

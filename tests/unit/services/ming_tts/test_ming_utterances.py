@@ -229,7 +229,7 @@ def test_pieces_that_cannot_be_spoken_are_refused_by_their_field(lab: TalkerLab)
     key = SegmentKey("both", 0)
     lab.engine.admit(key, lab.settings(Asked()))
     lab.engine.accept(key, by_size("Hello there", 4)[0])
-    with pytest.raises(InvalidArgument, match="`messages` or in pieces"):
+    with pytest.raises(InvalidArgument, match="can't be combined with `messages`"):
         lab.engine.accept(key, message("Hello"))
     with pytest.raises(InvalidArgument, match="too many"):
         lab.engine.accept(key, InputChunk(INPUT, 1, {PIECE: np.zeros(70_000, np.uint8)}))

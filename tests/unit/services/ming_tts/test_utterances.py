@@ -111,7 +111,7 @@ def test_a_text_that_says_something_is_not_silent() -> None:
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="not a text in UTF-8"):
+    with pytest.raises(InvalidArgument, match="not valid UTF-8 text"):
         ArrivingText().take(b"\xff", last=False)
-    with pytest.raises(InvalidArgument, match="not a text in UTF-8"):
+    with pytest.raises(InvalidArgument, match="not valid UTF-8 text"):
         ArrivingText().take("水".encode()[:2], last=True)

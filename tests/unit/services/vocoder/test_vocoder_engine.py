@@ -234,8 +234,8 @@ GOOD = make_codes(2).numpy().astype(np.uint16)
     ("chunk", "error", "words"),
     [
         (InputChunk("tokens", 2, {"frames": GOOD}), InvalidArgument, "no input edge 'tokens'"),
-        (InputChunk("frames", 2, {}), InvalidArgument, "one tensor"),
-        (InputChunk("frames", 2, {"ids": GOOD}), InvalidArgument, "one tensor"),
+        (InputChunk("frames", 2, {}), InvalidArgument, "the only tensor"),
+        (InputChunk("frames", 2, {"ids": GOOD}), InvalidArgument, "the only tensor"),
         (InputChunk("frames", 2, {"frames": GOOD.astype(np.int64)}), InvalidArgument, "int64"),
         (InputChunk("frames", 2, {"frames": GOOD.flatten()}), InvalidArgument, r"\(8,\)"),
         (InputChunk("frames", 2, {"frames": GOOD[:, :3]}), InvalidArgument, r"\(2, 3\)"),
@@ -269,7 +269,7 @@ def test_engine_refuses_chunk_when_segment_has_finished() -> None:
     engine = make_engine()
     engine.admit(KEY, WANTED)
     engine.accept(KEY, codes_chunk(make_codes(2), 0, STOP))
-    with pytest.raises(DataLoss, match="after the segment's last"):
+    with pytest.raises(DataLoss, match="after the last one"):
         engine.accept(KEY, codes_chunk(make_codes(1), 2))
 
 

@@ -17,7 +17,7 @@ def test_demo_fails_with_the_reason_when_the_model_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--model", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")]) == 1
-    assert "is no directory; name one with a checkpoint" in capsys.readouterr().err
+    assert "is not a directory; use a checkpoint directory" in capsys.readouterr().err
 
 
 async def test_lines_come_one_at_a_time_and_end_when_the_person_says_so() -> None:

@@ -161,7 +161,7 @@ async def test_nothing_is_saved_when_nothing_was_spoken(tmp_path: Path) -> None:
     talk = conversation(FakeClient(silent=True), tmp_path)
     await talk.say(Question("a"))
     (said,) = talk.save(STAGES)
-    assert said.startswith("Nothing was spoken")
+    assert said.startswith("No speech was generated")
     assert not files(tmp_path)
 
 

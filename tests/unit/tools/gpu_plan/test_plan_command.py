@@ -73,7 +73,7 @@ def test_settings_of_a_deployment_are_planned(
     assert (talker["sessions"], talker["positions"]) == (5, 128)
     talker = planned(capsys, "--config", file, "--stage", "talker.slots=6")["stages"][0]
     assert talker["sessions"] == 6
-    with pytest.raises(InvalidArgument, match="above the checkpoint's"):
+    with pytest.raises(InvalidArgument, match="exceeds the checkpoint's maximum"):
         plan(["--config", str(file), "--stage", "talker.context_limit=1000000"])
 
 
@@ -122,7 +122,9 @@ def _header(path: Path) -> bytes:
 def test_hub_ids_with_other_weights_are_refused_with_a_remedy(
     hub: LoopbackHub, tmp_path: Path
 ) -> None:
-    with pytest.raises(FailedPrecondition, match=r"acme/Torch-1: .*safetensors alone.*download it"):
+    with pytest.raises(
+        FailedPrecondition, match=r"acme/Torch-1: .*safetensors files.*download the model"
+    ):
         plan(["acme/Torch-1", "--cache", str(tmp_path / "cache")])
     assert not [each for each in hub.asked if each.path.endswith(".pt")]
 

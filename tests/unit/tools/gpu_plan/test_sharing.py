@@ -103,9 +103,13 @@ def test_settings_are_those_of_a_deployment() -> None:
 @pytest.mark.parametrize(
     ("gpu", "remedy"),
     [
-        (53, "thinker: 55.0 GiB do not fit; 2 sessions of this length fit, or 4 of 512 positions"),
-        (51, "take a larger GPU"),
-        (40, "take a larger GPU"),
+        (
+            53,
+            "thinker: 55.0 GiB, which doesn't fit; "
+            "2 sessions of this length fit, or 4 of 512 positions",
+        ),
+        (51, "use a larger GPU"),
+        (40, "use a larger GPU"),
     ],
 )
 def test_stage_that_does_not_fit_has_a_remedy_and_no_settings(gpu: int, remedy: str) -> None:
@@ -123,6 +127,6 @@ def test_shorter_sessions_are_the_remedy_if_not_one_fits() -> None:
 
 def test_stages_without_statement_are_named() -> None:
     plan = ModelPlan("model", "family", (TALKER,), ("singer",))
-    assert "singer: its family does not state its memory" in as_text(plan)
+    assert "singer: the memory usage of this family is unknown" in as_text(plan)
     assert as_json(plan)["unknown"] == ["singer"]
     assert "gpus" not in as_json(plan)

@@ -52,7 +52,7 @@ def test_a_revision_is_that_of_the_id_or_of_the_command_line(
 
 @pytest.mark.parametrize("model", ["", "/models/local"])
 def test_a_revision_of_no_id_is_refused(settings: HubSettings, model: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"--revision v1: .* no id of the hub"):
+    with pytest.raises(InvalidArgument, match=r"--revision v1: .* not a model on the hub"):
         with_directories(Deployment(model=model), replace(settings, revision="v1"))
 
 

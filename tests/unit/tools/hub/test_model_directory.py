@@ -29,7 +29,7 @@ def test_a_model_of_two_repositories_is_refused_with_a_remedy(
     folder = hub.repositories[MODEL]
     (folder / "config.json").write_text('{"architectures": ["MiMoAudioForCausalLM"]}')
     hub.repositories = {MODEL: folder, "XiaomiMiMo/MiMo-Audio-Tokenizer": folder}
-    with pytest.raises(FailedPrecondition, match="needs a second repository"):
+    with pytest.raises(FailedPrecondition, match="requires a second repository"):
         model_directory(MODEL, settings)
 
 

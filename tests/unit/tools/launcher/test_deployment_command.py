@@ -80,7 +80,7 @@ def test_command_stops_everything_when_interrupted(checkout: Checkout) -> None:
     with running(checkout, *COMMAND, until="    gateway") as (process, said):
         pids = Pids(pids_in(said))
         process.send_signal(signal.SIGINT)
-        rest = read_until(process, "nothing is left running")
+        rest = read_until(process, "all processes have been stopped")
         assert process.wait(EXIT_WAIT_S) == 0
     assert not pids.left(0)
     assert len(pids_in(said)) == len(ROLES) + 1
@@ -105,7 +105,7 @@ def test_command_kills_at_once_when_interrupted_twice(checkout: Checkout) -> Non
     with running(checkout, "-c", PATIENT, until="gRPC") as (process, said):
         pids = Pids(pids_in(said))
         process.send_signal(signal.SIGINT)
-        read_until(process, "again to kill all processes")
+        read_until(process, "to kill all processes")
         process.send_signal(signal.SIGINT)
         read_until(process, "killing everything")
         assert process.wait(EXIT_WAIT_S) == 0
@@ -149,7 +149,7 @@ def test_command_starts_a_service_again_where_it_was_when_it_is_killed(
             os.kill(pid, signal.SIGKILL)
             again = read_until(process, f"{name:<9}| ready after")
             assert f"{name:<9}| was killed by SIGKILL\n" in again
-            assert f"{name:<9}| starts again in {pause}\n" in again
+            assert f"{name:<9}| restarting in {pause}\n" in again
             assert listening(name, again) == listening(name, said)
             pid = pid_of(name, again)
         pids = Pids([pid])
@@ -163,7 +163,7 @@ def test_command_stops_when_a_service_ends_and_it_is_told_to(checkout: Checkout,
     with running(checkout, *COMMAND, "--on-exit", "stop", until="    gateway") as (process, said):
         pids = Pids(pids_in(said))
         os.kill(pid_of(name, said), signal.SIGKILL)
-        read_until(process, f"{name} has ended, stopping everything")
+        read_until(process, f"{name} has exited; stopping all processes")
         assert process.wait(EXIT_WAIT_S) == 1
     assert not pids.left(0)
 
@@ -171,9 +171,9 @@ def test_command_stops_when_a_service_ends_and_it_is_told_to(checkout: Checkout,
 def test_command_stops_when_interrupted_while_a_stage_is_down(checkout: Checkout) -> None:
     with running(checkout, *COMMAND, until="    gateway") as (process, said):
         os.kill(pid_of("talker", said), signal.SIGKILL)
-        read_until(process, "talker   | starts again in")
+        read_until(process, "talker   | restarting in")
         process.send_signal(signal.SIGINT)
-        read_until(process, "nothing is left running")
+        read_until(process, "all processes have been stopped")
         assert process.wait(EXIT_WAIT_S) == 0
 
 
@@ -186,10 +186,10 @@ def test_command_serves_the_embedded_model_when_none_is_named(checkout: Checkout
 def test_command_fails_when_no_model_is_named_and_none_is_embedded(checkout: Checkout) -> None:
     with running(checkout, *UP, until="error:") as (process, said):
         assert process.wait(EXIT_WAIT_S) == 1
-    assert "error: no model was named" in said
+    assert "error: no model was specified" in said
 
 
 def test_command_fails_when_there_is_no_checkpoint(checkout: Checkout) -> None:
     with running(checkout, *UP, "--model", "nowhere", until="error:") as (process, said):
         assert process.wait(EXIT_WAIT_S) == 1
-    assert "is no directory; name one with a checkpoint" in said
+    assert "is not a directory; use a checkpoint directory" in said

@@ -206,7 +206,7 @@ async def test_launcher_starts_nothing_when_a_port_is_taken(checkout: Checkout, 
             deployment = local_deployment(checkout.model, talker=StageConfig(listen=address))
         else:
             deployment = with_gateway(deployment, {"http_listen": address})
-        with pytest.raises(Unavailable, match=f"{taken}: cannot listen on {address}"):
+        with pytest.raises(Unavailable, match=f"{taken}: can't listen on {address}"):
             async with Launcher(deployment, root=checkout.root, report=told.append):
                 pytest.fail("it became ready")
     assert not told

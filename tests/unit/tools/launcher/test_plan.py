@@ -54,7 +54,7 @@ def test_overrides_are_refused_when_form_key_or_value_is_wrong(override: str) ->
     ("override", "field", "words"),
     [
         ("talker.devise=cuda", "stages.talker.devise", "did you mean stages.talker.device?"),
-        ("talker.qqq=1", "stages.talker.qqq", "there are addresses, listen,"),
+        ("talker.qqq=1", "stages.talker.qqq", "use one of: addresses, listen,"),
         ("talker.slots=many", "stages.talker.slots", "Expected `int`"),
     ],
 )
@@ -100,7 +100,7 @@ def test_deployment_file_that_is_refused_is_named_with_the_key(
 def test_roles_are_refused_with_the_one_that_was_meant() -> None:
     deployment = Deployment(stages={"code2wave": StageConfig()})
     with pytest.raises(
-        InvalidArgument, match=r"has no code2wave; .*; did you mean code2wav\?"
+        InvalidArgument, match=r"has no stage code2wave; .*; did you mean code2wav\?"
     ) as e:
         check_roles(deployment, PIPELINE.name, PIPELINE.roles)
     assert e.value.field == "stages.code2wave"
@@ -124,7 +124,7 @@ def test_addresses_to_listen_on_leave_out_stages_that_run_elsewhere() -> None:
 def test_ports_are_refused_when_two_settings_have_the_same() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(Unavailable, match=f"^two: cannot listen on {address}"):
+    with pytest.raises(Unavailable, match=f"^two: can't listen on {address}"):
         check_free({"one": address, "two": address})
     check_free({"one": address, "two": "127.0.0.1:0", "three": "127.0.0.1:0"})
 
@@ -197,7 +197,9 @@ def test_stages_that_are_named_are_started_wherever_others_find_them() -> None:
     assert started_roles(deployment, PIPELINE) == ()
     assert started_roles(deployment, PIPELINE, ["talker"]) == ("talker",)
     assert set(listen_addresses(deployment, ["talker"], gateway=False)) == {"stages.talker.listen"}
-    with pytest.raises(InvalidArgument, match="has no reader; it has thinker, talker, code2wav"):
+    with pytest.raises(
+        InvalidArgument, match="has no stage reader; its stages are thinker, talker, code2wav"
+    ):
         started_roles(deployment, PIPELINE, ["talker", "reader"])
 
 
@@ -228,13 +230,15 @@ def test_resolve_makes_the_model_path_absolute_when_it_is_relative(
 
 def test_resolve_refuses_when_a_stage_is_not_in_the_pipeline(checkout: Checkout) -> None:
     deployment = Deployment(model=str(checkout.model), stages={"tolker": StageConfig()})
-    with pytest.raises(InvalidArgument, match="tolker; it has thinker, talker, code2wav"):
+    with pytest.raises(InvalidArgument, match="tolker; its stages are thinker, talker, code2wav"):
         resolve(deployment, checkout.root)
 
 
 def test_resolve_refuses_an_unknown_pipeline_with_those_that_there_are(checkout: Checkout) -> None:
     deployment = Deployment(model=str(checkout.model), pipeline="quartet")
-    with pytest.raises(NotFound, match=r"no pipeline .quartet.; known: .*qwen3_omni") as caught:
+    with pytest.raises(
+        NotFound, match=r"unknown pipeline .quartet.; use one of: .*qwen3_omni"
+    ) as caught:
         resolve(deployment, checkout.root)
     assert caught.value.field == "pipeline"
 
@@ -280,7 +284,7 @@ def test_application_root_needs_no_gateway_for_stages_alone(
     assert application_root(tmp_path, gateway=False) == tmp_path
     with pytest.raises(
         FailedPrecondition,
-        match="`services/antiphon_services` and `gateway/antiphon_gateway` are not in",
+        match="`services/antiphon_services` and `gateway/antiphon_gateway` can't be found in",
     ):
         application_root(tmp_path)
 

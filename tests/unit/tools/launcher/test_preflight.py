@@ -47,20 +47,20 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda d: (d / "model-2.safetensors").unlink(),
         r"model-2.safetensors: is missing",
     ),
-    "a shard is cut off": (
+    "a shard is truncated": (
         lambda d: cut(d / "model-2.safetensors", -1),
-        r"model-2.safetensors: is cut off: it has \d+ of \d+ bytes",
+        r"model-2.safetensors: is truncated: it has \d+ of \d+ bytes",
     ),
-    "a header is cut off": (
+    "a header is truncated": (
         lambda d: cut(d / "model-1.safetensors", 20),
-        "model-1.safetensors: is not a whole safetensors file",
+        "model-1.safetensors: is not a complete safetensors file",
     ),
-    "a file is empty": (lambda d: cut(d / "model-1.safetensors", 0), "is not a whole"),
-    "a part's file is cut off": (
+    "a file is empty": (lambda d: cut(d / "model-1.safetensors", 0), "is not a complete"),
+    "a part's file is truncated": (
         lambda d: cut(d / "speech_tokenizer" / "model.safetensors", -8),
-        "speech_tokenizer/model.safetensors: is cut off",
+        "speech_tokenizer/model.safetensors: is truncated",
     ),
-    "a pointer": (
+    "a Git LFS pointer": (
         lambda d: (d / "model-1.safetensors").write_text("version https://git-lfs.github.com/spec"),
         "git lfs pull",
     ),
@@ -89,17 +89,17 @@ def test_a_checkpoint_with_other_tokenizer_files_is_taken(checkpoint: Path) -> N
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
 def test_a_gpu_is_refused_where_there_is_none(tmp_path: Path, device: str) -> None:
     stages = {"talker": StageConfig(), "thinker": StageConfig(device=device)}
-    with pytest.raises(InvalidArgument, match=f"stages.thinker.device: there is no GPU .*{device}"):
+    with pytest.raises(InvalidArgument, match=f"stages.thinker.device: .{device}. requires a GPU"):
         check_devices(stages, tmp_path)
     (tmp_path / "nvidia0").touch()
     check_devices(stages, tmp_path)
 
 
 def test_a_launcher_takes_no_id_of_the_hub() -> None:
-    with pytest.raises(NotFound, match="Qwen/Qwen3-Omni-30B-A3B-Instruct is no directory;"):
+    with pytest.raises(NotFound, match="Qwen/Qwen3-Omni-30B-A3B-Instruct is not a directory;"):
         resolve(Deployment(model="Qwen/Qwen3-Omni-30B-A3B-Instruct"), application_root())
 
 
 def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="is no directory"):
+    with pytest.raises(NotFound, match="is not a directory"):
         resolve(Deployment(model=str(tmp_path / "nowhere")), application_root())

@@ -43,7 +43,7 @@ async def test_waiting_ends_with_the_status_and_the_last_lines_when_the_process_
     with pytest.raises(Unavailable) as caught:
         await wait(process)
     assert caught.value.stage == "talker"
-    expected = f"talker#2 {how} before it was ready; it said:\n  no room"
+    expected = f"talker#2 {how} before it was ready; its output was:\n  no room"
     assert caught.value.message.endswith(expected)
     await process.report_exit()
 

@@ -197,7 +197,7 @@ def test_failed_request_is_never_good() -> None:
 
 @pytest.mark.parametrize("text", ["ttfa", "ttfa=", "ttfa=x", "ttfa=-1", "speed=1", "ttfa=nan"])
 def test_objective_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"must look like ttfa=0\.5"):
+    with pytest.raises(InvalidArgument, match=r"must have the form ttfa=0\.5"):
         Objective.parse(text)
 
 

@@ -59,7 +59,8 @@ def test_text_only_asks_for_and_judges_text() -> None:
 
 def test_http_target_of_a_stage_is_refused() -> None:
     with pytest.raises(
-        InvalidArgument, match="a gateway's HTTP endpoint; a code2wav's is host:port"
+        InvalidArgument,
+        match="is the HTTP endpoint of a gateway; for the service code2wav, use the host:port",
     ):
         read_options(["code2wav", "--target", "http://h:1"])
 
@@ -90,10 +91,10 @@ def test_stage_settings_go_to_the_deployment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "say what to load"),
-        (["talker", "--record", "f"], "say what to load"),
-        (["--record", "f", "--target", "h:1"], "takes no --target"),
-        (["talker", "--slo", "speed=1"], "must look like"),
+        ([], "specify the service to test"),
+        (["talker", "--record", "f"], "specify the service to test"),
+        (["--record", "f", "--target", "h:1"], "can't be combined with --target"),
+        (["talker", "--slo", "speed=1"], "must have the form"),
         (["talker", "--warm-up", "-1"], "must not be negative"),
         (["gateway", "--prompts", "/nowhere/at/all"], "No such file"),
         (["gateway", "--config", "/nowhere/at/all"], "No such file"),
@@ -133,7 +134,7 @@ def test_service_that_the_checkpoint_has_not_is_refused_with_those_that_there_ar
 ) -> None:
     with pytest.raises(SystemExit):
         read_options(["nothing"])
-    said = "there is no nothing; there are thinker, talker, code2wav, gateway"
+    said = "unknown service nothing; use one of: thinker, talker, code2wav, gateway"
     assert said in capsys.readouterr().err
 
 

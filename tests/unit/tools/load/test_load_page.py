@@ -128,7 +128,7 @@ def test_percentile_of_too_few_requests_is_a_dash_beside_their_number(result: Re
     assert times.headings == ("", "n", "mean", "p50", "p90", "p99", "max")
     assert [cell.text for cell in row][1] == str(ttfa.count)
     assert [cell.text for cell in row][5] == "-"
-    assert "p99 takes 100" in times.note
+    assert "p99 requires 100" in times.note
     assert f"<b>-</b><span>ttfa p99, n = {ttfa.count}</span>" in page(result)
 
 
@@ -204,8 +204,8 @@ def test_capacity_in_words_says_what_is_not_known() -> None:
     assert "may be larger" in words((4, 50, 1.0))
     assert words((4, 50, 1.0), (8, 50, 0.1)).startswith("4 sessions is the largest")
     assert "too few" not in words((4, 50, 1.0), (8, 50, 0.1))
-    assert "too few requests to tell" in words((4, 19, 1.0), (8, 50, 0.1))
-    assert words((4, 50, 0.2)).startswith("No load")
+    assert "too few requests for a conclusion" in words((4, 19, 1.0), (8, 50, 0.1))
+    assert words((4, 50, 0.2)).startswith("None of the tested loads")
 
 
 def stage(open_sessions: int, **chunks: int) -> stage_pb2.DescribeResponse:

@@ -204,7 +204,7 @@ async def test_http_failure_is_a_typed_error(answer: bytes, code: str) -> None:
 
 @pytest.mark.parametrize("url", ["ftp://h:1", "h:1", "http://", "http://h:1/v1", "https://h:1/v1"])
 def test_http_address_of_another_form_is_refused(url: str) -> None:
-    with pytest.raises(InvalidArgument, match="must look like http://host:port"):
+    with pytest.raises(InvalidArgument, match="must have the form http://host:port"):
         HttpAddress.parse(url)
 
 

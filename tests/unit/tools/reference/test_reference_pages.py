@@ -106,6 +106,10 @@ async def test_realtime_page_has_both_directions() -> None:
     assert "- `session.tracing`" in page
 
 
+async def test_realtime_page_is_the_same_when_it_is_built_again() -> None:
+    assert await realtime_page() == await realtime_page()
+
+
 def test_settings_page_has_every_setting_with_its_comment() -> None:
     page = settings_page()
     for kind in (Deployment, GatewayConfig, StageConfig):

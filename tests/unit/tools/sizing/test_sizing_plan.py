@@ -43,7 +43,7 @@ def test_plan_keeps_the_goal_and_needs_all_of_its_replicas() -> None:
 
 
 def test_plan_is_refused_when_one_call_alone_takes_longer() -> None:
-    with pytest.raises(FailedPrecondition, match="One call alone"):
+    with pytest.raises(FailedPrecondition, match="a single call takes too long"):
         Planner(answering_fleet(), load(2.0, seconds=5), "calls").plan(Goal(0.01))
 
 
@@ -151,8 +151,8 @@ def test_command_prints_and_saves_a_plan(
     ]  # fmt: skip
     assert main(arguments) == 0
     told = capsys.readouterr()
-    assert "a spoken hour" in told.out
-    assert "kept" in told.err
+    assert "per hour of speech" in told.out
+    assert ": met" in told.err
     saved = json.loads((tmp_path / "o" / "p").read_text())
     assert saved["replicas"] == {"writer": 1, "speaker": 1, "decoder": 1}
     assert saved["cost_per_hour"] == 3.0 * saved["gpus"] == 12.0

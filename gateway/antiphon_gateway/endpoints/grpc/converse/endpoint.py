@@ -119,7 +119,7 @@ class ConverseEndpoint:
             async with asyncio.timeout(most_s):
                 data = await context.read()
         except TimeoutError:
-            raise DeadlineExceeded(f"no message has come within {most_s:g} s") from None
+            raise DeadlineExceeded(f"no message was received for {most_s:g} s") from None
         first = None if data is grpc.aio.EOF else await _read(data, self._endpoint.config)
         if first is None or first.WhichOneof("command") != "open":
             raise InvalidArgument("open: must be the first message", field="open")
@@ -175,9 +175,9 @@ class _Served:
             if isinstance(end, Cancelled):
                 raise
             raise DeadlineExceeded(
-                "the conversation has lasted "
-                f"{self._config.conversations.max_conversation_s:g} s, which is the most "
-                "(gateway.conversations.max_conversation_s); open another"
+                "the conversation has reached the maximum duration of "
+                f"{self._config.conversations.max_conversation_s:g} s "
+                "(gateway.conversations.max_conversation_s); open a new one"
             ) from None
 
     async def _take(self, data: bytes) -> None:
@@ -204,8 +204,8 @@ class _Served:
             name_settings(error)
             await self._live.refuse(error, reference)
         except Exception:
-            log.exception("a command of a conversation broke")
-            mistake = Internal("the gateway made a mistake; its log has more")
+            log.exception("a conversation command failed")
+            mistake = Internal("internal error; see the gateway's log")
             await self._live.refuse(mistake, reference)
 
     async def _send(self, events: Sequence[ConversationEvent]) -> None:
@@ -222,10 +222,10 @@ class _Served:
                 self._stalled = self._stalled or stalled
                 if asyncio.current_task() is not self._task:
                     self._limit.reschedule(asyncio.get_running_loop().time())
-                raise Cancelled("the client takes nothing") from None
+                raise Cancelled("the client isn't reading") from None
             except grpc.aio.BaseError:
                 # gRPC raises this error if the call is over.
-                raise Cancelled("the client has left") from None
+                raise Cancelled("the client has disconnected") from None
 
 
 async def _read(data: bytes, config: GatewayConfig) -> converse_pb2.ConverseRequest:

@@ -34,11 +34,11 @@ def read_item(
     role = ROLES.get(item.role)
     if role is None:
         raise InvalidArgument(
-            f"{field}.role: must be {', '.join(ROLES)}, is {item.role!r}", field=f"{field}.role"
+            f"{field}.role: must be {', '.join(ROLES)}, got {item.role!r}", field=f"{field}.role"
         )
     if not 1 <= len(item.contents) <= MOST_CONTENTS:
         raise InvalidArgument(
-            f"{field}.contents: must have 1 to {MOST_CONTENTS} parts, has {len(item.contents)}",
+            f"{field}.contents: must have 1 to {MOST_CONTENTS} parts, got {len(item.contents)}",
             field=f"{field}.contents",
         )
     parts = tuple(
@@ -47,7 +47,7 @@ def read_item(
     )
     if len(parts) > 1 and any(isinstance(each, FunctionCall | CallResultPart) for each in parts):
         raise InvalidArgument(
-            f"{field}.contents: a call, or what came of it, is an item of its own",
+            f"{field}.contents: a function call or its output must be a separate item",
             field=f"{field}.contents",
         )
     return Item(role, parts, checked_name(item.id, f"{field}.id"))
@@ -72,7 +72,8 @@ def read_samples(pcm16: bytes, rate_hz: int, field: str) -> PcmRecording:
         )
     if len(pcm16) % SAMPLE_BYTES:
         raise InvalidArgument(
-            f"{field}.pcm16: has {len(pcm16)} bytes, and 16-bit samples have two each",
+            f"{field}.pcm16: has {len(pcm16)} bytes, which is not a multiple of two; each "
+            "16-bit sample has two bytes",
             field=f"{field}.pcm16",
         )
     return PcmRecording(pcm16, rate_hz)
@@ -112,7 +113,9 @@ def _read_content(
             )
         case None, _:
             raise InvalidArgument(f"{field}: is empty", field=field)
-    raise InvalidArgument(f"{field}: {kind} does not go into an item of {role}", field=field)
+    raise InvalidArgument(
+        f"{field}: {kind} is not allowed in an item with the role {role}", field=field
+    )
 
 
 def _read_call(call: functions_pb2.FunctionCall, field: str) -> FunctionCall:

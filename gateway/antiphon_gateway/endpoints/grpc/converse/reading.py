@@ -69,9 +69,9 @@ def read_command(
     """
     field = request.WhichOneof("command")
     if field == "open":
-        raise InvalidArgument("open: the conversation is open already", field="open")
+        raise InvalidArgument("open: the conversation is already open", field="open")
     if field is None:
-        raise InvalidArgument("command: is empty, or of a later version", field="command")
+        raise InvalidArgument("command: is empty, or was added in a later version", field="command")
     return COMMANDS[field].read(getattr(request, field), holds, appended)
 
 
@@ -109,7 +109,7 @@ def _truncate_item(
 ) -> TruncateItem:
     if not 0 <= asked.heard_s < math.inf:
         raise InvalidArgument(
-            "truncate_item.heard_s: must be a number of seconds from 0",
+            "truncate_item.heard_s: must be a number of seconds, at least 0",
             field="truncate_item.heard_s",
         )
     return TruncateItem(asked.item_id, asked.heard_s)
@@ -145,11 +145,11 @@ def _read_input(
 def _checked_metadata(metadata: dict[str, str]) -> dict[str, str]:
     field = "create_response.metadata"
     if len(metadata) > MOST_METADATA:
-        raise InvalidArgument(f"{field}: at most {MOST_METADATA} entries", field=field)
+        raise InvalidArgument(f"{field}: must have at most {MOST_METADATA} entries", field=field)
     for key, value in metadata.items():
         if len(key.encode()) > MOST_KEY_BYTES or len(value.encode()) > MOST_VALUE_BYTES:
             raise InvalidArgument(
-                f"{field}: keys have at most {MOST_KEY_BYTES} and values at most "
+                f"{field}: keys must have at most {MOST_KEY_BYTES} bytes and values at most "
                 f"{MOST_VALUE_BYTES} bytes of UTF-8",
                 field=field,
             )
@@ -196,10 +196,11 @@ def read_delivered(
     """
     field = "open.resumed.delivered"
     if len(items) > MOST_DELIVERED:
-        raise InvalidArgument(f"{field}: at most {MOST_DELIVERED} items", field=field)
+        raise InvalidArgument(f"{field}: must have at most {MOST_DELIVERED} items", field=field)
     for each in items:
         if not 0 <= each.audio_s < math.inf:
             raise InvalidArgument(
-                f"{field}.audio_s: must be a number of seconds from 0", field=f"{field}.audio_s"
+                f"{field}.audio_s: must be a number of seconds, at least 0",
+                field=f"{field}.audio_s",
             )
     return {each.item_id: (each.text, each.audio_s) for each in items}

@@ -38,7 +38,7 @@ def with_settings(
     """
     if len(asked.sampling) > MOST_STAGES:
         raise InvalidArgument(
-            f"settings.sampling: more than {MOST_STAGES} of them", field="settings.sampling"
+            f"settings.sampling: must have at most {MOST_STAGES} entries", field="settings.sampling"
         )
     sampling = {
         stage: sampling_from_proto(each, field=f"settings.sampling.{stage}".rstrip("."))
@@ -127,6 +127,7 @@ def _read_turns(asked: converse_pb2.VoiceTurns) -> VoiceTurns:
         if not least <= value <= most:
             field = f"settings.voice_turns.{name}"
             raise InvalidArgument(
-                f"{field}: {value:g} is out of range; give {least:g} to {most:g}", field=field
+                f"{field}: {value:g} is out of range; set it to a value from {least:g} to {most:g}",
+                field=field,
             )
     return VoiceTurns(**given)

@@ -70,22 +70,30 @@ def _check_message(message: ChatMessage, path: str) -> None:
     """Raise an error if a message has fields that aren't allowed for its role."""
     if message.role not in _ROLES:
         raise NotImplementedYet(
-            f"{path}.role: {message.role!r} is not supported yet", field=f"{path}.role"
+            f"{path}.role: {message.role!r} is not supported", field=f"{path}.role"
         )
     if message.audio is not None and message.role != "assistant":
-        raise invalid(f"{path}.audio", f"goes only into assistant messages, not {message.role}")
+        raise invalid(
+            f"{path}.audio", f"only allowed in assistant messages, got the role {message.role}"
+        )
     if message.images and message.role != "assistant":
         raise invalid(
             f"{path}.images",
-            f"go only into assistant messages, not {message.role}; put an image into the content",
+            f"only allowed in assistant messages, got the role {message.role}; put images into "
+            "the content",
         )
     for name in _MESSAGE_FIELDS:
         if getattr(message, name):
-            raise NotImplementedYet(f"{path}.{name}: is not supported yet", field=f"{path}.{name}")
+            raise NotImplementedYet(f"{path}.{name}: is not supported", field=f"{path}.{name}")
     if message.tool_calls and message.role != "assistant":
-        raise invalid(f"{path}.tool_calls", f"go only into assistant messages, not {message.role}")
+        raise invalid(
+            f"{path}.tool_calls", f"only allowed in assistant messages, got the role {message.role}"
+        )
     if (message.role == "tool") != bool(message.tool_call_id):
-        raise invalid(f"{path}.tool_call_id", "goes with the role 'tool', and it alone")
+        raise invalid(
+            f"{path}.tool_call_id",
+            "is required for messages with the role 'tool', and only allowed there",
+        )
 
 
 def _calls(message: ChatMessage, path: str) -> tuple[ToolCall, ...]:
@@ -108,7 +116,7 @@ def _said(audio: schema.AssistantAudio, path: str, spoken: SpokenAnswers) -> str
     if not said and audio.transcript is None:
         raise invalid(
             f"{path}.audio",
-            "has no transcript, and its id is not known or has expired; send the transcript",
+            "has no transcript, and its ID is unknown or has expired; send the transcript",
         )
     return said
 
@@ -140,7 +148,7 @@ def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> 
             _check_user(role, path, "an image")
             if image.detail == "low":
                 raise NotImplementedYet(
-                    f"{path}.image_url.detail: images are not made smaller; leave it out",
+                    f"{path}.image_url.detail: images are never scaled down; leave it out",
                     field=f"{path}.image_url.detail",
                 )
             return attachments.add_image(read_data_url(image.url, IMAGE, f"{path}.image_url.url"))
@@ -149,7 +157,7 @@ def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> 
             return attachments.add_video(read_data_url(video.url, VIDEO, f"{path}.video_url.url"))
         case _:
             name = _PART_NAMES[type(part)]
-            raise NotImplementedYet(f"{path}: {name} are not supported yet", field=path)
+            raise NotImplementedYet(f"{path}: {name} parts are not supported", field=path)
 
 
 def _check_user(role: str, path: str, what: str) -> None:
@@ -157,4 +165,4 @@ def _check_user(role: str, path: str, what: str) -> None:
     media.
     """
     if role != "user":
-        raise invalid(path, f"{what} goes only into user messages, not {role}")
+        raise invalid(path, f"{what} parts are only allowed in user messages, got the role {role}")

@@ -59,7 +59,7 @@ from antiphon_gateway.outputs import AUDIO, KNOWN, OUTPUTS, TEXT
 
 FLEX = "flex"
 """OpenAI's name for the service tier with the lowest priority."""
-_SOUND = "leave it out; the sound of a video is heard as a recording of its own (input_audio)"
+_SOUND = "leave it out, and send the soundtrack of a video as a separate recording (input_audio)"
 _SCHEMA = "use response_format"
 # OpenAI's fields, followed by vLLM's.
 UNSUPPORTED: Mapping[str, Unsupported] = {
@@ -75,7 +75,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "verbosity": Unsupported(("medium",)),
     "service_tier": Unsupported(
         ("auto", "default", FLEX),
-        "'flex' is served last, and a higher priority is an API key's",
+        "use 'flex' for the lowest priority, or an API key with a higher priority",
     ),
     "store": Unsupported((False,)),
     "use_audio_in_video": Unsupported((False,), _SOUND),
@@ -99,8 +99,8 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "add_generation_prompt": Unsupported((True,)),
     "continue_final_message": Unsupported((False,)),
     "add_special_tokens": Unsupported((False,)),
-    "documents": Unsupported(remedy="put them into a message"),
-    "chat_template": Unsupported(remedy="the checkpoint's own is used"),
+    "documents": Unsupported(remedy="put documents into a message"),
+    "chat_template": Unsupported(remedy="the template of the checkpoint is used"),
     "guided_json": Unsupported(remedy=_SCHEMA),
     "guided_regex": Unsupported(remedy=_SCHEMA),
     "guided_choice": Unsupported(remedy=_SCHEMA),
@@ -136,7 +136,7 @@ def read_chat(body: bytes, visit: RequestContext) -> tuple[Order, ChatAnswer]:
     outputs = _outputs(chat)
     messages, attachments = read_messages(chat.messages, visit.spoken)
     if chat.stream_options not in (None, StreamOptions()) and not chat.stream:
-        raise invalid("stream_options", "goes only with stream: true")
+        raise invalid("stream_options", "is only allowed with stream: true")
     tools, tool_choice = _tools(chat)
     order = Order(
         model=chat.model,
@@ -178,7 +178,11 @@ def _tools(chat: ChatRequest) -> tuple[tuple[str, ...], ToolChoice]:
     functions = [each.function for each in chat.tools or ()]
     tools = read_functions(functions, "tools[{}].function")
     if tools and _json_schema(chat.response_format) is not None:
-        raise invalid("response_format", "does not go with tools: text held to JSON calls nothing")
+        raise invalid(
+            "response_format",
+            "can't be combined with tools, because an answer that follows a JSON schema can't "
+            "call functions",
+        )
     choice, parallel = chat.tool_choice, chat.parallel_tool_calls
     if isinstance(choice, NamedTool):
         return choose_tools(tools, "function", choice.function.name, parallel=parallel)
@@ -187,18 +191,18 @@ def _tools(chat: ChatRequest) -> tuple[tuple[str, ...], ToolChoice]:
 
 def _choices(chat: ChatRequest, most: int) -> int:
     if chat.n is not None and not 1 <= chat.n <= most:
-        raise invalid("n", f"must be from 1 to {most}; gateway.limits.max_choices sets the bound")
+        raise invalid("n", f"must be from 1 to {most} (gateway.limits.max_choices)")
     return chat.n or 1
 
 
 def _outputs(chat: ChatRequest) -> frozenset[str]:
     modalities = chat.modalities or (TEXT,)
     if unknown := [each for each in modalities if each not in OUTPUTS]:
-        raise invalid("modalities", f"{unknown[0]!r} is none; {KNOWN}")
+        raise invalid("modalities", f"unknown modality {unknown[0]!r}; {KNOWN}")
     if AUDIO in modalities and chat.audio is None:
-        raise invalid("audio", "is required when modalities has 'audio'")
+        raise invalid("audio", "is required if modalities contains 'audio'")
     if AUDIO not in modalities and chat.audio is not None:
-        raise invalid("audio", "goes only with modalities that have 'audio'")
+        raise invalid("audio", "is only allowed if modalities contains 'audio'")
     return frozenset(modalities)
 
 
@@ -209,7 +213,7 @@ def _voice(chat: ChatRequest, voices: tuple[str, ...]) -> str:
     # An option that is an object is a recording, which also counts as a voice.
     recorded = any(bytes(each).lstrip().startswith(b"{") for each in chat.options.values())
     if voices and not voice and not recorded:
-        raise invalid("audio.voice", f"is missing or empty; there are: {', '.join(voices)}")
+        raise invalid("audio.voice", f"is missing or empty; use one of: {', '.join(voices)}")
     return voice
 
 
@@ -219,7 +223,7 @@ def _encoding(chat: ChatRequest) -> AudioEncoding | None:
     name = chat.audio.format.strip().lower()
     check_format(name, _FORMATS, "audio.format")
     if chat.stream and name != "pcm16":
-        raise invalid("audio.format", "must be 'pcm16' with stream: true")
+        raise invalid("audio.format", "must be 'pcm16' if stream is true")
     return AudioEncoding(_FORMATS[name], whole=not chat.stream)
 
 
@@ -260,7 +264,7 @@ def _max_tokens(chat: ChatRequest) -> tuple[str, int | None]:
     """Return the limit, and the name of the field that sets it."""
     old, new = or_unset(chat.max_tokens), or_unset(chat.max_completion_tokens)
     if old is not None and new is not None and old != new:
-        raise invalid("max_tokens", "differs from max_completion_tokens; give one of them")
+        raise invalid("max_tokens", "differs from max_completion_tokens; use only one of them")
     return ("max_tokens", old) if new is None else ("max_completion_tokens", new)
 
 
@@ -271,7 +275,7 @@ def _top_logprobs(chat: ChatRequest) -> int | None:
     if chat.logprobs:
         return chat.top_logprobs or 0
     if chat.top_logprobs:
-        raise invalid("top_logprobs", "goes only with logprobs: true")
+        raise invalid("top_logprobs", "is only allowed with logprobs: true")
     return None
 
 
@@ -279,7 +283,7 @@ CHAT = JsonEndpoint(
     "/v1/chat/completions",
     read_chat,
     EndpointMessages(
-        "Answers a conversation in text, speech or both.",
+        "Generates an answer to a conversation, as text, speech or both.",
         ChatRequest,
         {JSON: Completion, EVENTS: None},
         example={

@@ -51,7 +51,7 @@ class ImageAnswers:
             case SegmentFinished():
                 if not self._images[choice]:
                     raise UnusableOutput(
-                        "the model made no image; try another prompt or seed", field=TEXT_FIELD
+                        "the model generated no image; try another prompt or seed", field=TEXT_FIELD
                     )
                 known = self._usage
                 self._usage = known.with_choice(event.usage) if known else event.usage

@@ -37,22 +37,25 @@ from antiphon_gateway.orders.order import Order
 from antiphon_gateway.outputs import IMAGE
 
 AUTO = "auto"
-_OPTION = "the model's options are listed by GET /v1/models; send options.NAME, or leave it out"
-_WHOLE = "images are sent whole; leave it out"
+_OPTION = "for the model's options, see GET /v1/models; set options.NAME, or leave it out"
+_WHOLE = "partial images are not supported; leave it out"
 UNSUPPORTED: Mapping[str, Unsupported] = {
-    "background": Unsupported((AUTO, "opaque"), "images are opaque; leave it out"),
-    "output_compression": Unsupported((100,), "PNG loses nothing; leave it out"),
+    "background": Unsupported(
+        (AUTO, "opaque"), "images always have an opaque background; leave it out"
+    ),
+    "output_compression": Unsupported((100,), "PNG is lossless; leave it out"),
     "partial_images": Unsupported((0,), _WHOLE),
     # Values that are defaults of OpenAI's models have no effect.
     "quality": Unsupported((AUTO, "standard"), _OPTION),
     "style": Unsupported(("vivid",), "describe the style in the prompt"),
     "stream": Unsupported(
         (False,),
-        "leave it out; /v1/chat/completions with modalities: ['image'] streams, and reports steps",
+        "leave it out; to receive progress, use /v1/chat/completions with modalities: ['image'] "
+        "and stream: true",
     ),
     # OpenAI has a separate endpoint for editing images.
-    "image": Unsupported(remedy="images are made from the prompt alone; leave it out"),
-    "mask": Unsupported(remedy="images are made from the prompt alone; leave it out"),
+    "image": Unsupported(remedy="images are only generated from the prompt; leave it out"),
+    "mask": Unsupported(remedy="images are only generated from the prompt; leave it out"),
     # These are fields of vllm-omni and other servers.
     "negative_prompt": Unsupported(remedy=_OPTION),
     "num_inference_steps": Unsupported(remedy=_OPTION),
@@ -74,11 +77,9 @@ def read_image_request(body: bytes, visit: RequestContext) -> tuple[Order, Image
     asked = decode_fields(decoder, body, unsupported, visit.ignored)
     check_unsupported(asked, UNSUPPORTED)
     if not asked.prompt:
-        raise invalid(TEXT_FIELD, "must not be empty: it describes the image")
+        raise invalid(TEXT_FIELD, "must not be empty; describe the image")
     if asked.n is not None and not 1 <= asked.n <= visit.max_choices:
-        raise invalid(
-            "n", f"must be from 1 to {visit.max_choices}; gateway.limits.max_choices sets the bound"
-        )
+        raise invalid("n", f"must be from 1 to {visit.max_choices} (gateway.limits.max_choices)")
     _check_formats(asked)
     options, names = _options(asked, visit)
     order = Order(
@@ -100,11 +101,12 @@ def _check_formats(asked: ImagesBody) -> None:
     wanted = (asked.response_format or _FORMAT).strip().lower()
     if wanted == "url":
         raise NotImplementedYet(
-            "response_format: images are not kept, so there is no URL; use 'b64_json'",
+            "response_format: URLs are not available, because images are not stored; use "
+            "'b64_json'",
             field="response_format",
         )
     if wanted != _FORMAT:
-        raise invalid("response_format", f"no format {wanted!r}; there is 'b64_json'")
+        raise invalid("response_format", f"unsupported format {wanted!r}; use 'b64_json'")
     file = (asked.output_format or _FILE).strip().lower()
     if file in ("jpeg", "webp"):
         raise NotImplementedYet(
@@ -112,7 +114,7 @@ def _check_formats(asked: ImagesBody) -> None:
             field="output_format",
         )
     if file != _FILE:
-        raise invalid("output_format", f"no format {file!r}; there is 'png'")
+        raise invalid("output_format", f"unsupported format {file!r}; use 'png'")
 
 
 def _options(
@@ -127,10 +129,10 @@ def _options(
         names = {}
     elif not any(each.name == SIZE for each in visit.options):
         raise NotImplementedYet(
-            "size: this model makes images of one size; leave it out, or use 'auto'", field="size"
+            "size: can't be chosen for this model; leave it out, or use 'auto'", field="size"
         )
     elif SIZE in options:
-        raise invalid("size", "is given as options.size too; leave one of them out")
+        raise invalid("size", "is also set in options.size; set only one of them")
     else:
         options[SIZE], names = size, {f"options.{SIZE}": "size"}
     if TASK not in options and does_task(visit.options, IMAGE_TASK):
@@ -142,7 +144,7 @@ IMAGES = JsonEndpoint(
     "/v1/images/generations",
     read_image_request,
     EndpointMessages(
-        "Makes images for a prompt.",
+        "Generates images from a prompt.",
         ImagesBody,
         {JSON: ImagesAnswer},
         example=dict(model="MODEL", prompt="A grey cat."),  # noqa: C408 - no name of an edge

@@ -53,7 +53,9 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "x_vector_only_mode": Unsupported((False,)),
     "reference_audio": Unsupported(remedy="send ref_audio"),
     "reference_text": Unsupported(remedy="send ref_text"),
-    "sample_rate": Unsupported(remedy="the model's own is used; convert what comes"),
+    "sample_rate": Unsupported(
+        remedy=("the sample rate of the model is used; resample the audio that you receive")
+    ),
 }
 """Fields of vllm-omni and other servers that are known but not supported."""
 
@@ -70,7 +72,7 @@ def read_speech(body: bytes, visit: RequestContext) -> tuple[Order, AudioBytes |
     if not speech.model:
         raise invalid("model", "is empty")
     if not speech.input:
-        raise invalid("input", "must not be empty: it is the text that is spoken")
+        raise invalid("input", "must not be empty; it is the text to be spoken")
     audio_format = speech.response_format.strip().lower() or DEFAULT_FORMAT
     check_format(audio_format, FORMATS, "response_format")
     check_speed(speech.speed)
@@ -118,7 +120,7 @@ def _options(
             options[name] = value
             names[f"options.{name}"] = field
         elif not _same_value(options[name], value):
-            raise invalid(field, f"options.{name} has another value; leave one of them out")
+            raise invalid(field, f"options.{name} has a different value; set only one of them")
 
     if speech.language and speech.language.casefold() != "auto":
         choices = known["language"].choices if "language" in known else ()
@@ -127,11 +129,13 @@ def _options(
         data = data_or_url(speech.ref_audio, "ref_audio")
         if "reference_audio" not in known:
             raise NotImplementedYet(
-                "ref_audio: this model does not speak with the voice of a recording; leave it out",
+                "ref_audio: this model can't use the voice of a recording; leave it out",
                 field="ref_audio",
             )
         if isinstance(data, RemoteUrl):
-            raise invalid("ref_audio", "is a URL; send the recording itself, as base64")
+            raise invalid(
+                "ref_audio", "URLs are not supported; send the recording itself as base64"
+            )
         give("ref_audio", "reference_audio", Recording("ref_audio", data))
     if speech.ref_text:
         give("ref_text", "reference_text", speech.ref_text)
@@ -153,7 +157,7 @@ SPEECH = JsonEndpoint(
     "/v1/audio/speech",
     read_speech,
     EndpointMessages(
-        "Speaks a text as it is.",
+        "Generates speech that reads a text aloud.",
         SpeechBody,
         {**{each.media_type: None for each in FORMATS.values()}, EVENTS: None},
         example={

@@ -49,9 +49,9 @@ def checked_format(wanted: str, *, streamed: bool) -> str:
     name = wanted.strip().lower()
     if name not in FORMATS:
         known = ", ".join(FORMATS)
-        raise invalid("response_format", f"no format {name!r}; there are: {known}")
+        raise invalid("response_format", f"unsupported format {name!r}; use one of: {known}")
     if streamed and name not in _STREAMED:
-        raise invalid("response_format", f"{name} does not go with stream: true")
+        raise invalid("response_format", f"{name} can't be combined with stream: true")
     return name
 
 

@@ -29,21 +29,19 @@ from antiphon_gateway.orders.order import Order
 from antiphon_gateway.orders.transcribing import transcription_order
 
 _DIARIZED = "diarized_json"
-_NO_SPEAKERS = "the model does not tell speakers apart"
+_NO_SPEAKERS = "the model can't distinguish speakers"
 _GRANULARITIES = ("segment", "word")
 UNSUPPORTED: Mapping[str, Unsupported] = {
     # Fields of OpenAI's API for which no supported model provides any data.
-    "include": Unsupported(remedy="only the text is told; leave it out"),
-    "chunking_strategy": Unsupported(
-        ("auto",), "a recording is always heard as a whole; leave it out"
-    ),
-    "keywords": Unsupported(remedy="name them in the prompt"),
-    "languages": Unsupported(remedy="name one as the language, or several in the prompt"),
+    "include": Unsupported(remedy="only the text is returned; leave it out"),
+    "chunking_strategy": Unsupported(("auto",), "recordings are never split; leave it out"),
+    "keywords": Unsupported(remedy="put names into the prompt"),
+    "languages": Unsupported(remedy="set language, or list several languages in the prompt"),
     "known_speaker_names": Unsupported(remedy=f"{_NO_SPEAKERS}; leave it out"),
     "known_speaker_references": Unsupported(remedy=f"{_NO_SPEAKERS}; leave it out"),
     # Fields of vLLM and other servers.
-    "to_language": Unsupported(remedy="ask /v1/audio/translations, or a chat, to translate"),
-    "task": Unsupported(("transcribe",), "ask /v1/audio/translations to translate"),
+    "to_language": Unsupported(remedy="to translate, use /v1/audio/translations or a chat"),
+    "task": Unsupported(("transcribe",), "to translate, use /v1/audio/translations"),
     "frequency_penalty": Unsupported(("0", "0.0")),
     "presence_penalty": Unsupported(("0", "0.0")),
     "min_p": Unsupported(("0", "0.0")),
@@ -88,13 +86,13 @@ def _check_granularities(granularities: Iterable[str]) -> None:
     for each in granularities:
         if each == "word":
             raise NotImplementedYet(
-                "timestamp_granularities: the model reports no times of words; use 'segment', "
-                "or leave it out",
+                "timestamp_granularities: the model doesn't report word timestamps; use "
+                "'segment', or leave it out",
                 field="timestamp_granularities",
             )
         if each not in _GRANULARITIES:
             known = ", ".join(_GRANULARITIES)
-            raise invalid("timestamp_granularities", f"no {each!r}; there are: {known}")
+            raise invalid("timestamp_granularities", f"unknown value {each!r}; use one of: {known}")
 
 
 TRANSCRIPTIONS = FormEndpoint(
@@ -102,7 +100,7 @@ TRANSCRIPTIONS = FormEndpoint(
     TranscriptionForm,
     read_transcription,
     EndpointMessages(
-        "Writes down what a recording says.",
+        "Transcribes a recording.",
         TranscriptionForm,
         {JSON: Transcription, "text/plain": None, "text/vtt": None, EVENTS: None},
         FORM,

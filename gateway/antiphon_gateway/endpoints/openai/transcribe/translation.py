@@ -29,8 +29,13 @@ LANGUAGE = "english"
 """OpenAI's name for the language of every translation."""
 UNSUPPORTED: Mapping[str, Unsupported] = {
     # These are fields of vLLM.
-    "language": Unsupported(remedy="the model detects it; to specify it, name it in the prompt"),
-    "to_language": Unsupported(("en",), "only English is supported; ask a chat to translate"),
+    "language": Unsupported(
+        remedy=("the model detects the language; to specify it, put it into the prompt")
+    ),
+    "to_language": Unsupported(
+        ("en",),
+        "only translation to English is supported; use a chat to translate to other languages",
+    ),
 }
 """Fields that are known but not supported."""
 
@@ -63,7 +68,7 @@ TRANSLATIONS = FormEndpoint(
     TranslationForm,
     read_translation,
     EndpointMessages(
-        "Translates what a recording says into English.",
+        "Translates speech in a recording to English.",
         TranslationForm,
         {JSON: Transcription, "text/plain": None, "text/vtt": None, EVENTS: None},
         FORM,

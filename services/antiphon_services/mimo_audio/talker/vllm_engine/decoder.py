@@ -105,7 +105,7 @@ class PagedSpeechTextModel:
         """Reserve a free slot. Raises `ResourceExhausted` if all slots are in use."""
         slot = self._slots.take()
         if slot is None:
-            raise ResourceExhausted(f"all {self._count} slots are taken")
+            raise ResourceExhausted(f"all {self._count} slots are in use")
         return slot
 
     def give_slot_back(self, slot: int, doubtful: range) -> None:

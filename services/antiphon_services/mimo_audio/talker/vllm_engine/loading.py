@@ -54,9 +54,9 @@ def start_engine(
     hidden, heads = layers.hidden_size, layers.num_attention_heads
     if layers.head_dim * heads != hidden:
         raise FailedPrecondition(
-            f"{model_dir / CONFIG_FILE}: head_dim is {layers.head_dim}; vLLM computes with "
-            f"hidden_size / num_attention_heads, which is {hidden / heads:g}; the engine torch "
-            "runs any"
+            f"{model_dir / CONFIG_FILE}: head_dim is {layers.head_dim}, but vLLM uses "
+            f"hidden_size / num_attention_heads, which is {hidden / heads:g}; use the engine "
+            "torch, which supports any head_dim"
         )
     limit: int = settings["context_limit"]
     shape = TextShape(
@@ -92,8 +92,9 @@ def start_engine(
         vllm.close()
         # Sessions keep their memory between steps, so none of them could continue if it were full.
         raise InvalidArgument(
-            f"slots: vLLM's memory holds {held} positions, {config.slots} slots of {positions} "
-            "need more; lower slots or context_limit, or raise engine_args.gpu_memory_utilization",
+            f"slots: vLLM's memory has room for {held} positions, but {config.slots} slots of "
+            f"{positions} positions need more; reduce slots or context_limit, or increase "
+            "engine_args.gpu_memory_utilization",
             field="slots",
         )
     model = PagedSpeechTextModel(

@@ -22,7 +22,8 @@ def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
     layer = 0 if silent else checkpoint["talker_config"]["accept_hidden_layer"]
     if not 0 <= layer < text["num_hidden_layers"]:
         raise FailedPrecondition(
-            f"the talker reads layer {layer}; vLLM can tap 0 to {text['num_hidden_layers'] - 1}"
+            f"the talker reads layer {layer}, but vLLM can only provide layers 0 to "
+            f"{text['num_hidden_layers'] - 1}"
         )
     shape = TextShape(
         "thinker_config.text_config",

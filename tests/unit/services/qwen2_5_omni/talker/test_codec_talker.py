@@ -239,7 +239,7 @@ def test_prompt_is_refused_when_it_is_longer_than_the_context(lab: Lab) -> None:
     question = asked(lab)
     engine, key = lab.engine(context_limit=len(question.prompt) + 1), SegmentKey("long", 0)
     engine.admit(key, settings())
-    with pytest.raises(InvalidArgument, match="talker positions of at most"):
+    with pytest.raises(InvalidArgument, match="talker positions; the maximum is"):
         engine.accept(key, question.chunks()[0])
 
 
@@ -257,7 +257,7 @@ def test_segment_is_refused_when_all_slots_are_taken(lab: Lab) -> None:
 
 def test_voice_is_refused_when_unknown_and_the_default_when_none_is_asked_for(lab: Lab) -> None:
     engine = lab.engine()
-    with pytest.raises(InvalidArgument, match=r"'Zoe' is unknown; there are chelsie, ethan"):
+    with pytest.raises(InvalidArgument, match=r"unknown voice 'Zoe'; use one of: chelsie, ethan"):
         engine.admit(SegmentKey("voice", 0), settings("Zoe"))
     question = asked(lab)
     output = run_segment(engine, settings(""), question.chunks())

@@ -288,7 +288,7 @@ def test_call_ends_when_all_that_it_was_for_are_released(rig: Rig) -> None:
 
 def test_segment_is_refused_when_slots_are_taken_or_the_voice_is_unknown(rig: Rig) -> None:
     engine = engine_of(rig, slots=1)
-    with pytest.raises(InvalidArgument, match="'Zoe' is unknown; there are chelsie, ethan"):
+    with pytest.raises(InvalidArgument, match="unknown voice 'Zoe'; use one of: chelsie, ethan"):
         engine.admit(KEY, settings(Speech(speech(1).codes, "Zoe", 0)))
     engine.admit(KEY, settings(speech(1)))
     with pytest.raises(ResourceExhausted, match="slots"):
@@ -302,7 +302,7 @@ def test_segment_is_refused_when_slots_are_taken_or_the_voice_is_unknown(rig: Ri
         (InputChunk(CODES, 0, {CODES: np.array([[6]], np.int32)}), InvalidArgument, "uint16"),
         (InputChunk(CODES, 0, {CODES: np.zeros((1, 2), np.uint16)}), InvalidArgument, "uint16"),
         (InputChunk(CODES, 0, {CODES: np.zeros((9, 1), np.uint16)}), InvalidArgument, "than 8"),
-        (InputChunk(CODES, 0, {}), InvalidArgument, "one tensor"),
+        (InputChunk(CODES, 0, {}), InvalidArgument, "the only tensor"),
         (InputChunk(CODES, 3, {CODES: np.zeros((1, 1), np.uint16)}), DataLoss, "code 0 was due"),
         (InputChunk("rows", 0, {}), InvalidArgument, "no input edge 'rows'"),
         (InputChunk(CODES, 0, {}, segment_finished=True), DataLoss, "finish reason"),

@@ -47,8 +47,8 @@ def test_hostile_voices_are_refused_and_not_run(tmp_path: Path) -> None:
         ([GOOD], "no voices"),
         ({"Zoe": {"cond": GOOD["cond"]}}, "ref_mel"),
         ({"Zoe": GOOD | {"cond": torch.zeros(4)}}, r"cond is \[4\]"),
-        ({"Zoe": GOOD | {"ref_mel": torch.zeros(1, 0, 80)}}, "ref_mel is"),
-        ({"Zoe": GOOD | {"ref_mel": torch.zeros(1, 3, 79)}}, "ref_mel is"),
+        ({"Zoe": GOOD | {"ref_mel": torch.zeros(1, 0, 80)}}, "ref_mel must have"),
+        ({"Zoe": GOOD | {"ref_mel": torch.zeros(1, 3, 79)}}, "ref_mel must have"),
         ({"Zoe": GOOD | {"cond": torch.full((1, 4), torch.nan)}}, "not finite"),
     ],
 )

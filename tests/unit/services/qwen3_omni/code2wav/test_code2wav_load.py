@@ -99,10 +99,10 @@ def test_load_refuses_engine_when_it_has_another(tiny: tuple[Path, TinyShape]) -
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"enable_audio_output": False}, "no audio"),
+        ({"enable_audio_output": False}, "can't generate audio"),
         ({"code2wav_config": {"sliding_window": None}}, "sliding_window"),
-        ({"code2wav_config": {"sliding_window": 0}}, "cannot stream"),
-        ({"code2wav_config": {"hidden_size": 64}}, "the configuration makes it"),
+        ({"code2wav_config": {"sliding_window": 0}}, "can't stream"),
+        ({"code2wav_config": {"hidden_size": 64}}, "according to its configuration"),
     ],
 )
 def test_load_refuses_checkpoint_when_config_does_not_fit(

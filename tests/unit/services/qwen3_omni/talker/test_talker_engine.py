@@ -215,7 +215,7 @@ def test_prompt_is_refused_when_it_exceeds_the_context(small: Lab) -> None:
     turn = small.turn(1, audio=4)
     stage = load(small.directory, StageConfig(context_limit=5 + 11 + 9 - 1))
     stage.engine.admit(KEY, turn.settings)
-    with pytest.raises(InvalidArgument, match="25 talker positions of at most 24"):
+    with pytest.raises(InvalidArgument, match="25 talker positions; the maximum is 24"):
         stage.engine.accept(KEY, turn.chunks()[0])
 
 

@@ -171,7 +171,9 @@ def test_history_is_refused_when_it_is_longer_than_the_segment_may_be(small: Lab
     engine, key = small.stage.engine, SegmentKey("refused", 1)
     settings = going_on(replace(turn, sampling=replace(GREEDY, max_tokens=6)), frames)
     engine.admit(key, settings)
-    with pytest.raises(InvalidArgument, match="6 came, and the segment has at most 5") as caught:
+    with pytest.raises(
+        InvalidArgument, match="has 6 frames, but the segment can have at most 5"
+    ) as caught:
         engine.accept(key, turn.chunks()[0])
     assert caught.value.field == "history.frames"
     engine.release(key)

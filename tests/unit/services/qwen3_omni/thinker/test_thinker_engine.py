@@ -208,7 +208,7 @@ def test_accept_raises_when_the_chunk_is_unusable(small_stage: LoadedStage) -> N
     with pytest.raises(InvalidArgument, match="no input edge"):
         engine.accept(KEY, structs.replace(chunk, edge="codes"))
     engine.accept(KEY, structs.replace(chunk, segment_finished=False))
-    with pytest.raises(InvalidArgument, match="one chunk"):
+    with pytest.raises(InvalidArgument, match="a single chunk"):
         engine.accept(KEY, chunk)
     engine.release(KEY)
 

@@ -179,7 +179,7 @@ def test_prepare_raises_when_there_are_more_recordings_than_the_thinker_takes(
     two, three = (conversation(say("Hear:", *[0.1] * count)) for count in (2, 3))
     prompts = with_media(small_dir, prompts, None, MediaLimits(audio=2, image=0, video=0))
     assert len(prompts.prepare(two, speaks=False).ids)
-    with pytest.raises(InvalidArgument, match="3 recordings; this thinker takes at most 2") as told:
+    with pytest.raises(InvalidArgument, match="3 recordings; the maximum is 2") as told:
         prompts.prepare(three, speaks=False)
     assert told.value.field == "messages"
 

@@ -118,7 +118,7 @@ def test_video_is_refused_by_its_header_when_it_has_very_many_frames(
     at = file.index(b"stsz") + 12
     many = file[:at] + (1 << 31).to_bytes(4, "big") + file[at + 4 :]
     monkeypatch.setattr(cv2, "VideoCapture", None)
-    with pytest.raises(InvalidArgument, match="frames; at most") as raised:
+    with pytest.raises(InvalidArgument, match="frames; the maximum is") as raised:
         look(prompts, many)
     assert raised.value.field == "video.0"
 

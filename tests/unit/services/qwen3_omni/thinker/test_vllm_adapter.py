@@ -160,7 +160,7 @@ def test_segment_fails_when_vllm_keeps_back_the_logprobs_that_were_asked_for(
     prompt = ids_of(bench.begin(segment(question, top_logprobs=2)), "prompt")
     (failed,) = bench.bring(Tokens(0, said[:2], prompt, 0, False, scores))
     assert isinstance(failed, Failed)
-    assert "does not say how likely" in failed.error.message
+    assert "returned no log probabilities" in failed.error.message
 
 
 def test_ids_behind_a_stop_string_are_nobodys_and_vllm_is_stopped(
@@ -271,7 +271,7 @@ def test_segment_fails_alone_when_a_reply_row_is_missing_or_overdue(
     with patch.object(engine_module, "ROWS_TIMEOUT_S", 0.0):
         events = every_row.bring(Rows(1, 0, rows), Tokens(1, said, ids, 0, True))
     (failed,) = [each for each in events if isinstance(each, Failed)]
-    assert "hidden rows did not come" in failed.error.message
+    assert "hidden rows were not received" in failed.error.message
 
 
 def test_segment_fails_when_its_rows_are_overdue(bench: Bench, said: list[int]) -> None:
@@ -302,7 +302,7 @@ def test_segment_fails_when_vllm_ends_early_or_makes_another_prompt(
     bench.begin(segment(question), SegmentKey("t", 0))
     (failed,) = bench.bring(Tokens(1, said[:2], prompt[:-1], 0, False))
     assert isinstance(failed, Failed)
-    assert "another prompt" in failed.error.message
+    assert "a different prompt" in failed.error.message
 
 
 def test_released_segment_is_cancelled_and_what_still_comes_is_dropped(

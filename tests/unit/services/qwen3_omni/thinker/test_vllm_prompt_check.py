@@ -79,11 +79,11 @@ def test_words_stay_as_they_are() -> None:
     ("bad", "words"),
     [
         pytest.param(prompt([1, AUDIO, AUDIO], 2), "ends with", id="place at the end"),
-        pytest.param(prompt([1, AUDIO, AUDIO, AUDIO, 2], 2, 1), "parted", id="side by side"),
-        pytest.param(prompt([1, AUDIO, 2, AUDIO, 3], 1), "places", id="more places"),
-        pytest.param(prompt([1, AUDIO, 2], 1, 1), "places", id="more recordings"),
-        pytest.param(prompt([1, AUDIO, 2]), "places", id="no recording"),
-        pytest.param(prompt([1, AUDIO, 2], 2), "places", id="wrong length"),
+        pytest.param(prompt([1, AUDIO, AUDIO, AUDIO, 2], 2, 1), "separate", id="adjacent"),
+        pytest.param(prompt([1, AUDIO, 2, AUDIO, 3], 1), "placeholders", id="more places"),
+        pytest.param(prompt([1, AUDIO, 2], 1, 1), "placeholders", id="more recordings"),
+        pytest.param(prompt([1, AUDIO, 2]), "placeholders", id="recordings are not supported"),
+        pytest.param(prompt([1, AUDIO, 2], 2), "placeholders", id="wrong length"),
         pytest.param(prompt([1, VOCABULARY]), "vocabulary", id="above the vocabulary"),
         pytest.param(prompt([1, -1]), "vocabulary", id="negative"),
         pytest.param(prompt([1, IMAGE, 2]), "images", id="no image"),
@@ -93,12 +93,12 @@ def test_words_stay_as_they_are() -> None:
         ),
         pytest.param(
             prompt([1, IMAGE, IMAGE, 2], visuals=[visual("image", 1)] * 2),
-            "parted",
-            id="images side by side",
+            "separate",
+            id="images adjacent",
         ),
         pytest.param(
             prompt([1, IMAGE, AUDIO, 2], 1, visuals=[visual("image", 1)]),
-            "side by side",
+            "adjacent",
             id="image beside a recording",
         ),
         pytest.param(

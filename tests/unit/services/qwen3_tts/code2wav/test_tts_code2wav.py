@@ -125,7 +125,7 @@ def test_sessions_in_company_hear_their_own_audio(
     ("change", "named"),
     [
         ({"decoder_config": None}, "decoder_config"),
-        ({"decoder_config": {"codebook_dim": 20}}, "the configuration makes it"),
+        ({"decoder_config": {"codebook_dim": 20}}, "according to its configuration"),
     ],
 )
 def test_codec_is_refused_when_configuration_and_weights_differ(

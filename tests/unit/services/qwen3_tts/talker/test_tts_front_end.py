@@ -197,7 +197,7 @@ def test_instruction_is_refused_by_a_checkpoint_whose_size_the_vendor_gives_none
 ) -> None:
     path, loud = checkpoints["custom_voice"], {"instruction": "Loud"}
     assert read(path, "", loud).instruction == "Loud"
-    with pytest.raises(InvalidArgument, match="takes no instruction"):
+    with pytest.raises(InvalidArgument, match="doesn't accept an instruction"):
         read(path, "", loud, tts_model_size="0b6")
 
 

@@ -43,8 +43,8 @@ def test_facts_are_the_checkpoints(labs: dict[str, Lab]) -> None:
     assert custom.input_kinds == ("text",)
     options = {option.name: option for option in base.options}
     assert set(options["language"].choices) == {"auto", "english", "chinese"}
-    assert "Not of this checkpoint (base)" in options["instruction"].description
-    assert "Not of this" not in options["reference_audio"].description
+    assert "Not supported by this checkpoint (base)" in options["instruction"].description
+    assert "Not supported by this" not in options["reference_audio"].description
 
 
 def test_sampling_is_the_checkpoints_where_a_request_says_nothing(
