@@ -146,6 +146,9 @@ class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     # The transport for payloads on the links of this stage. `auto` selects the best transport that
     # works at both ends. If any other transport is set and is not available, this is an error.
     transport: TransportName = "auto"
+    # Whether chunks for stages on the same host go through a ring in shared memory instead of gRPC.
+    # If both stages are not on one host, or not on Linux, this has no effect.
+    ring: bool = True
     # The maximum amount of shared memory for payloads in flight on one link, in bytes. It must be a
     # power of two.
     slab_bytes: Annotated[int, msgspec.Meta(ge=1 << 17)] = 256 << 20

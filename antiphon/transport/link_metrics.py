@@ -25,8 +25,9 @@ _LINK = ("stage", "peer_role", "peer")
 # The name, help text and optional last label of each series. The key is the part of a counter's
 # name before its dot. The part after the dot is the value of the label.
 _COUNTED = {
-    "messages": ("messages", "Messages sent on the link's stream"),
-    "message_bytes": ("message_bytes", "Bytes of messages sent on the link's stream"),
+    "messages": ("messages", "Messages sent on the link"),
+    "message_bytes": ("message_bytes", "Bytes of messages sent on the link"),
+    "carried": ("carried_messages", "Messages sent on the link, by carrier", "carrier"),
     "reconnected": ("reconnects", "Reconnections of the link"),
     "resent": ("resent_chunks", "Chunks sent again, after a reconnection or a corrupt message"),
     "chunks": ("chunks", "Chunks with tensors, by transport", "transport"),

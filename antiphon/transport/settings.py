@@ -28,7 +28,8 @@ class LinkSettings:
     amount of shared memory for payloads in flight on one link. A broken link can be resumed within
     `resume_window_s` seconds, unless this is 0. `session_bytes` and `link_bytes` limit the amount
     of queued data, as described in `SendLog`. With `mutual_tls`, no data leaves the host
-    unencrypted. A connection is considered broken if the consumer has something to confirm but
+    unencrypted. With `ring`, messages between processes on one host go through shared memory. A
+    connection is considered broken if the consumer has something to confirm but
     doesn't send anything for `answer_within_s` seconds.
     """
 
@@ -39,6 +40,7 @@ class LinkSettings:
     session_bytes: int = LINK_SESSION_BYTES
     link_bytes: int = LINK_BYTES
     mutual_tls: bool = False
+    ring: bool = True
     answer_within_s: float = ANSWER_WITHIN_S
 
     @classmethod
@@ -57,6 +59,7 @@ class LinkSettings:
             config.link.session_bytes,
             config.link.bytes,
             mutual_tls,
+            config.link.ring,
         )
 
 
@@ -92,8 +95,9 @@ class LinkState:
     A producer learns its peer's role and name when the peer accepts the link. `counts` contains the
     number of chunks and bytes for each transport ("chunks.grpc", "bytes.grpc"), and the number of
     fallbacks for each reason ("fallback.slab_full"). It also contains "messages" and
-    "message_bytes", which count what the producer has written, as well as "reconnected", "resent",
-    and "damaged". The last of these counts the corrupt messages that were received.
+    "message_bytes", which count what the producer has written, the number of these messages for
+    each carrier ("carried.ring", "carried.stream"), as well as "reconnected", "resent", and
+    "damaged". The last of these counts the corrupt messages that were received.
     """
 
     outgoing: bool
@@ -105,10 +109,11 @@ class LinkState:
     refused: tuple[str, ...] = ()
     counts: Counter[str] = field(default_factory=Counter)
 
-    def count_message(self, size_bytes: int) -> None:
-        """Count a gRPC message that has been written."""
+    def count_message(self, size_bytes: int, carrier: str = "stream") -> None:
+        """Count a message that has been written, either to the stream or to the ring."""
         self.counts["messages"] += 1
         self.counts["message_bytes"] += size_bytes
+        self.counts[f"carried.{carrier}"] += 1
 
     def count_payload(self, transport: str, size_bytes: int) -> None:
         """Count a chunk that has been sent or received through a transport."""

@@ -847,6 +847,7 @@ class LinkHello(google.protobuf.message.Message):
     RESPONSES_FIELD_NUMBER: builtins.int
     CONSUMER_BOOT_ID_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
+    RING_FIELD_NUMBER: builtins.int
     link_id: builtins.str
     """The ID of the link. It stays the same when the producer reconnects."""
     host_id: builtins.str
@@ -868,6 +869,10 @@ class LinkHello(google.protobuf.message.Message):
     """
     name: builtins.str
     """The name of the producing process for humans."""
+    ring: builtins.bytes
+    """The data that the consumer needs to attach to a ring of messages in shared memory. Empty if the
+    producer offers no ring.
+    """
     @property
     def offers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TransportOffer]:
         """The offered transports, starting with the best. The consumer selects a transport that it can
@@ -886,8 +891,9 @@ class LinkHello(google.protobuf.message.Message):
         responses: builtins.int = ...,
         consumer_boot_id: builtins.str = ...,
         name: builtins.str = ...,
+        ring: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id", "consumer_boot_id", b"consumer_boot_id", "host_id", b"host_id", "link_id", b"link_id", "name", b"name", "offers", b"offers", "responses", b"responses", "role", b"role"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id", "consumer_boot_id", b"consumer_boot_id", "host_id", b"host_id", "link_id", b"link_id", "name", b"name", "offers", b"offers", "responses", b"responses", "ring", b"ring", "role", b"role"]) -> None: ...
 
 global___LinkHello = LinkHello
 
@@ -1052,6 +1058,7 @@ class LinkAccept(google.protobuf.message.Message):
     RESUMED_FIELD_NUMBER: builtins.int
     ROLE_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
+    RING_PROOF_FIELD_NUMBER: builtins.int
     transport: builtins.str
     proof: builtins.bytes
     """The data that was read through the transport. Empty if the link itself is the proof."""
@@ -1063,6 +1070,10 @@ class LinkAccept(google.protobuf.message.Message):
     role: builtins.str
     """The role of the consuming process, and its name for humans."""
     name: builtins.str
+    ring_proof: builtins.bytes
+    """The data that was read from the ring. Empty if the consumer did not attach to it, in which case
+    all messages are sent on the stream.
+    """
     @property
     def refused(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The reasons why better transports were not selected."""
@@ -1078,8 +1089,9 @@ class LinkAccept(google.protobuf.message.Message):
         resumed: builtins.bool = ...,
         role: builtins.str = ...,
         name: builtins.str = ...,
+        ring_proof: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "chunks", b"chunks", "name", b"name", "proof", b"proof", "refused", b"refused", "resumed", b"resumed", "role", b"role", "transport", b"transport"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "chunks", b"chunks", "name", b"name", "proof", b"proof", "refused", b"refused", "resumed", b"resumed", "ring_proof", b"ring_proof", "role", b"role", "transport", b"transport"]) -> None: ...
 
 global___LinkAccept = LinkAccept
 

@@ -3,8 +3,9 @@
 Two deployments of a tiny checkpoint run at the same time and answer in alternating order. With
 `failovers`, the gateway stores the output that clients have received, so that answers can be
 continued. The baseline sets `gateway.failover.failovers` to 0. With `mutual-tls`, services
-authenticate each other. The baseline uses plaintext. CPU time is that of all processes of a side,
-without the client.
+authenticate each other. The baseline uses plaintext. With `ring`, chunks between stages go through
+rings in shared memory. The baseline sends them on gRPC streams. CPU time is that of all processes
+of a side, without the client.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from msgspec.structs import replace
 
 import antiphon
 from antiphon.deployment.schema import Deployment
+from antiphon.deployment.stage_config import LinkConfig, StageConfig
 from antiphon_gateway.failover.delivered import DeliveredOutput
 from antiphon_gateway.sessions.events import AudioProduced, Event, TextProduced
 from antiphon_testkit.certificates import make_service_certificates
@@ -37,7 +39,7 @@ from benchmarks.comparison.processes import process_cpu_s
 from benchmarks.comparison.rounds import Comparison, Figures, Measure, Side
 from benchmarks.pipeline.__main__ import SHAPES, ask
 
-FAILOVERS, MUTUAL_TLS = "failovers", "mutual-tls"
+FAILOVERS, MUTUAL_TLS, RING = "failovers", "mutual-tls", "ring"
 STAGES = ("thinker", "talker", "code2wav")
 FRAMES_PER_S, CODES, SAMPLES_PER_FRAME = 12.5, 16, 1920
 
@@ -71,6 +73,9 @@ def deployments(what: str, model: Path, folder: Path) -> dict[str, Deployment]:
             "kept": plain,
             "failovers 0": replace(plain, gateway=with_settings(plain.gateway, failovers=0)),
         }
+    if what == RING:
+        streams = {role: StageConfig(link=LinkConfig(ring=False)) for role in STAGES}
+        return {"ring": plain, "stream": local_deployment(model, **streams)}
     certificates = make_service_certificates(folder, (*STAGES, "gateway"))
     return {"mutual TLS": replace(plain, mutual_tls=certificates), "plain": plain}
 
@@ -127,7 +132,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", choices=(FAILOVERS, MUTUAL_TLS))
+    parser.add_argument("what", choices=(FAILOVERS, MUTUAL_TLS, RING))
     parser.add_argument("--rounds", type=int, default=16, help="of each (16)")
     parser.add_argument("--sessions", type=int, default=8, help="answers at once (8)")
     parser.add_argument("--tokens", type=int, default=60, help="of one (60)")

@@ -32,16 +32,19 @@ class Arm:
     busy: bool = False
     switch_interval_s: float = SWITCH_INTERVAL_S
     pause_s: float = 0.0
+    ring: bool = False
 
 
 RAW = Arm("raw", "raw")
+EVENTFD = Arm("eventfd, as stage", "eventfd", as_stage=True)
 SHARED_MEMORY = Arm("shared_memory", "shared_memory", as_stage=True)
+RING = Arm("ring", "shared_memory", as_stage=True, ring=True)
 GRPC = Arm("grpc", "grpc", as_stage=True)
 WHOLE = Arm("grpc whole", "whole")
 WHOLE_AS_STAGE = Arm("grpc whole, as stage", "whole", as_stage=True)
 GRPC_STREAM = Arm("grpc stream, as stage", "stream", as_stage=True)
 OMNI = Arm("omni", "omni")
-WAYS = (RAW, SHARED_MEMORY, GRPC, WHOLE, WHOLE_AS_STAGE)
+WAYS = (RAW, EVENTFD, RING, SHARED_MEMORY, GRPC, WHOLE, WHOLE_AS_STAGE)
 
 IDLE = Arm("idle", "shared_memory", as_stage=True, pause_s=PAUSE_S)
 BUSY = replace(IDLE, name="busy, 100 µs", busy=True)

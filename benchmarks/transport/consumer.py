@@ -39,6 +39,22 @@ def raw(report_fd: int, memory_fd: str, event: str) -> None:
         report(report_fd)
 
 
+async def eventfd(report_fd: int, memory_fd: str, event: str) -> None:
+    """Read data from shared memory on an event loop, which watches the eventfd."""
+    memory = mmap.mmap(int(memory_fd), SLAB_BYTES)
+    view = np.frombuffer(memory, np.uint8)
+    view.max()  # Touch every page.
+
+    def take() -> None:
+        size = os.eventfd_read(int(event))
+        assert view[:size].size == size
+        report(report_fd)
+
+    asyncio.get_running_loop().add_reader(int(event), take)
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+
 class _Reporter(Received):
     """Reports chunks instead of recording them."""
 
@@ -52,9 +68,9 @@ class _Reporter(Received):
             report(self._report_fd)
 
 
-async def link(report_fd: int, transport: str) -> None:
+async def link(report_fd: int, transport: str, ring: bool) -> None:
     """Receive messages over an antiphon link."""
-    settings = settings_of(transport)  # type: ignore[arg-type]
+    settings = settings_of(transport, ring)  # type: ignore[arg-type]
     reporter = _Reporter(report_fd)
     consumer = LinkConsumer(settings, attach_best, boot_id="consumer", received=reporter)
     async with serving(consumer) as address:
@@ -121,6 +137,8 @@ def main() -> None:
     match arm.kind:
         case "raw":
             raw(int(report_fd), *arguments)
+        case "eventfd":
+            run_as(arm, eventfd(int(report_fd), *arguments))
         case "whole":
             run_as(arm, whole(int(report_fd)))
         case "stream":
@@ -128,7 +146,7 @@ def main() -> None:
         case "omni":
             omni(int(report_fd), *arguments)
         case transport:
-            run_as(arm, link(int(report_fd), transport))
+            run_as(arm, link(int(report_fd), transport, arm.ring))
 
 
 def _compute() -> None:

@@ -31,9 +31,9 @@ SLAB_BYTES = 256 << 20
 METHOD = "/raw/Stream"
 
 
-def settings_of(transport: TransportName) -> LinkSettings:
+def settings_of(transport: TransportName, ring: bool) -> LinkSettings:
     """Return the link settings of the benchmark."""
-    return LinkSettings(transport, "cpu", SLAB_BYTES, resume_window_s=5.0)
+    return LinkSettings(transport, "cpu", SLAB_BYTES, resume_window_s=5.0, ring=ring)
 
 
 class Contestant:
@@ -73,7 +73,8 @@ class Contestant:
 class RawLimit(Contestant):
     """Copies to memory that both processes have mapped, and signals with an eventfd.
 
-    This is a lower bound for all methods.
+    This is a lower bound for all methods. The consumer of "raw" blocks in a read of the eventfd,
+    and the consumer of "eventfd" is an event loop.
     """
 
     async def start(self) -> None:
@@ -109,7 +110,7 @@ class AntiphonLink(Contestant):
     async def start(self) -> None:
         """Establish the link."""
         address = await self.spawn()
-        self._link, self._told = producer(address, settings_of(self._transport))
+        self._link, self._told = producer(address, settings_of(self._transport, self._arm.ring))
 
     async def send(self, tensors: Tensors) -> None:
         """Send a chunk."""
@@ -184,7 +185,7 @@ class OmniConnector(Contestant):
 def contestant_of(arm: Arm) -> Contestant:
     """Return the producer of an alternative."""
     match arm.kind:
-        case "raw":
+        case "raw" | "eventfd":
             return RawLimit(arm)
         case "whole":
             return WholeMessages(arm)

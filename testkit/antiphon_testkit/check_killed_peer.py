@@ -26,15 +26,17 @@ NOTICED_S = (KEEPALIVE_TIME_MS + PING_TIMEOUT_MS) / 1000
 START_S = 120.0
 
 
-async def check_killed_producer(transport: TransportName, seed: int) -> None:
+async def check_killed_producer(transport: TransportName, seed: int, *, ring: bool = True) -> None:
     """The consumer receives a contiguous prefix, notices the loss without a ping, and releases all
     resources.
     """
-    check_possible(settings_of(transport))
-    consumer = LinkConsumer(settings_of(transport), attach_best, boot_id="survivor")
+    settings = settings_of(transport, ring=ring)
+    check_possible(settings)
+    consumer = LinkConsumer(settings, attach_best, boot_id="survivor")
     received = consumer.received
     async with serving(consumer) as address:
-        peer = await _start("--transport", transport, "--produce-to", address, "--seed", str(seed))
+        where = ("--produce-to", address, "--seed", str(seed))
+        peer = await _start("--transport", transport, *_ring(ring), *where)
         try:
             await received.wait_count(random.Random(seed).randrange(1, 600), START_S)
         finally:
@@ -46,16 +48,17 @@ async def check_killed_producer(transport: TransportName, seed: int) -> None:
     await check_nothing_is_left()
 
 
-async def check_killed_consumer(transport: TransportName, seed: int) -> None:
+async def check_killed_consumer(transport: TransportName, seed: int, *, ring: bool = True) -> None:
     """The producer notices the loss without a ping, gives up on the link after the resume window,
     and releases all resources.
     """
-    check_possible(settings_of(transport))
-    peer = await _start("--transport", transport)
+    settings = settings_of(transport, ring=ring)
+    check_possible(settings)
+    peer = await _start("--transport", transport, *_ring(ring))
     try:
         assert peer.stdout is not None
         address = (await peer.stdout.readline()).decode().strip()
-        link, told = producer(address, settings_of(transport))
+        link, told = producer(address, settings)
         chance = random.Random(seed)
         kill_at, sequence = chance.randrange(1, 500), 0
         while not told.suspended:
@@ -81,6 +84,10 @@ async def _kill(peer: Process) -> None:
     with suppress(ProcessLookupError):
         peer.kill()
     await peer.wait()
+
+
+def _ring(ring: bool) -> list[str]:
+    return [] if ring else ["--no-ring"]
 
 
 async def _start(*arguments: str) -> Process:

@@ -26,7 +26,7 @@ SESSION_BYTES = 8 << 20
 RESUME_WINDOW_S = 1.0
 
 
-def settings_of(transport: TransportName) -> LinkSettings:
+def settings_of(transport: TransportName, *, ring: bool = True) -> LinkSettings:
     """Return the settings of a peer, which have short windows."""
     return LinkSettings(
         transport,
@@ -34,6 +34,7 @@ def settings_of(transport: TransportName) -> LinkSettings:
         slab_bytes=16 << 20,
         resume_window_s=RESUME_WINDOW_S,
         session_bytes=SESSION_BYTES,
+        ring=ring,
     )
 
 
@@ -83,8 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--produce-to", metavar="ADDRESS")
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-ring", action="store_true")
     arguments = parser.parse_args(argv)
-    settings = settings_of(arguments.transport)
+    settings = settings_of(arguments.transport, ring=not arguments.no_ring)
     check_possible(settings)
     if arguments.produce_to:
         asyncio.run(produce(settings, arguments.produce_to, arguments.seed, arguments.rounds))

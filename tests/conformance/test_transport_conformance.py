@@ -11,15 +11,16 @@ from antiphon_testkit.faulty_transport import faulty_senders
 MIB = 1 << 20
 
 
-def settings(transport: str) -> LinkSettings:
-    return LinkSettings(transport, "cpu", slab_bytes=256 * MIB, resume_window_s=5.0)  # type: ignore[arg-type]
+def settings(transport: str, *, ring: bool = True) -> LinkSettings:
+    return LinkSettings(transport, "cpu", slab_bytes=256 * MIB, resume_window_s=5.0, ring=ring)  # type: ignore[arg-type]
 
 
 SUBJECTS = {
-    "grpc": lambda: Subject("grpc", settings("grpc")),
+    "grpc": lambda: Subject("grpc", settings("grpc", ring=False)),
+    "grpc-ring": lambda: Subject("grpc", settings("grpc")),
     "shared_memory": lambda: Subject("shared_memory", settings("shared_memory"), at_once=True),
     "gloo": lambda: Subject("gloo", settings("nccl")),
-    "auto": lambda: Subject("shared_memory", settings("auto"), at_once=True),
+    "auto-stream": lambda: Subject("shared_memory", settings("auto", ring=False), at_once=True),
     "shared_memory-faulty": lambda: Subject(
         "shared_memory", settings("auto"), faulty_senders(1, 0.2), faulty=True, at_once=True
     ),

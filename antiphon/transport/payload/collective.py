@@ -43,7 +43,6 @@ from antiphon.transport.payload.process_group import (
     c10d,
     library_for,
 )
-from antiphon.transport.payload.thread_work import made_on_thread
 from antiphon.transport.payload.transport import (
     MAX_PAYLOAD_BYTES,
     Attachment,
@@ -58,6 +57,7 @@ from antiphon.transport.payload.transport import (
     placed,
 )
 from antiphon.transport.settings import LinkSettings
+from antiphon.transport.thread_work import made_on_thread
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
 

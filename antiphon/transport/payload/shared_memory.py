@@ -9,18 +9,16 @@ gRPC, and the next chunk tries the slab again. This transport is never considere
 from __future__ import annotations
 
 import hmac
-import os
 import struct
 
 from antiphon.errors import InvalidArgument
-from antiphon.transport.payload.fd_passing import FdGiver, receive_fd
+from antiphon.transport.anonymous_file import NO_FILES, has_anonymous_files
+from antiphon.transport.fd_passing import FdGiver, close_fds, receive_fds
 from antiphon.transport.payload.slab import (
     AttachedSlab,
     Slab,
     SlabFallback,
-    has_anonymous_files,
 )
-from antiphon.transport.payload.thread_work import made_on_thread
 from antiphon.transport.payload.transport import (
     Attachment,
     PayloadLost,
@@ -33,6 +31,7 @@ from antiphon.transport.payload.transport import (
     placed,
 )
 from antiphon.transport.settings import LinkSettings
+from antiphon.transport.thread_work import made_on_thread
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
 
@@ -40,7 +39,6 @@ NAME = "shared_memory"
 
 # The size of the slab and the secret. They are followed by the name of the socket.
 _OFFER = struct.Struct("<Q16s")
-_NO_FILES = "this system has no anonymous files"
 
 # The offset and the generation of a slot.
 _SLOT = struct.Struct("<QQ")
@@ -121,20 +119,20 @@ async def attach_slab(offer: stage_pb2.TransportOffer, settings: LinkSettings) -
         raise ValueError("its offer is malformed")
     size_bytes, secret = _OFFER.unpack_from(offer.descriptor)
     name = offer.descriptor[_OFFER.size :].decode()
-    fd = await made_on_thread(lambda: receive_fd(name, secret), os.close)
+    (fd,) = await made_on_thread(lambda: receive_fds(name, secret, 1), close_fds)
     slab = AttachedSlab(fd, size_bytes)
     return SlabReceiver(slab), slab.nonce()
 
 
 async def _make_sender(settings: LinkSettings, address: str, write: WriteMessage) -> SlabSender:
     if not has_anonymous_files():
-        raise OSError(_NO_FILES)
+        raise OSError(NO_FILES)
     return SlabSender(Slab(settings.slab_bytes))
 
 
 def _check(settings: LinkSettings) -> None:
     if not has_anonymous_files():
-        raise InvalidArgument(f"link.transport: {_NO_FILES}", field="link.transport")
+        raise InvalidArgument(f"link.transport: {NO_FILES}", field="link.transport")
 
 
 TRANSPORT = Transport(

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import enum
 import errno
-import fcntl
 import mmap
 import os
 import secrets
@@ -34,6 +33,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from antiphon.transport.anonymous_file import check_sealed, create_sealed
 from antiphon.transport.payload.transport import MAX_PAYLOAD_BYTES, NotPlaced, PayloadLost
 from antiphon.transport.slot_allocator import SlotAllocator
 from antiphon.wire.blob import ALIGNMENT, Encoding
@@ -51,17 +51,6 @@ _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 
 Reserve = Callable[[int, int, int], None]
-
-
-def has_anonymous_files() -> bool:
-    """Return whether this system supports sealed anonymous files, which a slab requires. Linux
-    does, and macOS doesn't.
-    """
-    return (
-        hasattr(os, "memfd_create")
-        and hasattr(os, "posix_fallocate")
-        and hasattr(fcntl, "F_ADD_SEALS")
-    )
 
 
 class SlabFallback(enum.StrEnum):
@@ -110,10 +99,8 @@ class Slab:
         self._slots = SlotAllocator(capacity, UNIT_BYTES)
         self._offsets: dict[int, int] = {}
         self._generation = 0
-        self.fd = os.memfd_create("antiphon-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.fd = create_sealed("antiphon-slab", capacity)
         try:
-            os.ftruncate(self.fd, capacity)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _seals())
             self._memory = mmap.mmap(self.fd, capacity)
             self._reserve(self.fd, 0, _head_bytes(capacity))
         except OSError:
@@ -194,11 +181,9 @@ class AttachedSlab:
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         try:
-            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _seals() != _seals():
-                raise ValueError("the memory is not sealed: it could shrink under its reader")
-            size_fits = not size_bytes % UNIT_BYTES and size_bytes > _head_bytes(size_bytes)
-            if not size_fits or size_bytes != os.fstat(fd).st_size:
-                raise ValueError(f"the memory is not {size_bytes} bytes large")
+            check_sealed(fd, size_bytes)
+            if size_bytes % UNIT_BYTES or size_bytes <= _head_bytes(size_bytes):
+                raise ValueError(f"the memory of {size_bytes} bytes is not a slab")
             self._memory = mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ)
             self._marks = _marks(mmap.mmap(fd, _head_bytes(size_bytes)), size_bytes)
         finally:
@@ -226,11 +211,6 @@ class AttachedSlab:
         mark = weakref.finalize(owner, _mark, self._marks, offset // UNIT_BYTES, generation)
         mark.atexit = False
         return owner.data
-
-
-def _seals() -> int:
-    """Return the seals of a slab. The constants do not exist on every system."""
-    return fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def _mark(marks: npt.NDArray[np.uint64], unit: int, generation: int) -> None:

@@ -14,8 +14,8 @@ from antiphon.transport.payload import registry
 from antiphon.transport.payload.registry import attach_best, check_possible, make_senders
 from antiphon.transport.payload.shared_memory import SlabSender
 from antiphon.transport.payload.slab import Slab
-from antiphon.transport.payload.thread_work import made_on_thread
 from antiphon.transport.settings import LinkSettings
+from antiphon.transport.thread_work import made_on_thread
 from antiphon.wire.frames import LinkMessage
 from antiphon_testkit.open_files import open_files
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from antiphon.transport.payload import fd_passing
-from antiphon.transport.payload.fd_passing import SECRET_BYTES, FdGiver, receive_fd
+from antiphon.transport import fd_passing
+from antiphon.transport.fd_passing import SECRET_BYTES, FdGiver, receive_fds
 from antiphon_testkit.open_files import open_files
 
 
@@ -38,7 +38,7 @@ def guest(giver: FdGiver) -> socket.socket:
 
 
 async def test_descriptor_is_given_to_who_knows_the_secret(giver: FdGiver) -> None:
-    fd = await asyncio.to_thread(receive_fd, giver.name, giver.secret)
+    (fd,) = await asyncio.to_thread(receive_fds, giver.name, giver.secret, 1)
     assert os.pread(fd, 4, 0) == b"here"
     os.close(fd)
 
@@ -46,7 +46,7 @@ async def test_descriptor_is_given_to_who_knows_the_secret(giver: FdGiver) -> No
 @pytest.mark.parametrize("secret", [b"", b"x", bytes(SECRET_BYTES)])
 async def test_nothing_is_given_to_who_does_not(giver: FdGiver, secret: bytes) -> None:
     with pytest.raises(OSError, match="did not hand"):
-        await asyncio.to_thread(receive_fd, giver.name, secret or b"\0")
+        await asyncio.to_thread(receive_fds, giver.name, secret or b"\0", 1)
 
 
 async def test_nobody_is_let_in_when_it_is_closed(giver: FdGiver) -> None:
@@ -81,4 +81,4 @@ async def test_receiving_is_given_up_when_the_producer_does_not_answer(
         mute.bind("\0antiphon-test-mute")
         mute.listen(1)
         with pytest.raises(TimeoutError):
-            await asyncio.to_thread(receive_fd, "antiphon-test-mute", b"secret")
+            await asyncio.to_thread(receive_fds, "antiphon-test-mute", b"secret", 1)

@@ -52,7 +52,7 @@ def test_link_is_told_with_transport_counts_fallbacks_and_refusals() -> None:
     state.counts = Counter({
         "chunks.shared_memory": 3, "bytes.shared_memory": 3_000_000, "chunks.grpc": 40,
         "bytes.grpc": 900, "fallback.slab_full": 2, "messages": 12, "message_bytes": 2_000,
-        "reconnected": 1, "resent": 5,
+        "reconnected": 1, "resent": 5, "carried.ring": 9, "carried.stream": 3,
     })  # fmt: skip
     assert series(thinker([state])) == {
         ("antiphon_link_transport", (*LABELS, "shared_memory")): 1,
@@ -66,6 +66,8 @@ def test_link_is_told_with_transport_counts_fallbacks_and_refusals() -> None:
         ("antiphon_link_fallbacks_total", (*LABELS, "slab_full")): 2,
         (MESSAGES, LABELS): 12,
         ("antiphon_link_message_bytes_total", LABELS): 2_000,
+        ("antiphon_link_carried_messages_total", (*LABELS, "ring")): 9,
+        ("antiphon_link_carried_messages_total", (*LABELS, "stream")): 3,
         ("antiphon_link_reconnects_total", LABELS): 1,
         ("antiphon_link_resent_chunks_total", LABELS): 5,
     }

@@ -22,10 +22,12 @@ from antiphon.errors import (
     ResourceExhausted,
 )
 from antiphon.transport.link.incoming.agreement import ConsumerAgreement
+from antiphon.transport.link.incoming.carriers import IncomingCarriers
 from antiphon.transport.link.incoming.link import IncomingLink, is_next
 from antiphon.transport.payload.registry import FALLBACK, Attach
 from antiphon.transport.payload.transport import PayloadLost
 from antiphon.transport.response_log import MAX_RESPONSES
+from antiphon.transport.ring.messages import DamagedRing
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.values.chunk import Chunk
@@ -60,10 +62,11 @@ class IncomingConnection:
     ) -> None:
         self.said_goodbye = False
         self._link = link
-        self._incoming = incoming
+        self._carriers = IncomingCarriers(incoming, self._take_message)
         self._context = context
         self._arrived = arrived
         self._failed = failed
+        self._uses_ring = settings.ring
         self._agreement = ConsumerAgreement(settings, link.state, attach)
         self._loop = asyncio.get_running_loop()
         self._control: deque[stage_pb2.LinkResponse] = deque()
@@ -83,15 +86,21 @@ class IncomingConnection:
         accept.boot_id, accept.role, accept.name = own.boot_id, own.role, own.name
         accept.chunks, accept.resumed = self._link.received, resumed
         try:
+            if hello.ring and self._uses_ring and not self._link.ring_damaged:
+                accept.ring_proof = await self._carriers.attach(hello.ring)
             await self._context.write(stage_pb2.LinkResponse(accept=accept))
-            reader = asyncio.create_task(self._receive())
-            writer = asyncio.create_task(self._answer())
-            self._tasks = [reader, writer]
+            pumps = [self._carriers.read_stream(), self._answer()]
+            if accept.ring_proof:
+                pumps.append(self._carriers.read_ring())
+            self._tasks = [asyncio.create_task(pump) for pump in pumps]
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self._stop()
         for task in self._tasks:
             error = None if task.cancelled() else task.exception()
+            if isinstance(error, DamagedRing):
+                self._link.ring_damaged = True
+                self._link.state.counts["damaged"] += 1
             if isinstance(error, AntiphonError):
                 raise error
             if error is not None:
@@ -111,34 +120,36 @@ class IncomingConnection:
                 await asyncio.wait(self._tasks)
         finally:
             self._agreement.close()
+            self._carriers.close()
 
     # -- chunks ----------------------------------------------------------------------------
 
-    async def _receive(self) -> None:
-        async for request in self._incoming:
-            if isinstance(request, CorruptMessage):
-                # We can't tell what the message contained. On the next connection, the producer
-                # resends everything that hasn't been confirmed.
-                log.warning("link %s: received a corrupt message", self._link.link_id)
-                self._link.state.counts["damaged"] += 1
-                return
-            if (frame := as_frame(request)) is not None:
-                self._agreement.take(frame)
-                continue
-            assert isinstance(request, stage_pb2.LinkRequest)
-            match request.WhichOneof("message"):
-                case "batch":
-                    await self._take_batch(request.batch)
-                case "offers":
-                    accept = await self._agreement.attach_anew(request.offers.offers)
-                    self._tell(stage_pb2.LinkResponse(accept=accept))
-                case "goodbye":
-                    self.said_goodbye = True
-                    return
-                case "start":
-                    self._agreement.begin(request.start.payload)
-                case _:
-                    raise InvalidArgument("link: received an unexpected message")
+    async def _take_message(self, request: CameOnLink) -> bool:
+        """Process a message. Returns False if it was the last one of the connection."""
+        if isinstance(request, CorruptMessage):
+            # We can't tell what the message contained. On the next connection, the producer
+            # resends everything that hasn't been confirmed.
+            log.warning("link %s: received a corrupt message", self._link.link_id)
+            self._link.state.counts["damaged"] += 1
+            return False
+        if (frame := as_frame(request)) is not None:
+            self._agreement.take(frame)
+            return True
+        assert isinstance(request, stage_pb2.LinkRequest)
+        match request.WhichOneof("message"):
+            case "batch":
+                await self._take_batch(request.batch)
+            case "offers":
+                accept = await self._agreement.attach_anew(request.offers.offers)
+                self._tell(stage_pb2.LinkResponse(accept=accept))
+            case "goodbye":
+                self.said_goodbye = True
+                return False
+            case "start":
+                self._agreement.begin(request.start.payload)
+            case _:
+                raise InvalidArgument("link: received an unexpected message")
+        return True
 
     async def _take_batch(self, batch: stage_pb2.ChunkBatch) -> None:
         self._link.responses.confirmed(batch.responses)

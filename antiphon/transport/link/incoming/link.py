@@ -32,7 +32,8 @@ class IncomingLink:
 
     `changed` is set when there is a response to send. `producer` contains the host and the address
     of the upstream process. `overrun` is set when too many responses are unconfirmed, which makes
-    the link fail.
+    the link fail. `ring_damaged` is set when a ring of the link was damaged, and prevents
+    the use of another one.
     """
 
     link_id: str
@@ -44,6 +45,7 @@ class IncomingLink:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     expiry: asyncio.TimerHandle | None = None
     overrun: bool = False
+    ring_damaged: bool = False
 
     def respond(self, response: stage_pb2.LinkResponse) -> None:
         """Send a response, either now or after a reconnect. If too many responses are unconfirmed,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from antiphon.deadlines.wait_deadline import WaitDeadline
 from antiphon.transport.link.outgoing.agreement import ProducerAgreement
+from antiphon.transport.link.outgoing.carriers import OutgoingCarriers
 from antiphon.transport.link.outgoing.payloads import Payloads
 from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
 from antiphon.transport.payload.registry import MakeSenders, is_reason
@@ -46,11 +47,11 @@ class OutgoingConnection:
         self._log = send_log
         self._changed = changed
         self._state = state
+        self._carriers = OutgoingCarriers(stream, settings, state)
         self._agreement = ProducerAgreement(
             settings, state, make_senders, self._write_in_time, changed
         )
         self._payloads = Payloads(self._agreement, state, changed)
-        self._writing = asyncio.Lock()
         self._leaving = False
         self._answer_within_s = settings.answer_within_s
         self._patience = WaitDeadline(settings.answer_within_s)
@@ -62,6 +63,7 @@ class OutgoingConnection:
         stream are raised as well.
         """
         hello.offers.extend(await self._agreement.offers())
+        hello.ring = self._carriers.offer()
         await self._stream.write(stage_pb2.LinkRequest(hello=hello))
         answer = await self._stream.read()
         if not isinstance(answer, stage_pb2.LinkResponse) or not answer.HasField("accept"):
@@ -69,6 +71,7 @@ class OutgoingConnection:
             # response was corrupted.
             raise asyncio.InvalidStateError("the stream ended before the link was accepted")
         self.accepted(answer.accept)
+        self._carriers.accepted(answer.accept.ring_proof)
         return answer.accept
 
     def accepted(self, accept: stage_pb2.LinkAccept) -> None:
@@ -98,10 +101,10 @@ class OutgoingConnection:
             request = self._next_batch() if self._log.waits else None
             if request is not None:
                 request.batch.responses = responses()
-                await self._write_message(request)
+                await self._carriers.write(request)
             elif self._leaving and not self._log.waits:
                 goodbye = stage_pb2.LinkGoodbye()
-                await self._write_message(stage_pb2.LinkRequest(goodbye=goodbye))
+                await self._carriers.write(stage_pb2.LinkRequest(goodbye=goodbye))
                 await self._stream.done_writing()
                 return
             else:
@@ -137,8 +140,9 @@ class OutgoingConnection:
         self._changed.set()
 
     def close(self) -> None:
-        """Close the transports."""
+        """Close the transports and the ring."""
         self._agreement.close()
+        self._carriers.close()
 
     def _next_batch(self) -> stage_pb2.LinkRequest | None:
         """Return the next message. It contains up to about `MAX_BATCH_BYTES` of inline data, and
@@ -185,9 +189,4 @@ class OutgoingConnection:
         transport is done.
         """
         async with asyncio.timeout(self._answer_within_s):
-            await self._write_message(message)
-
-    async def _write_message(self, message: LinkMessage) -> None:
-        """Write a message. Batches take turns with the frames of pushed payloads."""
-        async with self._writing:
-            await self._stream.write(message)
+            await self._carriers.write(message)

@@ -1,4 +1,4 @@
-"""Passes a file descriptor to another process on this host, provided that it presents a secret.
+"""Passes file descriptors to another process on this host, provided that it presents a secret.
 
 This uses SCM_RIGHTS over a Unix socket in the abstract namespace. Such a socket has no name in the
 file system, so a process that is killed doesn't leave anything behind. The two processes may have
@@ -19,6 +19,7 @@ import os
 import secrets
 import socket
 import struct
+from collections.abc import Iterable
 
 SECRET_BYTES = 16
 RECEIVE_TIMEOUT_S = 1.0
@@ -29,16 +30,16 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 class FdGiver:
-    """Passes `fd` to every process that sends `secret`. It runs on the current event loop until it
+    """Passes `fds` to every process that sends `secret`. It runs on the current event loop until it
     is closed.
 
     Raises `OSError` if Unix sockets aren't available.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, *fds: int) -> None:
         self.name = f"antiphon-{secrets.token_hex(SECRET_BYTES)}"
         self.secret = secrets.token_bytes(SECRET_BYTES)
-        self._fd = fd
+        self._fds = fds
         self._loop = asyncio.get_running_loop()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.setblocking(False)
@@ -52,8 +53,8 @@ class FdGiver:
         self._loop.add_reader(self._listener, self._admit)
 
     def close(self) -> None:
-        """Stop passing the descriptor. It stays open in this process. This can be called more than
-        once.
+        """Stop passing the descriptors. They stay open in this process. This can be called more
+        than once.
         """
         while self._sockets:
             self._dismiss(self._sockets.pop())
@@ -74,7 +75,7 @@ class FdGiver:
     def _answer(self, guest: socket.socket) -> None:
         try:
             if hmac.compare_digest(guest.recv(2 * SECRET_BYTES), self.secret):
-                socket.send_fds(guest, [b"!"], [self._fd])
+                socket.send_fds(guest, [b"!"], self._fds)
         except OSError as error:
             log.info("a guest went before it was answered: %s", error)
         finally:
@@ -86,18 +87,25 @@ class FdGiver:
         sock.close()
 
 
-def receive_fd(name: str, secret: bytes) -> int:
-    """Receive the descriptor from the `FdGiver` with this name. This blocks. Raises `OSError` if it
-    fails.
+def receive_fds(name: str, secret: bytes, count: int) -> list[int]:
+    """Receive `count` descriptors from the `FdGiver` with this name. This blocks. Raises `OSError`
+    if it fails.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guest:
         guest.settimeout(RECEIVE_TIMEOUT_S)
         guest.connect(f"\0{name}")
         guest.send(secret)
-        _, fds, _, _ = socket.recv_fds(guest, 1, 1)
-    if not fds:
+        _, fds, _, _ = socket.recv_fds(guest, 1, count)
+    if len(fds) != count:
+        close_fds(fds)
         raise PermissionError("the producer did not hand its memory over")
-    return fds[0]
+    return fds
+
+
+def close_fds(fds: Iterable[int]) -> None:
+    """Close descriptors."""
+    for fd in fds:
+        os.close(fd)
 
 
 def _peer_uid(guest: socket.socket) -> int:

@@ -1,0 +1,96 @@
+"""Reads the messages of one connection from its stream and its ring, in their original order.
+
+The ring's entries and the stream's messages are both in order. Each entry states how many messages
+were sent on the stream before it. An entry waits until all of these messages have been processed. A
+message on the stream is processed after the entries that were written before it. They are visible
+by then, because the producer writes them before it sends the message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from antiphon.transport.ring.messages import DamagedRing, RingReader
+from antiphon.transport.ring.offer import attach_ring
+from antiphon.wire.checksum import CorruptMessage
+from antiphon.wire.frames import CameOnLink, message_from_bytes
+
+Handle = Callable[[CameOnLink], Awaitable[bool]]
+"""Processes a message. The result is False if it was the last one of the connection."""
+
+log = logging.getLogger(__name__)
+
+
+class IncomingCarriers:
+    """The stream of a connection, and its ring after `attach`."""
+
+    def __init__(self, stream: AsyncIterator[CameOnLink], handle: Handle) -> None:
+        self._stream = stream
+        self._handle = handle
+        self._turn = asyncio.Lock()
+        self._taken = 0
+        self._ready = asyncio.Event()
+        self._ring: RingReader | None = None
+
+    async def attach(self, offer: bytes) -> bytes:
+        """Attach to a ring and return the proof. The result is empty if the ring can't be used."""
+        try:
+            self._ring = await attach_ring(offer)
+        except (OSError, ValueError) as error:
+            log.info("the ring of a link can't be used: %s", error)
+            return b""
+        asyncio.get_running_loop().add_reader(self._ring.wakeup_fd, self._notice)
+        return self._ring.proof()
+
+    async def read_stream(self) -> None:
+        """Process the messages of the stream, until it ends or a message was the last one.
+
+        Raises `DamagedRing` if the memory or a counter was changed.
+        """
+        async for message in self._stream:
+            async with self._turn:
+                if self._ring is not None:
+                    self._ring.notice()
+                if not (await self._take_ring() and await self._handle(message)):
+                    return
+                self._taken += 1
+                if not await self._take_ring():
+                    return
+
+    async def read_ring(self) -> None:
+        """Process the messages of the ring until one of them was the last one.
+
+        Raises `DamagedRing` if the memory or a counter was changed.
+        """
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            async with self._turn:
+                if not await self._take_ring():
+                    return
+
+    def close(self) -> None:
+        """Close the ring."""
+        if self._ring is not None:
+            asyncio.get_running_loop().remove_reader(self._ring.wakeup_fd)
+            self._ring.close()
+            self._ring = None
+
+    def _notice(self) -> None:
+        assert self._ring is not None
+        self._ring.notice()
+        self._ready.set()
+
+    async def _take_ring(self) -> bool:
+        """Process the entries of the ring that are due. Returns False if one was the last one."""
+        if self._ring is None:
+            return True
+        for raw in self._ring.messages(self._taken):
+            message = message_from_bytes(raw)
+            if isinstance(message, CorruptMessage):
+                raise DamagedRing("ring: a message is damaged")
+            if not await self._handle(message):
+                return False
+        return True

@@ -1,0 +1,1 @@
+"""Messages between two processes on one host through shared memory."""
