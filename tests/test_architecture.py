@@ -61,7 +61,7 @@ SHARED_NAMES = {
     # The two ends of a link, a value with its form on the wire, tables by name, and a stage as its
     # client and its server have it.
     "antiphon": {
-        *("agreement", "connection", "link", "links"),
+        *("agreement", "carriers", "connection", "link", "links"),
         *("conversation", "history", "logprobs", "options"),
         *("registry", "stage"),
     },

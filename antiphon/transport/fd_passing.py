@@ -7,7 +7,7 @@ another host or in another pod, can't connect at all.
 
 Several alternatives were considered and rejected. /proc/<pid>/fd requires a shared pid namespace. A
 path in /dev/shm is left behind if a process is killed between creating and attaching it. The
-resource tracker of `multiprocessing.shared_memory` unlinks segments that are still in use.
+resource tracker of `multiprocessing` unlinks segments that are still in use.
 """
 
 from __future__ import annotations
