@@ -37,7 +37,7 @@ SMALL_SLAB = 128 << 10
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
     "shared_memory": {"transport": "shared_memory"},
     "gloo": {"transport": "nccl"},
-    "grpc": {"transport": "grpc"},
+    "grpc": {"transport": "grpc", "ring": False},
     "small-slab": {"transport": "auto", "slab_bytes": SMALL_SLAB},
 }
 
@@ -103,5 +103,6 @@ async def test_answer_equals_the_reference_on_the_transport(
     else:
         assert rows.counts[f"chunks.{expected}"] > 0
         assert not fallbacks(rows.counts)
+    assert (rows.counts["carried.ring"] > 0) is DEPLOYMENTS[name].get("ring", True)
     for role in ("talker", "code2wav"):
         assert {link.transport for link in await links(running, role)} == {expected}

@@ -2,7 +2,8 @@
 
 Chunks are kept until they are acknowledged, and responses are kept until they are confirmed. If the
 link breaks, all messages in transit are lost. When the link is reconnected, each end resends
-whatever the other end hasn't received.
+whatever the other end hasn't received. The stream and the ring of a link are simulated as one
+queue, because the consumer processes their messages in the order in which they were written.
 """
 
 from __future__ import annotations
