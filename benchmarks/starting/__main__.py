@@ -1,9 +1,9 @@
 """What starting a deployment costs: `python -m benchmarks.starting [--against DIR]`.
 
 The launcher of a checkout starts all stages and the gateway of a checkpoint, each as its own
-process. When all are ready, the CPU time and the memory of each process are read, and everything is
-stopped. With `--against DIR` another checkout is measured in alternating order, and is the
-baseline. `--json FILE` gets every round.
+process. When all are ready, the CPU time and the memory of each process are read, including the
+fork server, and everything is stopped. With `--against DIR` another checkout is measured in
+alternating order, and is the baseline. `--json FILE` gets every round.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from benchmarks.comparison.rounds import Comparison, Side
 
 HERE = Path(__file__).parents[2]
 GATEWAY, STAGE = "antiphon_gateway", "antiphon_services"
+FORK_SERVER = "antiphon_tools.launcher.fork_server"
 READY = "ready in "
 STOP_TIMEOUT_S = 60.0
 BYTES = {"kB": 1024}
@@ -72,9 +73,9 @@ def _of_processes(launcher: int) -> dict[str, float]:
 
 
 def _name_of(pid: int) -> str:
-    """The role of a stage's process, "gateway", or "" for a process that is neither."""
+    """The role of a stage's process, "gateway", "fork server", or "" for any other process."""
     arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    for module, name in ((GATEWAY, "gateway"), (STAGE, "")):
+    for module, name in ((GATEWAY, "gateway"), (FORK_SERVER, "fork server"), (STAGE, "")):
         if module in arguments:
             return name or arguments[arguments.index(module) + 1]
     return ""

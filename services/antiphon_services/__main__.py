@@ -6,17 +6,15 @@ import sys
 from collections.abc import Sequence
 
 from antiphon.runtime.server.main import main
-from antiphon_services.lm.reproducible import ask_for_equal_digits
+from antiphon_services.environment import prepare_environment
 from antiphon_services.stage.loading import load_stage
-from antiphon_services.stage.nameless_user import settle_user
 
 
 def serve_stage(
     arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_services"
 ) -> int:
     """Run a stage until it is stopped. Returns the exit status."""
-    settle_user()
-    ask_for_equal_digits()
+    prepare_environment()
     return main(load_stage, arguments, prog=prog)
 
 

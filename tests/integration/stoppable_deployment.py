@@ -20,6 +20,7 @@ from antiphon import SamplingRequest
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon_testkit.gateway_settings import with_settings
 from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.forking import ForkServer
 from antiphon_tools.launcher.launcher import Launcher, Running
 from antiphon_tools.launcher.plan import application_root
 from antiphon_tools.launcher.process import ServiceProcess
@@ -35,9 +36,13 @@ class Stoppable:
     """The code2wav process of a deployment, and what can be done to it."""
 
     def __init__(
-        self, directory: Path, config: StageConfig, model: Path, service: type[ServiceProcess]
+        self,
+        directory: Path,
+        config: StageConfig,
+        model: Path,
+        fork_server: ForkServer | None = None,
     ) -> None:
-        self._directory, self._service = directory, service
+        self._directory, self._fork_server = directory, fork_server
         self._deployment = Deployment(model=str(model), stages={ROLE: config})
         self._fifo = directory / "commands"
         os.mkfifo(self._fifo)
@@ -51,7 +56,9 @@ class Stoppable:
         program = ("tests.integration.stoppable_stage", str(self._fifo), "code2wav")
         argv = (*program, "--config", str(config), "--listen", listen)
         root = application_root()
-        self.process = await self._service.start(ROLE, argv, root=root, report=lambda _: None)
+        self.process = await ServiceProcess.start(
+            ROLE, argv, root=root, report=lambda _: None, fork_server=self._fork_server
+        )
         await self.process.wait_ready()
 
     def tell(self, letter: bytes) -> None:
@@ -118,11 +125,11 @@ async def deployment_with(
     *,
     probe_timeout_s: float | None = None,
     launcher: type[Launcher] = Launcher,
-    service: type[ServiceProcess] = ServiceProcess,
+    fork_server: ForkServer | None = None,
 ) -> AsyncIterator[tuple[Running, Stoppable]]:
     """A running deployment whose code2wav, of this configuration, is stoppable."""
     async with AsyncExitStack() as stack:
-        stage = Stoppable(directory, config, model, service)
+        stage = Stoppable(directory, config, model, fork_server)
         await stage.start("127.0.0.1:0")
         stack.push_async_callback(stage.close)
         where = StageConfig(addresses=(stage.process.address,))

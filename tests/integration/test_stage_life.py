@@ -14,7 +14,7 @@ import pytest
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Unavailable
 from antiphon_testkit.flat_settings import stage_config
-from antiphon_tools.warm.launcher import WarmLauncher, WarmProcess
+from antiphon_tools.warm.launcher import WarmLauncher, shared_fork_server
 from tests.integration.stoppable_deployment import (
     DEAD,
     FAILURES,
@@ -29,7 +29,6 @@ from tests.integration.stoppable_deployment import (
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio]
 
-WARM: Any = {"launcher": WarmLauncher, "service": WarmProcess}
 # What the error says of each, and the report of `/health`: one of these. A frozen stage misses
 # a probe sooner than a ping, unless the machine is busy. Then, the stream of its sessions may be
 # given up first.
@@ -47,11 +46,15 @@ TOLD = {
 }
 
 
+def warm() -> dict[str, Any]:
+    return {"launcher": WarmLauncher, "fork_server": shared_fork_server()}
+
+
 async def test_frozen_hung_and_dead_stage_end_calls_are_told_and_recover(
     talkative: Path, tmp_path: Path
 ) -> None:
     config = stage_config(step_timeout_s=2.0)
-    async with deployment_with(tmp_path, talkative, config, **WARM) as (running, stage):
+    async with deployment_with(tmp_path, talkative, config, **warm()) as (running, stage):
         for failure in FAILURES:
             outcome = await fail(running, stage, failure)
             print(
@@ -72,7 +75,7 @@ async def test_frozen_hung_and_dead_stage_end_calls_are_told_and_recover(
 async def test_frozen_stage_is_noticed_without_probes(talkative: Path, tmp_path: Path) -> None:
     patient_s = 3600.0
     async with deployment_with(
-        tmp_path, talkative, StageConfig(), probe_timeout_s=patient_s, **WARM
+        tmp_path, talkative, StageConfig(), probe_timeout_s=patient_s, **warm()
     ) as (running, stage):
         outcome = await fail(running, stage, FROZEN)
     assert isinstance(outcome.error, Unavailable)

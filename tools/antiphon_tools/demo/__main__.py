@@ -49,7 +49,8 @@ async def _demonstrate(
 ) -> None:
     """Start the deployment, run the conversation, and stop the deployment."""
     gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0")
-    launcher = Launcher(msgspec.structs.replace(deployment, gateway=gateway), report=console)
+    deployment = msgspec.structs.replace(deployment, gateway=gateway)
+    launcher = Launcher(deployment, report=console, fork=True)
     console.say("Starting every stage and the gateway, each in a separate process:")
     async with launcher as running:
         name = deployment.model_name or running.model.name

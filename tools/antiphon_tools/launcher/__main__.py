@@ -72,7 +72,9 @@ def _run(options: argparse.Namespace) -> int:
             )
             return asyncio.run(stages(launcher, console, options.health_listen))
         deployment = with_directories(deployment_of_options(options), hub_settings(options))
-        launcher = Launcher(deployment, metrics=True, on_exit=options.on_exit, report=console)
+        launcher = Launcher(
+            deployment, metrics=True, on_exit=options.on_exit, report=console, fork=True
+        )
         return asyncio.run(up(launcher, console))
     except AntiphonError as error:
         print(f"error: {error}", file=sys.stderr)

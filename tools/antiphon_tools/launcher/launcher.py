@@ -21,6 +21,7 @@ from antiphon.deployment.schema import Deployment, dump_deployment
 from antiphon.errors import DeadlineExceeded, Unavailable
 from antiphon.transport.listening import reached_here
 from antiphon_tools.launcher.events import LaunchEvent, Report, Restarting
+from antiphon_tools.launcher.forking import ForkServer
 from antiphon_tools.launcher.plan import (
     GATEWAY,
     application_root,
@@ -41,6 +42,8 @@ from antiphon_tools.launcher.supervision import Backoff, OnExit
 STARTUP_TIMEOUT_S = 900.0
 STOP_TIMEOUT_S = 15.0
 METRICS_LISTEN = "127.0.0.1:0"
+STAGE_SERVER = "antiphon.runtime.server.main"
+"""The module that all stages import before they load their model."""
 ReachedAt = Callable[[str, str], Awaitable[str]]
 
 
@@ -85,8 +88,9 @@ class Launcher:
     `metrics_listen` use a free port of this host for their metrics. `report` is called with every
     `LaunchEvent`. `on_exit` determines what happens if a service ends after all of them are ready.
     `reached_at` is called with the name and the listen address of a stage process, and returns the
-    address that other processes should use, such as that of a proxy. Raises the errors of
-    `plan.resolve`.
+    address that other processes should use, such as that of a proxy. If `fork` is true, processes
+    are forked from a fork server if possible, so that they share their imports. Raises the errors
+    of `plan.resolve`.
 
     Entering the context raises `Unavailable`, with the name of the stage, if a process ends before
     all of them are ready. It also raises `Unavailable` before any process starts if a port is in
@@ -106,6 +110,7 @@ class Launcher:
         startup_timeout_s: float = STARTUP_TIMEOUT_S,
         stop_timeout_s: float | None = None,
         reached_at: ReachedAt | None = None,
+        fork: bool = False,
     ) -> None:
         if isinstance(deployment, Path):
             deployment = Deployment(model=str(deployment))
@@ -120,6 +125,8 @@ class Launcher:
         self._stop_timeout_s = stop_timeout_s
         self._on_exit = on_exit
         self._reached_at = reached_at
+        self._fork = fork
+        self._fork_server: ForkServer | None = None
         self._processes: dict[str, ServiceProcess] = {}
         self._one_ended = asyncio.Event()
         self._ended = asyncio.Event()
@@ -221,6 +228,8 @@ class Launcher:
         started_at = asyncio.get_running_loop().time()
         directory = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="antiphon-")))
         config = _write(directory / "stages.yaml", self._deployment)
+        if self._fork:
+            self._fork_server = self._files.enter_context(self._new_fork_server())
         stages: dict[str, list[ServiceProcess]] = {}
         for role in self._roles:
             stage = self._deployment.stage(role)
@@ -272,7 +281,13 @@ class Launcher:
 
     async def _start_process(self, name: str, argv: Sequence[str]) -> ServiceProcess:
         service = self._service(name)
-        process = await service.start(name, argv, root=self._root, report=self._report)
+        process = await service.start(
+            name,
+            argv,
+            root=self._root,
+            report=self._report,
+            fork_server=self._fork_server if self._can_fork(name) else None,
+        )
         self._processes[name] = process
         if self._stopping.is_set():
             process.kill()
@@ -281,6 +296,23 @@ class Launcher:
     def _service(self, name: str) -> type[ServiceProcess]:
         """Return the class that runs a service. Subclasses can override this."""
         return ServiceProcess
+
+    def _can_fork(self, name: str) -> bool:
+        """Return whether a service can run in a process that has imported the libraries of others.
+
+        An accelerator or vLLM must not be used in a forked process.
+        """
+        role = role_of(name)
+        if role == GATEWAY:
+            return True
+        stage = self._deployment.stage(role)
+        return stage.engine != "vllm" and stage.device == "cpu"
+
+    def _new_fork_server(self) -> ForkServer:
+        """Return the server that forks the services. Subclasses can override this."""
+        forked = [role for role in self._roles if self._can_fork(role)]
+        loaders = [f"{self._pipeline.package}.{role}.load" for role in forked]
+        return ForkServer(self._root, [STAGE_SERVER, *loaders] if forked else [])
 
     async def _watch(self, name: str, argv: Sequence[str]) -> None:
         """Handle the end of a service's process until the deployment stops."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -28,6 +29,10 @@ CHECKOUT = Path(__file__).parents[3]
 """The checkout that contains this file, unless it is installed."""
 INSTALLED = Path(__file__).parents[2]
 """The directory that contains all packages if this file is installed (`site-packages`)."""
+PYTHON = (sys.executable, "-P", "-u")
+"""The interpreter of a service. Without -P, a directory in the working directory could shadow a
+package.
+"""
 IMPORT_ROOTS = ("", "gateway", "services", "testkit", "tools")
 """The directories of a checkout from which packages are imported."""
 
@@ -245,6 +250,15 @@ def working_directory(root: Path) -> Path:
     checkout, or the user's working directory if antiphon is installed.
     """
     return Path.cwd() if is_installed(root) else root
+
+
+def service_environment(root: Path) -> dict[str, str]:
+    """Return the environment of a service that runs from `root`.
+
+    Service processes never download models, because models are downloaded before any process
+    starts.
+    """
+    return {**os.environ, "PYTHONPATH": import_path(root), "HF_HUB_OFFLINE": "1"}
 
 
 def import_path(root: Path) -> str:

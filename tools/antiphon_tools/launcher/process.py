@@ -40,18 +40,19 @@ from antiphon_tools.launcher.events import (
     Report,
     describe_status,
 )
+from antiphon_tools.launcher.forking import ForkServer
 from antiphon_tools.launcher.lines import LineBuffer
-from antiphon_tools.launcher.plan import import_path, role_of, working_directory
+from antiphon_tools.launcher.plan import (
+    PYTHON,
+    role_of,
+    service_environment,
+    working_directory,
+)
 
 TAIL_LINES = 40
 DRAIN_S = 1.0
 
 Announced = TypeVar("Announced")
-
-_NO_DOWNLOADS = {"HF_HUB_OFFLINE": "1"}
-"""Service processes never download models, because models are downloaded before any process
-starts.
-"""
 
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
@@ -118,9 +119,16 @@ class ServiceProcess(asyncio.SubprocessProtocol):
 
     @classmethod
     async def start(
-        cls, name: str, argv: Sequence[str], *, root: Path, report: Report
+        cls,
+        name: str,
+        argv: Sequence[str],
+        *,
+        root: Path,
+        report: Report,
+        fork_server: ForkServer | None = None,
     ) -> ServiceProcess:
-        """Start `python -m <argv>` in `root`, in a process group of its own.
+        """Start `python -m <argv>` in `root`, in a process group of its own. If there is a
+        `fork_server`, it forks the process if possible.
 
         Pressing Ctrl-C in a terminal doesn't affect the process, because only its owner should stop
         it. The process stays in the launcher's session because Linux's autogroup divides the cores
@@ -131,7 +139,11 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         source_fd, sink_fd = os.pipe()
         source = os.fdopen(source_fd, "rb", buffering=0)
         try:
-            service = await cls._run(lambda: cls(name, report), argv, sink_fd, root)
+            service: ServiceProcess | None = None
+            if fork_server is not None and fork_server.root == root:
+                service = await fork_server.start(lambda: cls(name, report), argv, sink_fd)
+            if service is None:
+                service = await cls._run(lambda: cls(name, report), argv, sink_fd, root)
         except BaseException:
             source.close()
             raise
@@ -152,8 +164,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
 
         When this returns, asyncio may already have called methods of the service as a protocol.
         """
-        # Without -P, a directory in the working directory could shadow a package.
-        python = [sys.executable, "-P", "-u", "-m", *argv, "--announce-fd", str(announce_fd)]
+        python = [*PYTHON, "-m", *argv, "--announce-fd", str(announce_fd)]
         lifeline = None if kernel_ends_children() else Lifeline()
         read_ends = () if lifeline is None else (lifeline.read_end,)
         try:
@@ -165,7 +176,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
                 pass_fds=(announce_fd, *read_ends),
                 process_group=0,
                 cwd=working_directory(root),
-                env={**os.environ, "PYTHONPATH": import_path(root), **_NO_DOWNLOADS},
+                env=service_environment(root),
             )
         except BaseException:
             if lifeline is not None:

@@ -17,7 +17,10 @@ FOLDERS = {"unit": 0.0, "contract": 1.0, "conformance": 1.0, "integration": 1.5,
 """The directories that contain tests, and a penalty for each that affects the order."""
 STARTED = {
     "antiphon_tools.launcher.process": ("antiphon_gateway.__main__", "antiphon_services.__main__"),
-    "antiphon_tools.warm.parent": ("antiphon_gateway.__main__", "antiphon_services.__main__"),
+    "antiphon_tools.launcher.fork_server": (
+        "antiphon_gateway.__main__",
+        "antiphon_services.__main__",
+    ),
 }
 """Modules that are started as separate processes, which can't be detected from imports."""
 

@@ -1,0 +1,131 @@
+"""Services that a fork server starts are processes of the launcher."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+
+import pytest
+
+from antiphon.errors import Unavailable
+from antiphon_testkit.local_deployment import local_deployment
+from antiphon_tools.launcher.events import Exited, LaunchEvent, ProcessStarted, Restarting
+from antiphon_tools.launcher.forking import ForkServer
+from antiphon_tools.launcher.launcher import Launcher
+from antiphon_tools.launcher.process import ServiceProcess
+from tests.unit.tools.launcher.fake_services import STAGE, Checkout
+
+# Its parent is the launcher and not the process that forked it.
+NAMED = "\nprint(os.getppid(), open('/proc/self/cmdline').read().split(chr(0))[4:6])\n"
+# A module with a thread, which a fork would lose.
+THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+FAILING = "raise RuntimeError('cannot be imported')"
+
+
+async def start(
+    checkout: Checkout, server: ForkServer, *argv: str
+) -> tuple[ServiceProcess, list[LaunchEvent]]:
+    told: list[LaunchEvent] = []
+    process = await ServiceProcess.start(
+        "talker",
+        argv or ("antiphon_services", "talker", "--listen", "127.0.0.1:0"),
+        root=checkout.root,
+        report=told.append,
+        fork_server=server,
+    )
+    return process, told
+
+
+def importing(checkout: Checkout, program: str = "") -> ForkServer:
+    """A server that imports a module, from which services see that they were forked."""
+    module = checkout.root / "services" / "imported_before.py"
+    module.write_text(program)
+    checkout.write("talker", "print('imported_before' in sys.modules)" + NAMED + STAGE)
+    return ForkServer(checkout.root, ["imported_before", "antiphon_services.none.load"])
+
+
+async def ended(process: ServiceProcess) -> Sequence[str]:
+    """What it printed."""
+    process.kill()
+    await process.report_exit()
+    return list(process.tail)
+
+
+async def test_service_is_forked_and_looks_like_a_started_one(checkout: Checkout) -> None:
+    with importing(checkout) as server:
+        process, told = await start(checkout, server)
+        await process.wait_ready()
+        assert os.getpgid(process.pid) == process.pid
+        assert told[0] == ProcessStarted("talker", process.pid)
+        printed = await ended(process)
+    assert printed[0] == "True"
+    assert printed[1] == f"{os.getpid()} ['antiphon_services', 'talker']"
+    assert told[-1] == Exited("talker", -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("program", [THREAD, FAILING])
+async def test_service_is_started_when_the_server_cannot_fork_it(
+    checkout: Checkout, program: str
+) -> None:
+    with importing(checkout, program) as server:
+        for _ in range(2):
+            process, _ = await start(checkout, server)
+            await process.wait_ready()
+            assert (await ended(process))[0] == "False"
+
+
+async def test_service_is_started_when_a_variable_has_changed_that_imports_read(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with importing(checkout) as server:
+        for name, forked in (("", True), ("NOT_READ", True), ("OMP_NUM_THREADS", False)):
+            if name:
+                monkeypatch.setenv(name, "1")
+            process, _ = await start(checkout, server)
+            await process.wait_ready()
+            assert (await ended(process))[0] == str(forked), name
+
+
+async def test_end_of_the_server_does_not_end_services_and_the_next_one_is_started(
+    checkout: Checkout,
+) -> None:
+    with importing(checkout) as server:
+        first, _ = await start(checkout, server)
+        await first.wait_ready()
+    assert not first.exited.done()
+    second, _ = await start(checkout, server)
+    await second.wait_ready()
+    os.kill(first.pid, 0)
+    assert (await ended(second))[0] == "False"
+    assert (await ended(first))[0] == "True"
+
+
+async def test_forked_service_that_is_killed_is_forked_again(checkout: Checkout) -> None:
+    told: list[LaunchEvent] = []
+    restarted = asyncio.Event()
+
+    def report(event: LaunchEvent) -> None:
+        told.append(event)
+        if isinstance(event, ProcessStarted) and Restarting("talker", 0.5) in told:
+            restarted.set()
+
+    async with Launcher(
+        local_deployment(checkout.model),
+        root=checkout.root,
+        report=report,
+        on_exit="restart",
+        fork=True,
+    ) as running:
+        os.kill(running.processes["talker"].pid, signal.SIGKILL)
+        await restarted.wait()
+        await running.processes["talker"].wait_ready()
+    assert Exited("talker", -signal.SIGKILL) in told
+
+
+async def test_forked_service_that_does_not_start_explains_why(checkout: Checkout) -> None:
+    checkout.write("talker", "print('talker: no weights'); sys.exit(3)")
+    with pytest.raises(Unavailable, match=r"exited with status 3.*no weights"):
+        async with Launcher(local_deployment(checkout.model), root=checkout.root, fork=True):
+            pass
