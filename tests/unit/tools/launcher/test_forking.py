@@ -82,7 +82,7 @@ async def test_service_is_started_when_a_variable_has_changed_that_imports_read(
     with importing(checkout) as server:
         for name, forked in (("", True), ("NOT_READ", True), ("OMP_NUM_THREADS", False)):
             if name:
-                monkeypatch.setenv(name, "1")
+                monkeypatch.setenv(name, "7")
             process, _ = await start(checkout, server)
             await process.wait_ready()
             assert (await ended(process))[0] == str(forked), name
