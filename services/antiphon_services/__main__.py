@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from antiphon.runtime.server.main import main
-from antiphon_services.environment import prepare_environment
 from antiphon_services.stage.loading import load_stage
+from antiphon_services.stage_environment import prepare_environment
 
 
 def serve_stage(

@@ -30,7 +30,7 @@ from pathlib import Path
 
 import msgspec
 
-ENVIRONMENT = "antiphon_services.environment"
+ENVIRONMENT = "antiphon_services.stage_environment"
 """The module whose `prepare_environment` has to be called before torch is imported."""
 MOST_BYTES = 1 << 17
 DESCRIPTORS = 3
