@@ -3,7 +3,7 @@
 The sides are a short and a long reply streamed through the services, the long reply with `whole`
 delivery, the same three engines in this process without services, and `generate`. Services and one
 process are also measured with several concurrent sessions. The baselines run in one process. All
-sides use the same cores, which is one core by default. With more cores, the services run in
+sides run on the same cores (by default, on a single core). With more cores, the services run in
 parallel, but a single process does not. CPU time includes all processes involved, including the
 client.
 """

@@ -83,7 +83,7 @@ The audio tower learned from {ASKED + REQUESTED} recordings, in {voices} voices 
 at {SPEEDS[0]} to {SPEEDS[1]} words a minute, with noise and silence added.
 It maps each word to the word's embedding in the thinker's table, in the row in which the word
 ends. The thinker was then trained with such rows and with
-functions. The training has no human voices.
+functions. The training data contains no human voices.
 
 A recording followed by *{INSTRUCTION}* is answered with its transcript, with
 capitals and punctuation. The tower knows the words of the questions and of the requests for

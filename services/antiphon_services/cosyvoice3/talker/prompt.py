@@ -45,10 +45,10 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """The voice of a recording, in which P can be 0. Code2wav receives all three arrays.
+    """The voice of a recording. Code2wav receives all three arrays.
 
     `speaker` is a float32 array of shape [1, width], `codes` is an int32 array of shape [P], and
-    `mel` is a float32 array of shape [2 P, bins].
+    `mel` is a float32 array of shape [2 P, bins]. P is 0 if the voice is only a speaker vector.
     """
 
     speaker: npt.NDArray[np.float32]
