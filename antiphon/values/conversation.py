@@ -271,7 +271,9 @@ def from_tensors(tensors: Tensors, *, live: bool = False) -> Conversation:
     taken = {"messages", *(f"{name}.{at}" for name in media for at in range(len(media[name])))}
     tools = _tools(tensors)
     if strange := sorted(tensors.keys() - taken - {TOOLS, TEMPLATE}):
-        raise InvalidArgument(f"input: there is no place for {strange[0]}", field="messages")
+        raise InvalidArgument(
+            f"input: the tensor {strange[0]} is not expected here", field="messages"
+        )
     for name, items in media.items():
         _check(messages, name, items, live=live and name == "audio")
     _check_calls(messages)
@@ -358,7 +360,7 @@ def _check(
     used = [part.index for message in messages for part in message.parts if isinstance(part, kind)]
     if used != list(range(len(items))):
         raise InvalidArgument(
-            f"messages: {name} parts name the items {used}, but {len(items)} came",
+            f"messages: {name} parts refer to the items {used}, but {len(items)} items were sent",
             field="messages",
         )
     for index, item in enumerate(items):

@@ -161,7 +161,7 @@ def _read_frame(data: memoryview, at: int) -> Frame:
     head = chunk_pb2.PayloadFrame.FromString(bytes(data[numbers:at]))
     size, at = _read_varint(data, at + 1)
     if at + size != len(data):
-        raise DataLoss("link: a frame of another size than it says")
+        raise DataLoss("link: a frame has a different size than it specifies")
     return _frame(head, data[at:])
 
 

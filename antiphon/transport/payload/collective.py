@@ -173,7 +173,7 @@ class CollectiveSender(PayloadSender):
         if proving.cancelled() or (error := proving.exception()) is None:
             return
         self.broken = True
-        log.info("nobody joined the process group that was offered: %s", error)
+        log.info("no process joined the offered process group: %s", error)
 
     def _break(self) -> None:
         self.broken = True
@@ -227,7 +227,7 @@ class CollectiveReceiver(PayloadReceiver):
             self._group.close()
             raise PayloadLost(CollectiveFallback.COLLECTIVE_FAILED, str(error)) from error
         if len(blob) != payload.size_bytes:
-            raise DataLoss(f"link: transfer {transfer} has another size than it says")
+            raise DataLoss(f"link: transfer {transfer} has a different size than it specifies")
         return blob
 
     def close(self) -> None:

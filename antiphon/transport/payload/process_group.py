@@ -192,7 +192,7 @@ class Group:
         store.set(_here(self._rank), b"")
         store.wait([_here(1 - self._rank)], self._come_within or TIMEOUT)
         if self._closed:
-            raise RuntimeError("nobody came before the process group was left")
+            raise RuntimeError("no process joined before the process group was left")
         if library_for(self._device) == NCCL:
             return _Nccl(store, self._rank, self._device)
         return _Gloo(store, self._rank, self._host)

@@ -287,7 +287,7 @@ class ReplicaWatch:
 
     def _miss(self, verdict: Liveness, reason: str, misses: int) -> None:
         """Handle a probe that wasn't answered. Raises `Unavailable` if the stage is lost."""
-        log.info("stage %s failed a health check: %s", self._replica.role, reason)
+        log.info("stage %s: %s", self._replica.role, reason)
         # While a process is still importing its libraries, it is slow to respond.
         self._replica.fall(reason, may_be_starting=True)
         if verdict is Liveness.LOST:

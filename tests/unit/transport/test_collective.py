@@ -77,7 +77,7 @@ async def test_blob_comes_over_the_group_and_proofs_are_checked(ends: Ends) -> N
     assert placement.push is not None
     await placement.push()
     placement.payload.size_bytes -= 1
-    with pytest.raises(DataLoss, match="another size"):
+    with pytest.raises(DataLoss, match="a different size"):
         await ends.receiver.fetch(placement.payload)
     ends.close()
     with pytest.raises(NotPlaced) as caught:

@@ -72,7 +72,7 @@ def _voice(name: str, told: Mapping[str, Any]) -> StoredVoice:
     speaker = told["embedding"] if "embedding" in told else told["flow_embedding"]
     vector = np.asarray(speaker.to(torch.float32).numpy()).reshape(1, -1)
     if vector.shape != (1, SPEAKER_WIDTH) or not np.isfinite(vector).all():
-        raise ValueError(f"{name}: its embedding is no vector of {SPEAKER_WIDTH} numbers")
+        raise ValueError(f"{name}: its embedding is not a vector of {SPEAKER_WIDTH} numbers")
     if "flow_prompt_speech_token" not in told:
         return StoredVoice(Voice.of_speaker(vector))
     codes = told["flow_prompt_speech_token"].to(torch.int32).numpy().reshape(-1)

@@ -158,11 +158,11 @@ class ThinkerRows:
 
     def _accept_prompt(self, chunk: InputChunk) -> None:
         if self._prompt_finished:
-            raise DataLoss("prompt: a chunk came after the last", edge=PROMPT)
+            raise DataLoss("prompt: received a chunk after the last one", edge=PROMPT)
         if "ids" in chunk.tensors:
             self._take_ids(chunk)
         elif self._length is None:
-            raise DataLoss("prompt: its first chunk has no ids", edge=PROMPT)
+            raise DataLoss("prompt: the first chunk contains no IDs", edge=PROMPT)
         if "rows" in chunk.tensors:
             rows = self._checked(chunk, self._rows_come)
             self._rows.append(rows)
@@ -171,7 +171,7 @@ class ThinkerRows:
         complete = self._rows_come == self._length
         if self._rows_come > (self._length or 0) or (chunk.segment_finished and not complete):
             raise DataLoss(
-                f"prompt: {self._rows_come} rows came for {self._length} ids", edge=PROMPT
+                f"prompt: received {self._rows_come} rows for {self._length} IDs", edge=PROMPT
             )
 
     def _take_ids(self, chunk: InputChunk) -> None:
@@ -185,25 +185,27 @@ class ThinkerRows:
             (len(steps), 3),
         ):
             raise DataLoss(
-                f"prompt: ids {ids.dtype} {list(ids.shape)}, grids {grids.dtype} "
-                f"{list(grids.shape)} and steps {steps.dtype} {list(steps.shape)} came, not int32 "
-                "[n], [m, 3] and [m]",
+                f"prompt: ids are {ids.dtype} {list(ids.shape)}, grids {grids.dtype} "
+                f"{list(grids.shape)} and steps {steps.dtype} {list(steps.shape)}, but must be "
+                "int32 with the shapes [n], [m, 3] and [m]",
                 edge=PROMPT,
             )
         if self._length is not None or not len(ids):
-            raise DataLoss("prompt: all ids come once, in the first chunk", edge=PROMPT)
+            raise DataLoss("prompt: all IDs must be sent in the first chunk", edge=PROMPT)
         positions, following = rotary_positions(ids, shown, grids, steps, edge=PROMPT)
         self._length = len(ids)
         if not len(grids):
             return
         if (positions.max(1) > np.arange(len(ids))).any() or following > len(ids):
             # The positions that were prepared are those of rows.
-            raise NotImplementedYet("prompt: a video takes more time than positions", edge=PROMPT)
+            raise NotImplementedYet(
+                "prompt: a video has more time steps than positions", edge=PROMPT
+            )
         self._positions, self.shift = positions, following - len(ids)
 
     def _accept_reply(self, chunk: InputChunk) -> None:
         if self._reply_finished:
-            raise DataLoss("tokens: a chunk came after the last", edge=TOKENS)
+            raise DataLoss("tokens: received a chunk after the last one", edge=TOKENS)
         if chunk.tensors:
             rows = self._checked(chunk, self._reply_come)
             self._reply |= dict(enumerate(rows, self._reply_come))
@@ -218,16 +220,17 @@ class ThinkerRows:
         """
         rows = chunk.tensors.get("rows")
         if rows is None:
-            raise DataLoss(f"{chunk.edge}: rows is missing", edge=chunk.edge)
+            raise DataLoss(f"{chunk.edge}: rows are missing", edge=chunk.edge)
         if rows.dtype.name not in FLOAT_DTYPES or rows.shape != (len(rows), self._width):
             raise DataLoss(
-                f"{chunk.edge}: rows are {rows.dtype} {list(rows.shape)}, not floats "
-                f"[n, {self._width}]",
+                f"{chunk.edge}: rows are {rows.dtype} {list(rows.shape)}, but must be floats "
+                f"with the shape [n, {self._width}]",
                 edge=chunk.edge,
             )
         if chunk.position != expected:
             raise DataLoss(
-                f"{chunk.edge}: rows from {chunk.position} came, {expected} is next",
+                f"{chunk.edge}: received rows from position {chunk.position} on instead of "
+                f"{expected}",
                 edge=chunk.edge,
             )
         return np.array(rows)

@@ -226,7 +226,7 @@ class TalkerPrompt:
 
     def _accept_prompt(self, chunk: InputChunk) -> None:
         if self._prompt_finished:
-            raise DataLoss("prompt: a chunk came after the last", edge=PROMPT)
+            raise DataLoss("prompt: received a chunk after the last one", edge=PROMPT)
         if "ids" in chunk.tensors:
             self._take_prompt(chunk)
         if "rows" in chunk.tensors or "row_positions" in chunk.tensors:
@@ -243,7 +243,7 @@ class TalkerPrompt:
         come = self._checked_ids(chunk)
         if self._ids_finished or chunk.position != len(self._ids) or not len(come):
             raise DataLoss(
-                "prompt: all ids come once, in the first chunk unless there are `more_ids`",
+                "prompt: all IDs must be sent in the first chunk, unless it has `more_ids`",
                 edge=PROMPT,
             )
         special = self._special
@@ -264,7 +264,9 @@ class TalkerPrompt:
         outgrown = self._positions.max(1) > np.arange(len(users))
         if outgrown.any() or self._next_position > len(users):
             # The positions that were prepared are those of rows.
-            raise NotImplementedYet("prompt: a video takes more time than positions", edge=PROMPT)
+            raise NotImplementedYet(
+                "prompt: a video has more time steps than positions", edge=PROMPT
+            )
         self._heard = np.flatnonzero(is_media(ids[users], special))
         self._heard_positions = users[self._heard]
         self._user_ids = ids[users]
@@ -288,14 +290,15 @@ class TalkerPrompt:
 
     def _take_rows(self, tensors: Tensors) -> None:
         if self._user_ids is None:
-            raise DataLoss("prompt: rows came before the ids", edge=PROMPT)
+            raise DataLoss("prompt: received rows before the IDs", edge=PROMPT)
         try:
             rows, positions = tensors["rows"], tensors["row_positions"]
         except KeyError as missing:
             raise DataLoss(f"prompt: {missing.args[0]} is missing", edge=PROMPT) from None
         if rows.dtype.name not in FLOAT_DTYPES or rows.shape != (len(rows), self._row_width):
             raise DataLoss(
-                f"prompt: rows are {rows.dtype} {rows.shape}, not floats [n, {self._row_width}]",
+                f"prompt: rows are {rows.dtype} {rows.shape}, but must be floats with the shape "
+                f"[n, {self._row_width}]",
                 edge=PROMPT,
             )
         if self._grows and len(positions) and len(rows):
@@ -322,12 +325,12 @@ class TalkerPrompt:
 
     def _accept_tokens(self, chunk: InputChunk) -> None:
         if self._tokens_finished:
-            raise DataLoss("tokens: a chunk came after the last", edge=TOKENS)
+            raise DataLoss("tokens: received a chunk after the last one", edge=TOKENS)
         if "ids" in chunk.tensors:
             ids = self._checked_ids(chunk)
             if len(ids) and chunk.position != len(self._reply):
                 raise DataLoss(
-                    f"tokens: position {chunk.position} came instead of {len(self._reply)}",
+                    f"tokens: received position {chunk.position} instead of {len(self._reply)}",
                     edge=TOKENS,
                 )
             self._reply.extend(ids.tolist())
@@ -337,11 +340,14 @@ class TalkerPrompt:
         ids = chunk.tensors["ids"]
         if ids.dtype != np.int32 or ids.ndim != 1:
             raise DataLoss(
-                f"{chunk.edge}: ids are {ids.dtype} {ids.shape}, not int32 [n]", edge=chunk.edge
+                f"{chunk.edge}: ids are {ids.dtype} {ids.shape}, but must be int32 with the "
+                "shape [n]",
+                edge=chunk.edge,
             )
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._vocabulary):
             raise InvalidArgument(
-                f"{chunk.edge}: an id is outside 0..{self._vocabulary - 1}", edge=chunk.edge
+                f"{chunk.edge}: an ID is not in the range 0..{self._vocabulary - 1}",
+                edge=chunk.edge,
             )
         return ids
 
@@ -363,8 +369,8 @@ def _grids(tensors: Tensors) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int3
     steps = tensors.get("steps", np.empty(0, np.int32))
     if grids.dtype != np.int32 or steps.dtype != np.int32 or grids.shape != (len(steps), 3):
         raise DataLoss(
-            f"prompt: grids are {grids.dtype} {grids.shape} with steps {steps.dtype} "
-            f"{steps.shape}, not int32 [n, 3] and [n]",
+            f"prompt: grids are {grids.dtype} {grids.shape} and steps {steps.dtype} "
+            f"{steps.shape}, but must be int32 with the shapes [n, 3] and [n]",
             edge=PROMPT,
         )
     return np.array(grids), np.array(steps)

@@ -96,7 +96,7 @@ class VllmGeneration:
         """
         positions = self.row_positions[self.rows_taken : self.rows_taken + len(rows)]
         if positions.tolist() != list(range(start, start + len(rows))):
-            raise DataLoss(f"hidden rows from {start} on came when {positions[:1]} was next")
+            raise DataLoss(f"received hidden rows from {start} on instead of {positions[:1]}")
         self.rows_taken += len(rows)
         return positions
 

@@ -282,13 +282,17 @@ def rows_of(
     [
         (rows_of(2, width=7), DataLoss, "floats"),
         (rows_of(2, dtype=np.int32), DataLoss, "floats"),
-        (rows_of(2, position=5), DataLoss, "0 is next"),
-        (rows_of(3), DataLoss, "3 rows came for 2 ids"),
-        (rows_of(1, segment_finished=True), DataLoss, "1 rows came for 2 ids"),
+        (rows_of(2, position=5), DataLoss, "instead of 0"),
+        (rows_of(3), DataLoss, "received 3 rows for 2 IDs"),
+        (rows_of(1, segment_finished=True), DataLoss, "received 1 rows for 2 IDs"),
         (rows_of(2, edge="audio"), InvalidArgument, "no input 'audio'"),
-        (rows_of(2, edge=TOKENS, position=1), DataLoss, "0 is next"),
-        (InputChunk(TOKENS, 0, {"ids": np.zeros(2, np.int32)}), DataLoss, "rows is missing"),
-        (InputChunk(PROMPT, 0, {"ids": np.zeros(2, np.int32)}), DataLoss, "ids come once"),
+        (rows_of(2, edge=TOKENS, position=1), DataLoss, "instead of 0"),
+        (InputChunk(TOKENS, 0, {"ids": np.zeros(2, np.int32)}), DataLoss, "rows are missing"),
+        (
+            InputChunk(PROMPT, 0, {"ids": np.zeros(2, np.int32)}),
+            DataLoss,
+            "must be sent in the first chunk",
+        ),
     ],
 )
 def test_chunk_is_refused_when_it_does_not_fit(
@@ -304,11 +308,11 @@ def test_chunk_is_refused_when_it_does_not_fit(
 @pytest.mark.parametrize(
     ("told", "error", "said"),
     [
-        ({"ids": np.zeros(0, np.int32)}, DataLoss, "ids come once"),
+        ({"ids": np.zeros(0, np.int32)}, DataLoss, "must be sent in the first chunk"),
         ({"ids": np.zeros(2, np.int64)}, DataLoss, "int32"),
         ({"ids": np.zeros(2, np.int32), "grids": np.ones((1, 3), np.int32)}, DataLoss, "steps"),
-        ({"rows": np.zeros((2, 64), np.float32)}, DataLoss, "first chunk has no ids"),
-        ({}, DataLoss, "first chunk has no ids"),
+        ({"rows": np.zeros((2, 64), np.float32)}, DataLoss, "first chunk contains no IDs"),
+        ({}, DataLoss, "first chunk contains no IDs"),
     ],
 )
 def test_prompt_is_refused_when_its_first_chunk_does_not_fit(
@@ -328,7 +332,7 @@ def test_prompt_is_refused_when_a_video_takes_more_time_than_positions(lab: Lab)
     }
     engine, key = lab.engine(), SegmentKey("odd", 0)
     engine.admit(key, settings())
-    with pytest.raises(NotImplementedYet, match="more time than positions"):
+    with pytest.raises(NotImplementedYet, match="more time steps than positions"):
         engine.accept(key, InputChunk(PROMPT, 0, told))
 
 

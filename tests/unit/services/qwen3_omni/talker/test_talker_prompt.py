@@ -76,7 +76,7 @@ BAD_FIRST_CHUNKS: dict[str, tuple[Callable[[Turn, Lab], InputChunk], type[Antiph
         ),
         DataLoss,
     ),
-    "more time than positions": (
+    "more time steps than positions": (
         lambda turn, lab: InputChunk(
             "prompt", 0, {"ids": picture(turn, lab), **shown((4, 1, 1), step=13)}
         ),
