@@ -46,10 +46,10 @@ def test_option_takes_a_value_when_it_is_of_its_kind_and_within_its_bounds(
     [
         (LANGUAGE, "Klingon", "one of English, Chinese"),
         (LANGUAGE, "", "one of"),
-        (LANGUAGE, 1.0, "text"),
+        (LANGUAGE, 1.0, "a string"),
         (INSTRUCTION, "äöüs", "at most 6 bytes"),
         (INSTRUCTION, "\ud800", "at most 6 bytes"),
-        (INSTRUCTION, RECORDING, "text"),
+        (INSTRUCTION, RECORDING, "a string"),
         (SCALE, 0.49, "from 0.5 to 3"),
         (SCALE, float("nan"), "from 0.5 to 3"),
         (SCALE, 1 << 2000, "from 0.5 to 3"),

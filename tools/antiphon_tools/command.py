@@ -88,9 +88,7 @@ def usage() -> str:
             "",
             *lines,
             "",
-            (
-                "To print the version, use `antiphon --version`. For the options of a command, use "
-                "`antiphon COMMAND --help`."
-            ),
+            "To print the version, use `antiphon --version`.",
+            "For the options of a command, use `antiphon COMMAND --help`.",
         )
     )

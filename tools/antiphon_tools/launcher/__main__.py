@@ -43,15 +43,13 @@ def serve(arguments: Sequence[str] | None = None, *, prog: str = "antiphon serve
     parser = argparse.ArgumentParser(
         prog=prog,
         usage=f"{prog} [MODEL] [OPTION ...]",
-        description=(
-            "Serves a model: starts each stage and the gateway as a process on this machine."
-        ),
+        description=("Serves a model, with a process for each stage and one for the gateway."),
     )
     parser.add_argument(
         "model",
         nargs="?",
         metavar="MODEL",
-        help="checkpoint directory, or ORG/NAME on the hub (default: the demonstration model)",
+        help="directory, or ORG/NAME on the hub (the demo model)",
     )
     _add_up(parser)
     parser.set_defaults(command="up")
@@ -169,10 +167,7 @@ def command_line() -> argparse.ArgumentParser:
     up.add_argument(
         "--model",
         metavar="MODEL",
-        help=(
-            "checkpoint directory, or ORG/NAME on the Hugging Face hub (default: the "
-            "demonstration model)"
-        ),
+        help="checkpoint directory, or ORG/NAME on the Hugging Face hub (the demo model)",
     )
     _add_up(up)
     return parser
@@ -185,23 +180,21 @@ def _add_up(up: argparse.ArgumentParser) -> None:
     add(
         "--host",
         metavar="ADDRESS",
-        help=(
-            "address on which the gateway listens (default: localhost; use :: for all addresses)"
-        ),
+        help="listen address of the gateway (localhost; :: is all)",
     )
-    add("--port", type=int, help="HTTP port of the gateway (8000); 0 selects a free port")
+    add("--port", type=int, help="HTTP port (8000); 0 selects a free port")
     add(
         "--grpc-port",
         type=int,
         metavar="PORT",
-        help="gRPC port of the gateway (50050; with --config: a free port)",
+        help="gRPC port (50050; with --config: a free port)",
     )
     add(
         "--on-exit",
         choices=("restart", "stop"),
         default="restart",
         metavar="ACTION",
-        help="what to do if a process exits: restart it (default), or stop all processes",
+        help="if a process exits: restart (default) or stop all",
     )
     # The values of this option end at the next option, so a model must precede them.
     add(

@@ -179,7 +179,7 @@ def test_a_model_larger_than_the_disk_is_refused_before_it_comes(
 
     hub.listing = enlarged
     with pytest.raises(
-        ResourceExhausted, match=r"requires 3000000000\.1 GB, and .* are available; free"
+        ResourceExhausted, match=r"requires 3000000000\.1 GB, but only .* are available; free"
     ):
         fetch_checkpoint(VOICE, settings)
     assert not hub.asked_for(SHARD)

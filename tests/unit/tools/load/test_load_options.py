@@ -189,5 +189,5 @@ def test_a_stage_is_given_no_value_of_another_kind_or_rate(tmp_path: Path) -> No
         to_stage({"speed": "9"}, [SPEED])
     with pytest.raises(InvalidArgument, match="--option mood: must be text"):
         to_stage({"mood": wav(tmp_path / "8k.wav").read_bytes()}, [MOOD, VOICE])
-    with pytest.raises(InvalidArgument, match=r"8000 samples a second.*16000.*load the gateway"):
+    with pytest.raises(InvalidArgument, match=r"8000 Hz.*16000.*test the gateway"):
         to_stage({"voice": wav(tmp_path / "16k.wav", 16_000).read_bytes()}, [VOICE])
