@@ -45,6 +45,9 @@ CHANNEL_OPTIONS: Options = (
     ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_MS),
     ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
     ("grpc.dns_min_time_between_resolutions_ms", RESOLVE_EVERY_MS),
+    # Each client opens its own connection. If several gateways serve an address, the clients of a
+    # process can then be connected to different gateways.
+    ("grpc.use_local_subchannel_pool", 1),
 )
 
 MOST_READ_AHEAD_BYTES = 64 << 20

@@ -27,8 +27,6 @@ STAGE_OPTIONS: Options = (
     # memory of each session.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Each client opens its own connection, and so do stages that connect to each other.
-    ("grpc.use_local_subchannel_pool", 1),
 )
 
 Request = session_pb2.SessionRequest

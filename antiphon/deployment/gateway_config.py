@@ -25,6 +25,7 @@ from antiphon.deployment.bounds import (
 )
 from antiphon.deployment.discovery import DiscoveryConfig
 from antiphon.deployment.setting_groups import SettingGroups
+from antiphon.deployment.sharing_config import SharingConfig, check_shared_ports
 from antiphon.deployment.tls_config import TlsConfig
 from antiphon.values.history import MAX_HISTORY_BYTES
 
@@ -366,11 +367,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     failover: FailoverConfig = FailoverConfig()
     trace: TraceConfig = TraceConfig()
     scaler: ScalerConfig = ScalerConfig()
+    sharing: SharingConfig = SharingConfig()
 
     def __post_init__(self) -> None:
         """Raise `InvalidArgument` if a setting is invalid in a way that its type cannot express."""
         for origin in self.cors_origins:
             check_origin(origin)
+        if self.sharing.ports:
+            check_shared_ports(self.metrics_listen, self.scaler.listen)
 
     @property
     def authenticates(self) -> bool:
@@ -395,6 +399,7 @@ GATEWAY_SETTINGS = SettingGroups(
         "failover": FailoverConfig,
         "trace": TraceConfig,
         "scaler": ScalerConfig,
+        "sharing": SharingConfig,
     },
     {
         "scaler.max_calls": "a constant",

@@ -12,6 +12,7 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 import grpc
 
@@ -47,11 +48,32 @@ def reached_here(address: str) -> str:
     return joined(listen_hosts(LOCALHOST)[0], int(port))
 
 
-def listen_sockets(host: str, port: int) -> list[socket.socket]:
+def listen_sockets(host: str, port: int, *, share: bool = False) -> list[socket.socket]:
     """Return listening TCP sockets for all addresses of `listen_hosts`, which all use the same
     port.
 
-    If the port is 0, any free port is used. Raises `OSError` if an address is already in use.
+    If the port is 0, any free port is used. With `share`, several processes of one user can listen
+    on the same port (SO_REUSEPORT), and Linux distributes new connections among them. Raises
+    `OSError` if an address is already in use, or if only one of the two sockets is shared.
+    """
+    return _bound_sockets(host, port, partial(_listen, share=share))
+
+
+def reserve_port(host: str, port: int) -> list[socket.socket]:
+    """Bind sockets to a port that processes with `listen_sockets(share=True)` are going to share.
+
+    The sockets don't listen, so they receive no connections. As long as they are open, other users
+    and programs that don't share their ports can't use this port. If the port is 0, any free port
+    is used. Raises `OSError` if an address is already in use.
+    """
+    return _bound_sockets(host, port, _reserve)
+
+
+def _bound_sockets(
+    host: str, port: int, bind: Callable[[str, int], socket.socket]
+) -> list[socket.socket]:
+    """Call `bind` for all addresses of `listen_hosts`, with the same port. If the port is 0, any
+    free port is used.
     """
     for draw in range(_DRAWS):
         with ExitStack() as opened:
@@ -59,7 +81,7 @@ def listen_sockets(host: str, port: int) -> list[socket.socket]:
             try:
                 for each in listen_hosts(host):
                     at = port or (sockets[0].getsockname()[1] if sockets else 0)
-                    sockets.append(opened.enter_context(_listen(each, at)))
+                    sockets.append(opened.enter_context(bind(each, at)))
             except OSError as error:
                 if port or error.errno != errno.EADDRINUSE or draw == _DRAWS - 1:
                     raise
@@ -69,13 +91,34 @@ def listen_sockets(host: str, port: int) -> list[socket.socket]:
     raise AssertionError("the last draw returns or raises")
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, *, share: bool) -> socket.socket:
     if ":" not in host:
-        return socket.create_server((host, port), backlog=BACKLOG)
-    both = host == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server((host, port), backlog=BACKLOG, reuse_port=share)
     return socket.create_server(
-        (host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=both
+        (host, port),
+        family=socket.AF_INET6,
+        backlog=BACKLOG,
+        reuse_port=share,
+        dualstack_ipv6=_takes_both(host),
     )
+
+
+def _reserve(host: str, port: int) -> socket.socket:
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if ":" in host:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not _takes_both(host))
+        found.bind((host, port))
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def _takes_both(host: str) -> bool:
+    """Return whether one socket of this host accepts both address families."""
+    return host == "::" and socket.has_dualstack_ipv6()
 
 
 def _can_bind(host: str) -> bool:

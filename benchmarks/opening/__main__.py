@@ -4,8 +4,10 @@ The fleet consists of a gateway and three stage processes whose engines perform 
 Calls are opened at the same time over gRPC and over HTTP. Each call speaks a few frames and ends. A
 round measures the CPU time of each process per call in milliseconds, the number of calls per
 second, and the median time until each step. With `--against DIR`, another checkout is measured in
-alternating order, with the client of this checkout. It is the baseline. `--json FILE` writes every
-round to a file.
+alternating order, with the client of this checkout. It is the baseline. With `--gateways N`, the
+same calls are also measured with N gateway processes that share their ports. gRPC calls use a
+single connection, and therefore a single gateway, unless there are several `--channels`. `--json
+FILE` writes every round to a file.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon_tools.launcher.plan import import_path
+from antiphon.transport.listening import reserve_port
+from antiphon_tools.launcher.plan import import_path, replica_names, role_of
 from benchmarks.comparison.machine import stated_machine
 from benchmarks.comparison.processes import process_cpu_s
 from benchmarks.comparison.rounds import in_order, show_now
@@ -37,20 +40,28 @@ FRAMES = 2
 
 
 class Fleet:
-    """A gateway and its stages from one checkout.
+    """A gateway and its stages from one checkout. Several gateways share their ports.
 
     `settings` contains gateway settings, with the names that `gateway_config` uses.
     """
 
-    def __init__(self, checkout: Path, slots: int, **settings: float) -> None:
+    def __init__(self, checkout: Path, slots: int, gateways: int = 1, **settings: Any) -> None:
         self._checkout = checkout
         self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._reserved = ExitStack()
+        if gateways > 1:
+            settings |= {"sharing_ports": True, "metrics_listen": "127.0.0.1:0"}
+            settings |= {name: self._reserve() for name in ("http_listen", "grpc_listen")}
         try:
             for role in PIPELINE.roles:
                 self._start(role, "stage", role, str(slots), str(FRAMES))
             stages = {role: self._line(role) for role in PIPELINE.roles}
-            self._start("gateway", "gateway", json.dumps(stages), json.dumps(settings))
-            self.addresses: dict[str, str] = json.loads(self._line("gateway"))
+            names = replica_names("gateway", gateways)
+            for name in names:
+                self._start(name, "gateway", json.dumps(stages), json.dumps(settings))
+            # Several gateways print the same addresses.
+            printed = [self._line(each) for each in names]
+            self.addresses: dict[str, str] = json.loads(printed[0])
         except BaseException:
             self.stop()
             raise
@@ -62,7 +73,9 @@ class Fleet:
 
     def cpu_s(self) -> dict[str, float]:
         """Return the CPU time of each process so far, including this one, which runs the client."""
-        used = {name: process_cpu_s(each.pid) for name, each in self._processes.items()}
+        used: dict[str, float] = defaultdict(float)
+        for name, each in self._processes.items():
+            used[role_of(name)] += process_cpu_s(each.pid)
         return used | {"client": time.process_time()}
 
     def stop(self) -> None:
@@ -70,6 +83,13 @@ class Fleet:
         for each in self._processes.values():
             each.kill()
             each.wait()
+        self._reserved.close()
+
+    def _reserve(self) -> str:
+        sockets = reserve_port("127.0.0.1", 0)
+        for each in sockets:
+            self._reserved.enter_context(each)
+        return f"127.0.0.1:{sockets[0].getsockname()[1]}"
 
     def _start(self, name: str, *arguments: str) -> None:
         # -P prevents imports from the directory of the script, which belongs to this checkout.
@@ -92,22 +112,28 @@ class Fleet:
 
 
 @contextmanager
-def fleets(checkouts: Mapping[str, Path], slots: int) -> Iterator[dict[str, Fleet]]:
-    """Start a fleet for each checkout, and stop them afterwards."""
+def fleets(
+    checkouts: Mapping[str, Path], slots: int, gateways: int = 1
+) -> Iterator[dict[str, Fleet]]:
+    """Start a fleet for each checkout, and stop them afterwards. If there are to be several
+    gateways, start another fleet with them from this checkout.
+    """
     made: dict[str, Fleet] = {}
     try:
         for name, checkout in checkouts.items():
             made[name] = Fleet(checkout, slots)
+        if gateways > 1:
+            made[f"{gateways} gateways"] = Fleet(HERE, slots, gateways)
         yield made
     finally:
         for each in made.values():
             each.stop()
 
 
-def measure(fleet: Fleet, protocol: str, count: int) -> dict[str, float]:
+def measure(fleet: Fleet, protocol: str, count: int, channels: int = 1) -> dict[str, float]:
     """Measure a round."""
     before, began = fleet.cpu_s(), time.perf_counter()
-    calls = asyncio.run(_opened(fleet, protocol, count))
+    calls = asyncio.run(_opened(fleet, protocol, count, channels))
     took, after = time.perf_counter() - began, fleet.cpu_s()
     used = {name: 1e3 * (after[name] - before[name]) / count for name in after}
     served = sum(each for name, each in used.items() if name != "client")
@@ -115,8 +141,8 @@ def measure(fleet: Fleet, protocol: str, count: int) -> dict[str, float]:
     return {"CPU served, ms": served, **each, "calls per s": count / took, **medians(calls)}
 
 
-async def _opened(fleet: Fleet, protocol: str, count: int) -> Any:
-    return await PROTOCOLS[protocol](fleet.addresses[protocol], count)
+async def _opened(fleet: Fleet, protocol: str, count: int, channels: int) -> Any:
+    return await PROTOCOLS[protocol](fleet.addresses[protocol], count, channels)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -126,18 +152,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.against is not None:
         checkouts = {"before": options.against.resolve(), **checkouts}
     rounds: dict[tuple[str, int, str], list[dict[str, float]]] = defaultdict(list)
-    with stated_machine(), fleets(checkouts, max(options.calls)) as sides:
+    with stated_machine(), fleets(checkouts, max(options.calls), options.gateways) as sides:
+        names = list(sides)
         loads = [(protocol, count) for protocol in options.protocols for count in options.calls]
         # The first round of each load is a warm-up.
         for number in range(-1, options.rounds):
             for at, (protocol, count) in enumerate(in_order(loads, number)):
                 for side in in_order(list(sides), number + at):
-                    figures = measure(sides[side], protocol, count)
+                    figures = measure(sides[side], protocol, count, options.channels)
                     if number >= 0:
                         rounds[protocol, count, side].append(figures)
             show_now(f"round {number + 1} of {options.rounds}")
     for protocol, count in loads:
-        _report(protocol, count, {side: rounds[protocol, count, side] for side in checkouts})
+        _report(protocol, count, {side: rounds[protocol, count, side] for side in names})
     if options.json:
         rows = [
             {"protocol": protocol, "calls": count, "side": side, "rounds": each}
@@ -165,6 +192,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout")
     parser.add_argument("--calls", type=int, nargs="+", default=list(COUNTS), help="at once")
     parser.add_argument("--protocols", nargs="+", choices=tuple(PROTOCOLS), default=list(PROTOCOLS))
+    parser.add_argument("--gateways", type=int, default=1, metavar="N", help="of another side")
+    parser.add_argument("--channels", type=int, default=1, metavar="N", help="for gRPC calls")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE", help="gets every round's figures")
     return parser.parse_args(argv)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import httpx
@@ -45,13 +47,18 @@ def medians(calls: Sequence[Steps]) -> dict[str, float]:
     return made | {"last first_audio, ms": max(each.first_audio for each in calls)}
 
 
-async def open_grpc(address: str, count: int) -> list[Steps]:
-    """Open calls over a single channel."""
-    async with antiphon.AsyncClient(address) as client:
-        await client.server_info()
+async def open_grpc(address: str, count: int, channels: int = 1) -> list[Steps]:
+    """Open calls over this many channels, which are established beforehand."""
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(antiphon.AsyncClient(address)) for _ in range(channels)
+        ]
+        await asyncio.gather(*(each.server_info() for each in clients))
+        turns = itertools.cycle(clients)
         began = time.perf_counter()
 
         async def one() -> Steps:
+            client = next(turns)
             seen: dict[str, float] = {}
             async with client.generate("Hello", voice=VOICE) as events:
                 async for event in events:
@@ -65,8 +72,10 @@ async def open_grpc(address: str, count: int) -> list[Steps]:
         return await _all(one, count)
 
 
-async def open_http(address: str, count: int) -> list[Steps]:
-    """Open calls over separate connections, which are established beforehand."""
+async def open_http(address: str, count: int, channels: int = 1) -> list[Steps]:
+    """Open calls over separate connections, which are established beforehand. The number of
+    channels has no effect.
+    """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(
         base_url=f"http://{address}", timeout=300.0, limits=limits
@@ -89,7 +98,7 @@ async def open_http(address: str, count: int) -> list[Steps]:
         return await _all(one, count)
 
 
-PROTOCOLS: dict[str, Callable[[str, int], Awaitable[list[Steps]]]] = {
+PROTOCOLS: dict[str, Callable[..., Awaitable[list[Steps]]]] = {
     "grpc": open_grpc,
     "http": open_http,
 }

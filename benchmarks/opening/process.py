@@ -11,6 +11,7 @@ import asyncio
 import json
 import sys
 from dataclasses import replace
+from typing import Any
 
 import uvloop
 
@@ -38,7 +39,7 @@ async def serve_stage(role: str, slots: int, frames: int) -> None:
         await asyncio.to_thread(sys.stdin.read)
 
 
-async def serve_gateway(stages: dict[str, str], settings: dict[str, float]) -> None:
+async def serve_gateway(stages: dict[str, str], settings: dict[str, Any]) -> None:
     """Serve a gateway that admits every call immediately."""
     from antiphon_gateway.server import Gateway
 

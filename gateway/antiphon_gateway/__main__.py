@@ -70,6 +70,8 @@ async def _serve(options: GatewayOptions) -> None:
         leave_out_startup()
         log.info("listening: http %s, grpc %s", gateway.http_address, gateway.grpc_address)
         addresses = {"http": gateway.http_address, "grpc": gateway.grpc_address}
+        if options.deployment.gateway.metrics_listen:
+            addresses["metrics"] = gateway.metrics_address
         if gateway.scaler is not None:
             log.info("the scaler is listening at %s", gateway.scaler.address)
             addresses["scaler"] = gateway.scaler.address

@@ -37,7 +37,7 @@ def read_options(
         name: expanded(
             getattr(parsed, name) or getattr(gateway, name), os.environ, field=f"gateway.{name}"
         )
-        for name in ("http_listen", "grpc_listen")
+        for name in ("http_listen", "grpc_listen", "metrics_listen")
     }
     gateway = msgspec.structs.replace(gateway, **listens)
     deployment = msgspec.structs.replace(deployment, gateway=gateway)
@@ -59,6 +59,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, required=True, help="deployment file (YAML)")
     parser.add_argument("--http-listen", metavar="HOST:PORT", help="overrides gateway.http_listen")
     parser.add_argument("--grpc-listen", metavar="HOST:PORT", help="overrides gateway.grpc_listen")
+    parser.add_argument(
+        "--metrics-listen", metavar="HOST:PORT", help="overrides gateway.metrics_listen"
+    )
     parser.add_argument(
         "--announce-fd",
         type=int,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+import socket
 from collections.abc import Sequence
 from types import TracebackType
 from typing import cast
@@ -25,7 +27,7 @@ from antiphon_gateway.endpoints.access_log import AccessLog
 from antiphon_gateway.endpoints.conversation_endpoint import ConversationEndpoint
 from antiphon_gateway.endpoints.grpc.converse.endpoint import ConverseEndpoint
 from antiphon_gateway.endpoints.grpc.speech_grpc import SERVICE, SpeechServicer
-from antiphon_gateway.endpoints.http.app import http_app, metrics_route
+from antiphon_gateway.endpoints.http.app import http_app, metrics_route, moved_metrics_route
 from antiphon_gateway.endpoints.http.connection import ConnectionLimiter
 from antiphon_gateway.endpoints.http.health import health_route
 from antiphon_gateway.endpoints.http.origins import AllowedOrigins
@@ -43,8 +45,10 @@ from antiphon_gateway.endpoints.realtime.endpoint import RealtimeEndpoint
 from antiphon_gateway.endpoints.realtime.event_reference import event_reference
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.fleet.fleet_metrics import FleetMetrics
+from antiphon_gateway.host_store import HostStore
 from antiphon_gateway.keys.credentials import GrpcPeers
 from antiphon_gateway.keys.identities import Identities
+from antiphon_gateway.keys.shared_use import SharedUses
 from antiphon_gateway.metrics import Metrics
 from antiphon_gateway.scaler.deployed import scaler_of
 from antiphon_gateway.serving.grpc_front import FrontBounds
@@ -59,6 +63,10 @@ HTTP_ENDPOINTS: tuple[HttpEndpoint, ...] = (CHAT, SPEECH, TRANSCRIPTIONS, TRANSL
 # A connection is closed if its client hasn't made a call for this long. The client automatically
 # reconnects for its next call.
 GRPC_IDLE_MS = 60_000
+STAGES_S = 3.0
+"""How long a gateway waits for its stages before it begins to share its ports, in seconds. After
+that, it serves the outputs whose stages are ready.
+"""
 # How many pings may arrive less than half a second apart if the server sends no data in between. If
 # the network has delayed several pings, they can all arrive at once.
 GRPC_PING_STRIKES = 16
@@ -92,8 +100,11 @@ class Gateway:
         self.calls = Calls(self.fleet, config, delivery, self.metrics, self._tracing)
         self._conversations = Conversations(self.calls, config)
         self._access_log = AccessLog(self.metrics, self._tracing)
-        self._identities = Identities(config, self.metrics.not_admitted)
-        self._shared = SharedByEndpoints(config, self.metrics, self.calls.memory)
+        directory = config.sharing.directory
+        self._store = HostStore(directory) if directory else None
+        shared = None if self._store is None else SharedUses(self._store)
+        self._identities = Identities(config, self.metrics.not_admitted, shared=shared)
+        self._shared = SharedByEndpoints(config, self.metrics, self.calls.memory, self._store)
         self._tls = None if config.tls is None else server_tls(config.tls)
         self._health = health.aio.HealthServicer()
         self._grpc = self._grpc_server()
@@ -107,8 +118,18 @@ class Gateway:
         self._watch()
 
     async def __aenter__(self) -> Gateway:
-        listeners, self.http_address = listen(*self._http_listen, field="gateway.http_listen")
+        share = self._config.sharing.ports
+        listeners: list[socket.socket] = []
+        if share:
+            # Until this gateway knows its stages, the others serve its connections.
+            await self.fleet.__aenter__()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STAGES_S):
+                    await self.fleet.wait_ready()
         try:
+            listeners, self.http_address = listen(
+                *self._http_listen, field="gateway.http_listen", share=share
+            )
             await self._set_health(serving=False)
             await self._metrics_endpoint.start()
             self.grpc_address = await self._grpc.start()
@@ -118,8 +139,11 @@ class Gateway:
             for each in listeners:
                 each.close()
             await self._metrics_endpoint.stop()
+            if share:
+                await self.fleet.__aexit__(None, None, None)
             raise
-        await self.fleet.__aenter__()
+        if not share:
+            await self.fleet.__aenter__()
         self._tasks = [
             asyncio.create_task(self._http.serve(sockets=listeners)),
             asyncio.create_task(self._tell_health()),
@@ -135,6 +159,10 @@ class Gateway:
         loop = asyncio.get_running_loop()
         drained_at = loop.time() + self._config.drain_s
         self.calls.refuse()
+        if self._config.sharing.ports:
+            # The kernel sends new connections to the other gateways.
+            self._http.stop_accepting()
+            self._grpc.stop_accepting()
         self._connection_limiter.send_elsewhere()
         await self._grpc.send_elsewhere(self._config.drain_s + SHUTDOWN_GRACE_S)
         if self.scaler is not None:
@@ -159,6 +187,8 @@ class Gateway:
         await serving
         await self._metrics_endpoint.stop()
         self._shared.close()
+        if self._store is not None:
+            self._store.close()
         self._conversations.close()
         await self.fleet.__aexit__(kind, error, trace)
         await asyncio.to_thread(self._tracing.close)
@@ -209,6 +239,7 @@ class Gateway:
             None if self._tls is None else self._tls.grpc,
             self.metrics.refuse,
             peers,
+            share=config.sharing.ports,
         )
 
     def _http_server(self, endpoints: Sequence[HttpEndpoint]) -> HttpServer:
@@ -259,7 +290,7 @@ class Gateway:
             *listing_routes(calls),
             *document_routes(endpoints, self.fleet, config.unknown_fields, event_reference),
             health_route(calls, self._identities),
-            *([] if config.metrics_listen else [metrics_route(self.metrics)]),
+            moved_metrics_route() if config.metrics_listen else metrics_route(self.metrics),
         ]
 
     def _conversation_endpoint(self, api: str) -> ConversationEndpoint:

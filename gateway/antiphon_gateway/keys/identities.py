@@ -28,6 +28,7 @@ from antiphon_gateway.keys.credentials import Credentials
 from antiphon_gateway.keys.key_file import KeyLimits
 from antiphon_gateway.keys.key_use import KeyUse
 from antiphon_gateway.keys.keyring import EndConversation, Keyring, bearer
+from antiphon_gateway.keys.shared_use import SharedUses
 from antiphon_gateway.keys.watched_file import WatchedFile
 
 MAX_NAME_CHARS = 256
@@ -49,20 +50,24 @@ class Identity:
 
 
 class Identities:
-    """Identifies the callers of requests. Raises `InvalidArgument` if the files are invalid."""
+    """Identifies the callers of requests. If other gateways share their limits, `shared` contains
+    the use of all callers. Raises `InvalidArgument` if the files are invalid.
+    """
 
     def __init__(
         self,
         config: GatewayConfig,
         refused: Callable[[str], None] = lambda _: None,
         *,
+        shared: SharedUses | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._keyring = Keyring(config, refused, clock=clock, now=now)
+        self._keyring = Keyring(config, refused, shared=shared, clock=clock, now=now)
         self._has_keys = bool(config.keys_file)
         self._open = not config.authenticates
         self._refused = refused
+        self._shared = shared
         self._now = now
         self._limits = msgspec.convert(msgspec.to_builtins(config.auth.limits), KeyLimits)
         self._named: OrderedDict[str, KeyUse] = OrderedDict()
@@ -144,7 +149,9 @@ class Identities:
         """Return the use of a caller by name."""
         use = self._named.get(name)
         if use is None:
-            use = self._named[name] = KeyUse(name, self._limits, self._refused)
+            shared = None if self._shared is None else self._shared.of(name)
+            use = KeyUse(name, self._limits, self._refused, shared=shared)
+            self._named[name] = use
         self._named.move_to_end(name)
         while len(self._named) > MAX_NAMED:
             idle = (each for each, counts in self._named.items() if not counts.in_use)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 from antiphon.errors import ResourceExhausted
 from antiphon_gateway.admission.role_slots import RoleSlots
 from antiphon_gateway.keys.key_file import KeyLimits
 from antiphon_gateway.keys.minute import LastMinute
+from antiphon_gateway.keys.shared_use import SharedMinute, SharedUse
 
 SHORTEST_RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
@@ -30,7 +31,7 @@ class KeyLimitReached(ResourceExhausted):
 
 class KeyUse:
     """The use of one key. `limits` can change at any time. `refused` is called whenever a limit is
-    reached.
+    reached. If other gateways share the limits, `shared` is the use at all of them.
 
     If keys aren't required, a single key without a name stands for all requests.
     """
@@ -42,13 +43,15 @@ class KeyUse:
         refused: Callable[[str], None] = lambda _: None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        shared: SharedUse | None = None,
     ) -> None:
         self.name = name
         self.limits = limits
         self._told = refused
         self._clock = clock
-        self._requests = LastMinute()
-        self._audio = LastMinute()
+        self._shared = shared
+        self._requests = self._minute("requests_per_minute")
+        self._audio = self._minute("audio_seconds_per_minute")
         self._running = RoleSlots()
         self._conversations = RoleSlots()
 
@@ -57,9 +60,11 @@ class KeyUse:
         """Return a context manager that covers one request. Raises `KeyLimitReached` if a limit has
         been reached.
         """
-        self._check_held("concurrency", self.limits.concurrency, self._running, "requests")
-        self.count()
-        with self._held(self._running):
+        with ExitStack() as held:
+            with self._alone():
+                self._check_held("concurrency", self._running, "requests")
+                self.count()
+                held.enter_context(self._held("concurrency", self._running))
             yield
 
     def count(self) -> None:
@@ -68,19 +73,20 @@ class KeyUse:
         Such a request runs concurrently with another one, and must not cause that one to be
         refused. Raises `KeyLimitReached` if the limit has been reached.
         """
-        limits, now = self.limits, self._clock()
-        self._check_minute("requests_per_minute", limits.requests_per_minute, self._requests)
-        self._check_minute("audio_seconds_per_minute", limits.audio_seconds_per_minute, self._audio)
-        self._requests.add(1, now)
+        with self._alone():
+            self._check_minute("requests_per_minute", self._requests)
+            self._check_minute("audio_seconds_per_minute", self._audio)
+            self._requests.add(1, self._clock())
 
     @contextmanager
     def conversation(self) -> Iterator[None]:
         """Return a context manager that covers one conversation. Raises `KeyLimitReached` if a
         limit has been reached.
         """
-        most = self.limits.conversations
-        self._check_held("conversations", most, self._conversations, "conversations")
-        with self._held(self._conversations):
+        with ExitStack() as held:
+            with self._alone():
+                self._check_held("conversations", self._conversations, "conversations")
+                held.enter_context(self._held("conversations", self._conversations))
             yield
 
     @property
@@ -90,24 +96,51 @@ class KeyUse:
 
     def add_audio(self, seconds: float) -> None:
         """Count audio that was generated for this key."""
-        self._audio.add(seconds, self._clock())
+        with self._recorded():
+            self._audio.add(seconds, self._clock())
+
+    def _minute(self, limit: str) -> LastMinute | SharedMinute:
+        return LastMinute() if self._shared is None else self._shared.minute(limit)
+
+    def _alone(self) -> AbstractContextManager[object]:
+        """Return a context manager in which no other gateway counts anything."""
+        return nullcontext() if self._shared is None else self._shared.store.transaction()
+
+    def _recorded(self) -> AbstractContextManager[object]:
+        """Return a context manager that doesn't raise an error if the use can't be shared."""
+        return nullcontext() if self._shared is None else self._shared.recorded()
 
     @contextmanager
-    def _held(self, slots: RoleSlots) -> Iterator[None]:
+    def _held(self, limit: str, slots: RoleSlots) -> Iterator[None]:
         began = self._clock()
         slots.take(1, began)
         try:
+            if self._shared is not None:
+                self._shared.hold(limit, slots.held)
             yield
         finally:
             slots.give_back(1, began, self._clock(), measured=True)
+            if self._shared is not None:
+                with self._recorded():
+                    self._shared.hold(limit, slots.held)
 
-    def _check_held(self, limit: str, most: int | None, slots: RoleSlots, what: str) -> None:
-        if most is not None and slots.held >= most:
+    def _check_held(self, limit: str, slots: RoleSlots, what: str) -> None:
+        most = getattr(self.limits, limit)
+        if most is None:
+            return
+        held = slots.held + self._held_elsewhere(limit)
+        if held >= most and self._shared is not None:
+            self._shared.forget_lost(limit)
+            held = slots.held + self._held_elsewhere(limit)
+        if held >= most:
             service_s = slots.service_s(self._clock()) or 0.0
-            self._refuse(limit, f"{slots.held} {what} are in progress", service_s / most)
+            self._refuse(limit, f"{held} {what} are in progress", service_s / most)
 
-    def _check_minute(self, limit: str, most: int | None, minute: LastMinute) -> None:
-        now = self._clock()
+    def _held_elsewhere(self, limit: str) -> int:
+        return 0 if self._shared is None else self._shared.held_elsewhere(limit)
+
+    def _check_minute(self, limit: str, minute: LastMinute | SharedMinute) -> None:
+        most, now = getattr(self.limits, limit), self._clock()
         if most is not None and (total := minute.total(now)) >= most:
             after_s = minute.below_after_s(most, now)
             self._refuse(limit, f"{math.floor(total)} in the last minute", after_s)

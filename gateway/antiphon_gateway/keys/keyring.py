@@ -18,6 +18,7 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Unauthenticated
 from antiphon_gateway.keys.key_file import KeyEntry, digest_of, read_key_file
 from antiphon_gateway.keys.key_use import KeyUse
+from antiphon_gateway.keys.shared_use import SharedUses
 from antiphon_gateway.keys.watched_file import WatchedFile
 
 MAX_KEY_CHARS = 512
@@ -39,6 +40,7 @@ class Keyring:
         config: GatewayConfig,
         refused: Callable[[str], None] = lambda _: None,
         *,
+        shared: SharedUses | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -47,6 +49,7 @@ class Keyring:
         self._watching: asyncio.Task[None] | None = None
         self._reload_s = config.keys_reload_s
         self._refused = refused
+        self._shared = shared
         self._open = KeyUse()
         self._uses: dict[str, KeyUse] = {}
         self._by_digest: Mapping[str, KeyEntry] = {}
@@ -135,11 +138,15 @@ class Keyring:
         self._entries = entries
         uses = {}
         for entry in entries:
-            use = self._uses.get(entry.name) or KeyUse(entry.name, entry, self._refused)
+            use = self._uses.get(entry.name) or self._new_use(entry)
             use.limits = entry
             uses[entry.name] = use
         self._uses = uses
         self._by_digest = {digest: entry for entry in entries for digest in entry.digests}
+
+    def _new_use(self, entry: KeyEntry) -> KeyUse:
+        shared = None if self._shared is None else self._shared.of(entry.name)
+        return KeyUse(entry.name, entry, self._refused, shared=shared)
 
 
 def bearer(authorization: str | None) -> str | None:

@@ -27,8 +27,8 @@ FIELD = "gateway.grpc_listen"
 
 
 class GrpcServer:
-    """The gRPC endpoint. `add` registers the services with a server. Raises `InvalidArgument` if
-    the address is invalid.
+    """The gRPC endpoint. `add` registers the services with a server. With `share`, other gateways
+    can listen on the same port. Raises `InvalidArgument` if the address is invalid.
     """
 
     def __init__(
@@ -40,7 +40,10 @@ class GrpcServer:
         tls: ssl.SSLContext | None,
         count: Callable[[Refused], None],
         peers: GrpcPeers,
+        *,
+        share: bool = False,
     ) -> None:
+        self._share = share
         self._listen = host_and_port(address, field=FIELD)
         self._add = add
         self._options = options
@@ -57,7 +60,7 @@ class GrpcServer:
         """Start serving. Returns the address as "host:port". Raises `Unavailable` if the address is
         already in use.
         """
-        listeners, address = listen(*self._listen, field=FIELD)
+        listeners, address = listen(*self._listen, field=FIELD, share=self._share)
         await self._serve()
         self._front.start(listeners)
         return address
@@ -66,6 +69,10 @@ class GrpcServer:
         """Wait until the server stops for any reason other than a call of `stop`."""
         (first,) = self._servers
         await wait_closed(first)
+
+    def stop_accepting(self) -> None:
+        """Stop accepting connections. Existing ones continue."""
+        self._front.stop()
 
     async def send_elsewhere(self, finish_s: float) -> None:
         """Make clients reconnect, and give their current calls this many seconds to finish. The

@@ -27,12 +27,14 @@ SHUTDOWN_GRACE_S = 1.0
 UNSENT_BYTES = 64 << 10
 
 
-def listen(host: str, port: int, *, field: str) -> tuple[list[socket.socket], str]:
-    """Return listening TCP sockets, and the "host:port" that they share. Raises `Unavailable` if an
-    address is already in use.
+def listen(
+    host: str, port: int, *, field: str, share: bool = False
+) -> tuple[list[socket.socket], str]:
+    """Return listening TCP sockets, and the "host:port" that they have in common. With `share`,
+    other gateways can listen there as well. Raises `Unavailable` if an address is already in use.
     """
     try:
-        listeners = listen_sockets(host, port)
+        listeners = listen_sockets(host, port, share=share)
     except OSError as error:
         words = (error.strerror or str(error)).partition(" (while")[0]
         raise Unavailable(f"{field}: {joined(host, port)}: {words}", field=field) from error
@@ -83,10 +85,16 @@ class HttpServer(uvicorn.Server):
             task = asyncio.create_task(accept_connections(each, self._accepted))
             self._accepting.append(task)
 
+    def stop_accepting(self) -> None:
+        """Stop accepting connections. Existing ones continue."""
+        for task in self._accepting:
+            task.cancel()
+        for server in self.servers:
+            server.close()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting connections, and end existing ones the way uvicorn does."""
-        for each in self._accepting:
-            each.cancel()
+        self.stop_accepting()
         if self._accepting:
             self._connection_limiter.end_handshakes()
         await super().shutdown(sockets)

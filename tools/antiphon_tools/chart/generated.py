@@ -44,6 +44,7 @@ DECIDED_BY_CHART = {
     *("http_listen", "grpc_listen"),
     "tls",
     "discovery",
+    "sharing",
     *("certificate_file", "key_file", "authority_file"),
 }
 
@@ -98,8 +99,9 @@ FILES: dict[Path, Callable[[], str]] = {
 
 def _product_definitions() -> dict[str, Any]:
     """Return the definitions by name, as JSON Schema."""
-    groups = GATEWAY_SETTINGS.groups.values(), STAGE_SETTINGS.groups.values()
-    parts: tuple[type[msgspec.Struct], ...] = (*chain(*groups), *AUTH_PARTS)
+    groups = GATEWAY_SETTINGS.groups.items(), STAGE_SETTINGS.groups.items()
+    configured = [each for name, each in chain(*groups) if name not in DECIDED_BY_CHART]
+    parts: tuple[type[msgspec.Struct], ...] = (*configured, *AUTH_PARTS)
     return {
         "stageConfig": _config(StageConfig),
         "gatewayConfig": _config(GatewayConfig),

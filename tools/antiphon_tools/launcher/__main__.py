@@ -71,7 +71,12 @@ def _run(options: argparse.Namespace) -> int:
             return asyncio.run(stages(launcher, console, options.health_listen))
         deployment = with_directories(deployment_of_options(options), hub_settings(options))
         launcher = Launcher(
-            deployment, metrics=True, on_exit=options.on_exit, report=console, fork=True
+            deployment,
+            gateways=options.gateways,
+            metrics=True,
+            on_exit=options.on_exit,
+            report=console,
+            fork=True,
         )
         return asyncio.run(up(launcher, console))
     except AntiphonError as error:
@@ -190,6 +195,13 @@ def _add_up(up: argparse.ArgumentParser) -> None:
         help="gRPC port (50050; with --config: a free port)",
     )
     add(
+        "--gateways",
+        type=int,
+        default=1,
+        metavar="N",
+        help="gateway processes that share the ports (1)",
+    )
+    add(
         "--on-exit",
         choices=("restart", "stop"),
         default="restart",
@@ -210,7 +222,7 @@ def _add_up(up: argparse.ArgumentParser) -> None:
         action="extend",
         nargs="+",
         default=[],
-        metavar="COUNT",
+        metavar="N",
         help="number of replicas of a stage, such as ROLE=2",
     )
     add_hub_options(up)

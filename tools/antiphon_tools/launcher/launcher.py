@@ -22,6 +22,12 @@ from antiphon.errors import DeadlineExceeded, Unavailable
 from antiphon.transport.listening import reached_here
 from antiphon_tools.launcher.events import LaunchEvent, Report, Restarting
 from antiphon_tools.launcher.forking import ForkServer
+from antiphon_tools.launcher.gateways import (
+    check_count,
+    with_gateways,
+    with_reserved_ports,
+    with_shared_directory,
+)
 from antiphon_tools.launcher.plan import (
     GATEWAY,
     application_root,
@@ -52,9 +58,9 @@ class Running:
     """A deployment that is ready.
 
     The keys of `processes` are the roles of the stages, and "gateway". If a stage has several
-    replicas, the second one is named "ROLE#2". A restarted process replaces the previous one. The
-    endpoints are empty if there is no gateway. `ended` is set if the end of a process has ended the
-    deployment.
+    replicas, the second one is named "ROLE#2". A second gateway is named "gateway#2". A restarted
+    process replaces the previous one. The endpoints are empty if there is no gateway. `ended` is
+    set if the end of a process has ended the deployment.
     """
 
     model: Path
@@ -70,8 +76,8 @@ class Running:
         If restarts are enabled, this never happens.
         """
         await self.ended.wait()
-        # The gateway is the last process. If the end of a stage is ignored, only the gateway can
-        # end the deployment.
+        # The gateways are the last processes. If the end of a stage is ignored, only the gateways
+        # can end the deployment.
         return [each for each in self.processes.values() if each.exited.done()][-1]
 
 
@@ -84,9 +90,11 @@ class Launcher:
 
     `deployment` is a deployment or a checkpoint directory. A deployment without a model serves the
     embedded model. A stage that has addresses runs elsewhere and is not started. If `only` is set,
-    the launcher only starts these stages and no gateway. If `metrics` is true, stages without
-    `metrics_listen` use a free port of this host for their metrics. `report` is called with every
-    `LaunchEvent`. `on_exit` determines what happens if a service ends after all of them are ready.
+    the launcher only starts these stages and no gateway. `gateways` is the number of gateway
+    processes, which share the ports and the limits of the deployment's gateway. If `metrics` is
+    true, stages without `metrics_listen` use a free port of this host for their metrics. `report`
+    is called with every `LaunchEvent`. `on_exit` determines what happens if a service ends after
+    all of them are ready.
     `reached_at` is called with the name and the listen address of a stage process, and returns the
     address that other processes should use, such as that of a proxy. If `fork` is true, processes
     are forked from a fork server if possible, so that they share their imports. Raises the errors
@@ -103,6 +111,7 @@ class Launcher:
         deployment: Deployment | Path,
         *,
         only: Sequence[str] = (),
+        gateways: int = 1,
         metrics: bool = False,
         on_exit: OnExit = "leave",
         report: Report | None = None,
@@ -116,6 +125,10 @@ class Launcher:
             deployment = Deployment(model=str(deployment))
         self._root = application_root(gateway=not only) if root is None else root
         resolved, self._pipeline = resolve(deployment, self._root)
+        check_count(gateways)
+        self._gateways = replica_names(GATEWAY, gateways)
+        if gateways > 1:
+            resolved = with_gateways(resolved, gateways)
         self._deployment = with_priorities(resolved, self._pipeline)
         self._roles = started_roles(resolved, self._pipeline, only)
         self._has_gateway = not only
@@ -142,6 +155,8 @@ class Launcher:
             check_devices({role: stages[role] for role in self._roles if role in stages})
             check_checkpoint(Path(self._deployment.model))
         try:
+            if self._deployment.gateway.sharing.ports:
+                self._deployment = with_reserved_ports(self._deployment, self._files)
             return await self._start_unless_one_ends()
         except BaseException:
             await self.stop()
@@ -161,16 +176,16 @@ class Launcher:
         return [each.health_address for each in self._processes.values()]
 
     async def stop(self) -> None:
-        """Stop the gateway first and then the stages, which are needed for requests in progress.
+        """Stop the gateways first and then the stages, which are needed for requests in progress.
 
         Each process can take up to `stop_timeout_s` to stop, which defaults to its `drain_s` plus
         `STOP_TIMEOUT_S`. After that, it is killed. If this method is cancelled, the processes are
         killed immediately. Returns when all processes have ended.
         """
         self._stopping.set()
-        stages = [name for name in self._processes if name != GATEWAY]
+        stages = [name for name in self._processes if role_of(name) != GATEWAY]
         try:
-            await self._stop([name for name in self._processes if name == GATEWAY])
+            await self._stop([name for name in self._processes if role_of(name) == GATEWAY])
             await self._stop(stages)
         finally:
             self.kill()
@@ -193,8 +208,8 @@ class Launcher:
             return self._stop_timeout_s
         gateway = self._deployment.gateway
         drains = [
-            gateway.drain_s if name == GATEWAY else self._deployment.stage(role_of(name)).drain_s
-            for name in names
+            gateway.drain_s if role == GATEWAY else self._deployment.stage(role).drain_s
+            for role in map(role_of, names)
         ]
         return max(drains) + STOP_TIMEOUT_S
 
@@ -224,7 +239,7 @@ class Launcher:
         return start.result()
 
     async def _start(self) -> Running:
-        """Start the stages and then the gateway. Returns when all of them are ready."""
+        """Start the stages and then the gateways. Returns when all of them are ready."""
         started_at = asyncio.get_running_loop().time()
         directory = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="antiphon-")))
         config = _write(directory / "stages.yaml", self._deployment)
@@ -251,9 +266,14 @@ class Launcher:
         if self._has_gateway:
             written = with_addresses(self._deployment, addresses)
             written = with_resume_key(written, directory / "resume-key")
+            if len(self._gateways) > 1:
+                written = with_shared_directory(written, directory / "gateways")
             config = _write(directory / "deployment.yaml", written)
-            gateway = await self._spawn(GATEWAY, "antiphon_gateway", "--config", config)
-            endpoints = await gateway.listening
+            gateways = [
+                await self._spawn(name, "antiphon_gateway", "--config", config)
+                for name in self._gateways
+            ]
+            endpoints = await gateways[0].listening
             url = http_url(endpoints.http, secure=self._deployment.gateway.tls is not None)
             grpc_address = reached_here(endpoints.grpc)
         for process in self._processes.values():
@@ -325,7 +345,7 @@ class Launcher:
             if self._stopping.is_set() or not self._all_were_ready:
                 return
             if self._on_exit != "restart":
-                if name == GATEWAY or self._on_exit == "stop":
+                if self._on_exit == "stop" or self._was_last_gateway(name):
                     self._ended.set()
                 return
             endpoints = endpoints or process.endpoints
@@ -337,6 +357,11 @@ class Launcher:
             if self._stopping.is_set():
                 return
             await self._start_process(name, (*argv, *endpoints))
+
+    def _was_last_gateway(self, name: str) -> bool:
+        """Return whether this process was a gateway and no other gateway is left."""
+        gateways = [each for each in self._processes if role_of(each) == GATEWAY]
+        return name in gateways and all(self._processes[each].exited.done() for each in gateways)
 
     def _ended_early(self) -> Unavailable:
         process = next(each for each in self._processes.values() if each.exited.done())

@@ -134,15 +134,17 @@ def listen_addresses(
             f"stages.{role}.health_listen": stage.health_listen,
         }
         for field, address in own.items():
-            _check_shared(field, address, stage.replicas)
+            check_shared(field, address, stage.replicas)
         wanted |= own
     return {field: address for field, address in wanted.items() if address}
 
 
-def _check_shared(field: str, address: str, replicas: int) -> None:
-    if address and replicas > 1 and host_and_port(address, field=field)[1]:
+def check_shared(field: str, address: str, count: int, what: str = "replicas") -> None:
+    """Raise `InvalidArgument` if several processes would listen on the same port."""
+    if address and count > 1 and host_and_port(address, field=field)[1]:
         raise InvalidArgument(
-            f"{field}: {replicas} replicas can't listen on the same port; use port 0, or 1 replica",
+            f"{field}: {count} {what} can't listen on the same port; use port 0, or 1 "
+            f"{what.removesuffix('s')}",
             field=field,
         )
 

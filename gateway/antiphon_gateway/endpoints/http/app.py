@@ -117,6 +117,16 @@ def metrics_route(metrics: Metrics) -> Route:
     return Route("/metrics", show)
 
 
+def moved_metrics_route() -> Route:
+    """Return a route that refuses to serve metrics, because they have a separate address."""
+    message = "/metrics: the metrics are served at the address in gateway.metrics_listen"
+
+    async def refuse(_: Request) -> Response:
+        return error_response(NotFound(message))
+
+    return Route("/metrics", refuse)
+
+
 def _given_id(scope: Scope) -> str:
     """Return the request ID chosen by the client. If it isn't safe to log, returns an
     empty string.

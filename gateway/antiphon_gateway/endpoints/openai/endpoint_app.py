@@ -31,9 +31,14 @@ from antiphon_gateway.endpoints.openai.endpoint import (
     Receiving,
     RequestContext,
 )
-from antiphon_gateway.endpoints.openai.spoken import SpokenAnswers
+from antiphon_gateway.endpoints.openai.spoken import (
+    OwnSpokenAnswers,
+    SharedSpokenAnswers,
+    SpokenAnswers,
+)
 from antiphon_gateway.endpoints.openai.streaming import StreamedResponse, of_choice
 from antiphon_gateway.failover.failover_segment import FailoverSegment
+from antiphon_gateway.host_store import HostStore
 from antiphon_gateway.media.encoding import EncoderThreads
 from antiphon_gateway.metrics import Metrics, Refused
 from antiphon_gateway.orders.order import Order
@@ -60,10 +65,19 @@ class SharedByEndpoints:
     Call `close` when no endpoint uses it any more.
     """
 
-    def __init__(self, config: GatewayConfig, metrics: Metrics, memory: ByteBudget) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        metrics: Metrics,
+        memory: ByteBudget,
+        store: HostStore | None = None,
+    ) -> None:
         self.ignored = IgnoredFieldReport(metrics)
         self.encoders = EncoderThreads(config.media.encoder_threads)
-        self.spoken = SpokenAnswers(config.media.spoken_keep_s, config.media.max_spoken_bytes)
+        bounds = (config.media.spoken_keep_s, config.media.max_spoken_bytes)
+        self.spoken: SpokenAnswers = (
+            OwnSpokenAnswers(*bounds) if store is None else SharedSpokenAnswers(*bounds, store)
+        )
         self.memory = memory
 
     def close(self) -> None:

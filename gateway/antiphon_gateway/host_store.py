@@ -1,0 +1,120 @@
+"""Facts that several gateways on one host share, in an SQLite database.
+
+The gateways are separate processes without a coordinator, and any of them can be killed at any
+time. SQLite's transactions are undone if that happens, and its locks are released by the kernel. A
+transaction takes a fraction of a millisecond, because nothing has to survive a crash of the host.
+
+Each gateway also holds a lock on a file of its own for as long as it runs. This way, the others
+can tell whether it is still running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from antiphon.errors import InvalidArgument, Unavailable
+
+FIELD = "gateway.sharing.directory"
+BUSY_S = 2.0
+"""How long to wait for the transaction of another gateway, in seconds. It usually takes less than a
+millisecond, but the process could be suspended during this time.
+"""
+STARTUP_BUSY_S = 30.0
+"""The same at startup, when nobody is waiting for an answer yet."""
+_NAME_BYTES = 8
+
+
+class HostStore:
+    """The database in a directory, which all gateways of a host open.
+
+    `holder` identifies this process. Raises `InvalidArgument` if the directory can't be used.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory)
+        self.holder = secrets.token_hex(_NAME_BYTES)
+        try:
+            self._lock = os.open(self._lock_file(self.holder), os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path = self._directory / "gateways.sqlite"
+            self._database = sqlite3.connect(path, timeout=STARTUP_BUSY_S, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode = PERSIST")
+            self._database.execute("PRAGMA synchronous = OFF")
+        except (OSError, sqlite3.Error) as error:
+            raise InvalidArgument(
+                f"{FIELD}: {directory}: {error}; give a directory that gateways can write to",
+                field=FIELD,
+            ) from error
+
+    def create(self, *statements: str) -> None:
+        """Execute statements that create tables unless they exist."""
+        with self._waiting(STARTUP_BUSY_S), self.transaction() as database:
+            for each in statements:
+                database.execute(each)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Return a context manager for a transaction that excludes those of other gateways. Inside
+        another transaction of this process, it becomes part of that one.
+
+        If an error is raised, the transaction is undone. Raises `Unavailable` if the database can't
+        be used, for example because the disk is full or the gateway has closed it.
+        """
+        try:
+            if self._database.in_transaction:
+                yield self._database
+                return
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise Unavailable(
+                f"the gateways of this host can't share what they count: {error}"
+            ) from error
+
+    def is_running(self, holder: str) -> bool:
+        """Return whether a gateway is still running."""
+        if holder == self.holder:
+            return True
+        try:
+            lock = os.open(self._lock_file(holder), os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        else:
+            self._lock_file(holder).unlink(missing_ok=True)
+            return False
+        finally:
+            os.close(lock)
+
+    def close(self) -> None:
+        """Close the database. From then on, this gateway counts as gone."""
+        self._database.close()
+        self._lock_file(self.holder).unlink(missing_ok=True)
+        os.close(self._lock)
+
+    @contextlib.contextmanager
+    def _waiting(self, seconds: float) -> Iterator[None]:
+        """Wait this long for the transactions of other gateways, and then no longer than usual."""
+        self._database.execute(f"PRAGMA busy_timeout = {round(1e3 * seconds)}")
+        try:
+            yield
+        finally:
+            self._database.execute(f"PRAGMA busy_timeout = {round(1e3 * BUSY_S)}")
+
+    def _lock_file(self, holder: str) -> Path:
+        return self._directory / f"{holder}.lock"

@@ -1,0 +1,237 @@
+"""The use of a key at several gateways of one host, each of which is a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import InvalidArgument, Unavailable
+from antiphon_gateway.host_store import HostStore
+from antiphon_gateway.keys.key_file import KeyLimits
+from antiphon_gateway.keys.key_use import KeyLimitReached, KeyUse
+from antiphon_gateway.keys.shared_use import SharedUses
+
+LONG_S = 240.0
+HOLD = """
+import sys, time
+from contextlib import ExitStack
+from antiphon_gateway.host_store import HostStore
+from antiphon_gateway.keys.key_file import KeyLimits
+from antiphon_gateway.keys.key_use import KeyLimitReached, KeyUse
+from antiphon_gateway.keys.shared_use import SharedUses
+store = HostStore(sys.argv[1])
+use = KeyUse("app", KeyLimits(concurrency=1, requests_per_minute=100),
+             shared=SharedUses(store).of("app"), clock=lambda: 1000.0)
+"""
+HOLD_A_REQUEST = (
+    HOLD
+    + """
+with use.request():
+    print("holds", flush=True)
+    time.sleep(3600)
+"""
+)
+HOLD_A_TRANSACTION = (
+    HOLD
+    + """
+with store.transaction():
+    use.count()
+    print("holds", flush=True)
+    time.sleep(3600)
+"""
+)
+COUNT_UNTIL_REFUSED = (
+    HOLD
+    + """
+print("holds", flush=True)
+counted = 0
+try:
+    while True:
+        use.count()
+        counted += 1
+except KeyLimitReached:
+    print(counted, flush=True)
+"""
+)
+
+
+class Gateways:
+    """The use of one key at two gateways."""
+
+    def __init__(self, directory: Path, limits: KeyLimits) -> None:
+        self.now_s = 1000.25
+        self.stores = [HostStore(str(directory)) for _ in range(2)]
+        self.first, self.second = (
+            KeyUse("app", limits, clock=lambda: self.now_s, shared=SharedUses(each).of("app"))
+            for each in self.stores
+        )
+
+    def close(self) -> None:
+        for each in self.stores:
+            each.close()
+
+
+def refused(use: KeyUse) -> KeyLimitReached:
+    with pytest.raises(KeyLimitReached) as caught, use.request():
+        pass
+    return caught.value
+
+
+@asynccontextmanager
+async def other_process(program: str, directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that has begun to hold something."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, str(directory), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        assert await process.stdout.readline() == b"holds\n"
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def test_requests_at_a_time_are_those_of_both_gateways(tmp_path: Path) -> None:
+    two = Gateways(tmp_path, KeyLimits(concurrency=2))
+    with two.first.request():
+        with two.second.request():
+            assert "2 requests are in progress" in refused(two.first).message
+            assert refused(two.second).limit == "concurrency"
+        with two.first.request():
+            refused(two.second)
+    with ExitStack() as held:
+        for _ in range(2):
+            held.enter_context(two.second.request())
+        refused(two.first)
+    two.close()
+
+
+def test_conversations_are_those_of_both_gateways(tmp_path: Path) -> None:
+    two = Gateways(tmp_path, KeyLimits(conversations=1))
+    with (
+        two.second.conversation(),
+        pytest.raises(KeyLimitReached, match="1 conversations"),
+        two.first.conversation(),
+    ):
+        pass
+    with two.first.conversation(), two.second.request():
+        pass
+    two.close()
+
+
+def test_minute_is_that_of_both_gateways_and_so_is_the_wait(tmp_path: Path) -> None:
+    two = Gateways(tmp_path, KeyLimits(requests_per_minute=2, audio_seconds_per_minute=20))
+    two.first.count()
+    two.now_s += 10
+    two.second.count()
+    for use in (two.first, two.second):
+        assert refused(use).retry_after_s == pytest.approx(50 - 0.25)
+    two.now_s += 50
+    two.first.count()
+    two.second.add_audio(25.0)
+    two.now_s += 30
+    error = refused(two.first)
+    assert (error.limit, "25 in the last minute" in error.message) == (
+        "audio_seconds_per_minute",
+        True,
+    )
+    two.now_s += 30
+    with two.first.request():
+        pass
+    two.close()
+
+
+def test_keys_have_limits_of_their_own(tmp_path: Path) -> None:
+    two = Gateways(tmp_path, KeyLimits(concurrency=1, requests_per_minute=1))
+    other = KeyUse("other", KeyLimits(concurrency=1), shared=SharedUses(two.stores[1]).of("other"))
+    with two.first.request(), other.request():
+        pass
+    two.close()
+
+
+def test_refused_request_is_not_counted(tmp_path: Path) -> None:
+    two = Gateways(tmp_path, KeyLimits(concurrency=1, requests_per_minute=2))
+    with two.first.request():
+        refused(two.second)
+    with two.second.request():
+        pass
+    assert refused(two.first).limit == "requests_per_minute"
+    two.close()
+
+
+def test_gateway_that_has_ended_holds_nothing(tmp_path: Path) -> None:
+    two = Gateways(tmp_path, KeyLimits(concurrency=1))
+    with two.first.request():
+        refused(two.second)
+        two.stores[0].close()
+        with two.second.request():
+            pass
+
+
+async def test_request_of_a_killed_gateway_no_longer_counts(tmp_path: Path) -> None:
+    two = Gateways(tmp_path, KeyLimits(concurrency=1))
+    async with asyncio.timeout(LONG_S), other_process(HOLD_A_REQUEST, tmp_path) as process:
+        refused(two.first)
+        process.send_signal(signal.SIGSTOP)
+        refused(two.first)
+        process.kill()
+        await process.wait()
+        with two.first.request():
+            refused(two.second)
+    two.close()
+
+
+async def test_transaction_of_a_killed_gateway_is_undone(tmp_path: Path) -> None:
+    two = Gateways(tmp_path, KeyLimits(requests_per_minute=1))
+    async with asyncio.timeout(LONG_S), other_process(HOLD_A_TRANSACTION, tmp_path) as process:
+        process.kill()
+        await process.wait()
+        two.first.count()
+        refused(two.second)
+    two.close()
+
+
+async def test_processes_that_count_at_the_same_time_admit_as_many_as_the_limit_says(
+    tmp_path: Path,
+) -> None:
+    admitted = 0
+    async with (
+        asyncio.timeout(LONG_S),
+        other_process(COUNT_UNTIL_REFUSED, tmp_path) as first,
+        other_process(COUNT_UNTIL_REFUSED, tmp_path) as second,
+    ):
+        for process in (first, second):
+            assert process.stdout is not None
+            admitted += int(await process.stdout.readline())
+    assert admitted == 100
+
+
+def test_store_that_fails_refuses_requests_and_breaks_none_that_is_under_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    two = Gateways(tmp_path, KeyLimits(concurrency=2))
+    with two.first.request():
+        with sqlite3.connect(tmp_path / "gateways.sqlite") as other:
+            other.execute("DROP TABLE held")
+            other.execute("DROP TABLE minutes")
+        other.close()
+        with pytest.raises(Unavailable, match="no such table"), two.first.request():
+            pass
+        two.first.add_audio(1.0)
+    assert "key app: the gateways of this host" in caplog.text
+    assert not two.first.in_use
+    two.close()
+
+
+def test_directory_that_does_not_exist_is_an_error_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"gateway\.sharing\.directory: .*nowhere"):
+        HostStore(str(tmp_path / "nowhere"))
