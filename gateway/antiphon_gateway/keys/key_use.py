@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 
 from antiphon.errors import ResourceExhausted
 from antiphon_gateway.admission.role_slots import RoleSlots
@@ -96,8 +97,11 @@ class KeyUse:
 
     def add_audio(self, seconds: float) -> None:
         """Count audio that was generated for this key."""
-        with self._recorded():
-            self._audio.add(seconds, self._clock())
+        now = self._clock()
+        if self._shared is None:
+            self._audio.add(seconds, now)
+        else:
+            self._shared.record(lambda: self._audio.add(seconds, now))
 
     def _minute(self, limit: str) -> LastMinute | SharedMinute:
         return LastMinute() if self._shared is None else self._shared.minute(limit)
@@ -105,10 +109,6 @@ class KeyUse:
     def _alone(self) -> AbstractContextManager[object]:
         """Return a context manager in which no other gateway counts anything."""
         return nullcontext() if self._shared is None else self._shared.store.transaction()
-
-    def _recorded(self) -> AbstractContextManager[object]:
-        """Return a context manager that doesn't raise an error if the use can't be shared."""
-        return nullcontext() if self._shared is None else self._shared.recorded()
 
     @contextmanager
     def _held(self, limit: str, slots: RoleSlots) -> Iterator[None]:
@@ -121,8 +121,7 @@ class KeyUse:
         finally:
             slots.give_back(1, began, self._clock(), measured=True)
             if self._shared is not None:
-                with self._recorded():
-                    self._shared.hold(limit, slots.held)
+                self._shared.record(partial(self._shared.hold, limit, slots.held))
 
     def _check_held(self, limit: str, slots: RoleSlots, what: str) -> None:
         most = getattr(self.limits, limit)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from antiphon.errors import Unavailable
 from antiphon_gateway.host_store import HostStore
@@ -49,14 +48,13 @@ class SharedUse:
         """Return the amounts of the last minute, by what is counted."""
         return SharedMinute(self, what)
 
-    @contextmanager
-    def recorded(self) -> Iterator[None]:
-        """Return a context manager for changes without which an answer can still go on. If the
-        store can't be used, this is logged.
+    def record(self, change: Callable[[], None]) -> None:
+        """Make a change without which an answer can still go on. If the store can't be used, this
+        is logged.
         """
         try:
             with self.store.transaction():
-                yield
+                change()
         except Unavailable as error:
             log.warning("key %s: %s", self.name, error.message)
 
