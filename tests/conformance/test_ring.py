@@ -6,6 +6,8 @@ import asyncio
 import mmap
 import os
 import random
+import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,7 +17,7 @@ from antiphon.transport.ring import offer as ring_offer
 from antiphon.transport.ring.messages import RING_BYTES, RingWriter
 from antiphon.transport.settings import LinkSettings
 from antiphon_testkit.check_transport import check_nothing_is_left
-from antiphon_testkit.link_rig import Rig, linked, marked_chunk
+from antiphon_testkit.link_rig import Rig, linked, marked_chunk, producer
 
 KIB = 1 << 10
 
@@ -200,3 +202,30 @@ async def test_ring_is_used_again_after_the_connection_was_cut(rings: list[Recor
         rig.consumer.received.check_complete("s", sequence + 5)
         assert carried(rig)["ring"] == before + 5
         assert len(rings) >= 5
+
+
+async def test_chunks_go_on_the_stream_while_the_consumer_stands_still() -> None:
+    peer = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "antiphon_testkit.link_peer"), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert peer.stdout is not None
+        address = (await peer.stdout.readline()).decode().strip()
+        link, told = producer(address, settings())
+        link.send_nowait(marked_chunk("first", 0, 100))
+        await told.changed.wait_until(lambda: told.settled)
+        peer.send_signal(signal.SIGSTOP)
+        for sequence in range(2 * RING_BYTES // 1000):
+            link.send_nowait(marked_chunk("s", sequence, 1000))
+            await asyncio.sleep(0)
+        counts = link.state.counts
+        assert counts["carried.ring"] > 100
+        assert counts["carried.stream"] > 1
+        peer.send_signal(signal.SIGCONT)
+        await told.changed.wait_until(lambda: "s" in told.settled)
+        assert (told.suspended, told.lost) == (0, [])
+        await link.close()
+    finally:
+        peer.kill()
+        await peer.wait()
+    await check_nothing_is_left()

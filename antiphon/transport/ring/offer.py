@@ -7,6 +7,7 @@ proof is a nonce that is stored in the ring.
 from __future__ import annotations
 
 import hmac
+import os
 
 from antiphon.transport.anonymous_file import NO_FILES, has_anonymous_files
 from antiphon.transport.fd_passing import SECRET_BYTES, FdGiver, close_fds, receive_fds
@@ -22,7 +23,7 @@ class OfferedRing:
     """
 
     def __init__(self) -> None:
-        if not has_anonymous_files():
+        if not has_anonymous_files() or not hasattr(os, "eventfd"):
             raise OSError(NO_FILES)
         self._ring = RingWriter()
         try:

@@ -46,7 +46,10 @@ async def test_malformed_offer_is_refused(offer: bytes) -> None:
         await attach_ring(offer)
 
 
-async def test_there_is_no_ring_without_anonymous_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "memfd_create")
+@pytest.mark.parametrize("missing", ["memfd_create", "eventfd"])
+async def test_there_is_no_ring_without_anonymous_files(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.delattr(os, missing)
     with pytest.raises(OSError, match="no anonymous files"):
         OfferedRing()
