@@ -23,7 +23,8 @@ class Arm:
     If `as_stage` is true, the processes use the event loop, heap settings and switch interval of a
     stage process. Otherwise, they use the defaults of Python and glibc. If `busy` is true, a thread
     of the consumer constantly runs Python code. `pause_s` is a pause before each message, which
-    lets the busy thread acquire the interpreter.
+    lets the busy thread acquire the interpreter. If `ring` is true, chunks go through a ring in
+    shared memory.
     """
 
     name: str
