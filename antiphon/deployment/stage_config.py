@@ -31,7 +31,7 @@ class TorchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # Whether torch engines that decode one position at a time fuse the operations in these graphs
     # into fewer kernels. The kernels are compiled at startup, which requires a C compiler and
     # triton. On a GPU, `graphs` must be set as well. On a CPU, the kernels are slow and are only
-    # useful for comparing results. Other engines refuse this setting. This is disabled by default
+    # useful for comparing results. Other engines reject this setting. This is disabled by default
     # because it has not been tested on a GPU yet.
     fused: bool = False
     # Whether an engine that supports it launches a step before it reads the output of the previous

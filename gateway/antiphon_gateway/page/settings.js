@@ -8,7 +8,7 @@ const EXAMPLE_TOOLS = [
   {
     type: "function",
     name: "get_time",
-    description: "Returns the time in a city.",
+    description: "The time in a city.",
     parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
   },
 ];

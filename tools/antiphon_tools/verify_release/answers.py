@@ -1,4 +1,4 @@
-"""Answers of the reference, which stages are compared with."""
+"""The reference's answers, with which the output of the stages is compared."""
 
 from __future__ import annotations
 
