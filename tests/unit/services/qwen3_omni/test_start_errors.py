@@ -173,7 +173,7 @@ def test_cuda_on_a_build_of_torch_without_it_is_said_before_anything_is_loaded(
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", ""])
 @pytest.mark.parametrize("role", ALL)
 def test_a_device_that_is_none_is_refused_by_name(whole: Path, role: str, device: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"device: .* give cpu") as raised:
+    with pytest.raises(InvalidArgument, match=r"device: .* use cpu") as raised:
         load(role, whole, StageConfig(device=device))
     assert raised.value.field == "device"
 
