@@ -197,7 +197,7 @@ async def test_prompt_alone_is_enough(http: httpx.AsyncClient) -> None:
         ({"quality": "hd"}, "quality", "options"),
         ({"style": "natural"}, "style", "prompt"),
         ({"stream": True}, "stream", "chat/completions"),
-        ({"partial_images": 2}, "partial_images", "whole"),
+        ({"partial_images": 2}, "partial_images", "when they are complete"),
         ({"image": "AAAA"}, "image", "prompt"),
         ({"negative_prompt": "dogs"}, "negative_prompt", "options"),
         ({"steps": 3}, "steps", "options.steps"),

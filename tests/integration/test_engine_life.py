@@ -132,7 +132,7 @@ async def test_steps_that_raise_in_a_row_keep_sessions_out(engine: FakeEngine) -
             assert (await bad.error()).code == ErrorCode.ERROR_CODE_INTERNAL
         fault = await faults.get()
         assert fault is not None
-        assert "2 steps in a row" in fault.message
+        assert "2 consecutive steps" in fault.message
         refused = await refusal(running, "third")
         assert (refused.code, refused.message) == (
             ErrorCode.ERROR_CODE_UNAVAILABLE,

@@ -113,7 +113,7 @@ async def test_images_are_data_urls_over_http() -> None:
         (paints(PNG, JPEG), len(JPEG), "gateway.limits.max_image_bytes"),
         (paints(PNG, sizes=[len(PNG) + 1]), len(PNG), "truncated"),
         (paints(PNG, sizes=[len(PNG) - 1]), len(PNG), "in the middle of a file"),
-        (paints(b"GIF89a"), len(PNG), "no PNG"),
+        (paints(b"GIF89a"), len(PNG), "not a PNG"),
         (paints(*[PNG] * (MAX_IMAGES + 1)), 1 << 20, "more than 64 images"),
     ],
 )

@@ -86,7 +86,7 @@ async def test_options_of_a_request_that_gives_none_are_empty(
 @pytest.mark.parametrize(
     ("options", "field", "words"),
     [
-        ({"tempo": 1.0}, "options.tempo", "it has language, speed, reference"),
+        ({"tempo": 1.0}, "options.tempo", "its options are language, speed, reference"),
         ({"language": "latin"}, "options.language", "english, german, welsh"),
         ({"language": 1.0}, "options.language", "must be a string"),
         ({"speed": 3.0}, "options.speed", "from 0.5 to 2"),

@@ -136,5 +136,5 @@ async def test_pipeline_of_the_checkpoint_has_what_leads_to_text(silent: Path) -
         "thinker",
     }
     assert pipeline_for(silent, PIPELINE.name) == made
-    with pytest.raises(InvalidArgument, match=rf"no talker \({NAME} only generates text"):
+    with pytest.raises(InvalidArgument, match=rf"no stage talker \({NAME} only generates text"):
         made.check_role("talker", NAME)

@@ -38,7 +38,7 @@ from antiphon_gateway.outputs import IMAGE
 
 AUTO = "auto"
 _OPTION = "for the model's options, see GET /v1/models; set options.NAME, or leave it out"
-_WHOLE = "partial images are not supported; leave it out"
+_WHOLE = "images are only sent when they are complete; leave it out"
 UNSUPPORTED: Mapping[str, Unsupported] = {
     "background": Unsupported(
         (AUTO, "opaque"), "images always have an opaque background; leave it out"
