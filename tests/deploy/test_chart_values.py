@@ -204,6 +204,23 @@ def test_pod_monitor_reaches_every_pod_once_when_it_is_wanted() -> None:
     assert not [each for each in monitor["spec"]["podMetricsEndpoints"] if "interval" in each]
 
 
+def test_labels_of_all_objects_replace_no_pods_and_give_way_to_an_objects_own() -> None:
+    values: Values = {
+        "commonLabels": {"release": "speech", "cost-center": "7"},
+        "metrics": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+    }
+    rendered = render(values)
+    (monitor,) = rendered.of_kind("PodMonitor").values()
+    assert monitor["metadata"]["labels"].items() >= {
+        ("release", "prometheus"),
+        ("cost-center", "7"),
+    }
+    for name, deployment in rendered.of_kind("Deployment").items():
+        assert deployment["metadata"]["labels"]["release"] == "speech"
+        before = render().of_kind("Deployment")[name]["spec"]
+        assert deployment["spec"] == before
+
+
 def _replaced(values: Values) -> set[str]:
     """The Deployments whose pods are replaced by an upgrade from the stock values."""
     before, after = render(), render(values)

@@ -79,13 +79,13 @@ ipFamilies:
 {{- end }}
 {{- end -}}
 
-{{/* Of every other object. Arguments: root, component. */}}
+{{/* Of every other object. Arguments: root, component, labels (those of its own values, which win). */}}
 {{- define "antiphon.labels" -}}
 {{ include "antiphon.podLabels" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{- with .root.Values.commonLabels }}
+{{- with mergeOverwrite (dict) .root.Values.commonLabels (default dict .labels) }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
