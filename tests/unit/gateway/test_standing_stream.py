@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 
 from antiphon.errors import Internal, Unavailable
 from antiphon.transport import confirmation_clock
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
+from antiphon.wire.status import ERROR_METADATA_KEY
 from antiphon_gateway.sessions import standing_lines, standing_stream
 from antiphon_gateway.sessions.stage_line import StageLine
 from antiphon_gateway.sessions.standing_stream import MOST_FRUITLESS, SMALL_BYTES, StandingStreams
@@ -319,6 +321,29 @@ async def test_streams_move_at_once_when_the_connection_is_replaced() -> None:
     for rpc in replica.streams[2:]:
         rpc.end()
     await streams.close()
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL])
+async def test_stage_that_received_a_damaged_hello_is_called_again(code: grpc.StatusCode) -> None:
+    streams, replica = StandingStreams(), Replica(resume_window_s=60.0)
+    line = streams.open_line(replica, opening())  # type: ignore[arg-type]
+    await replica.streams[0].opened(1)
+    replica.streams[0].end(Unavailable("a message came damaged"))
+    await replica.called(2)
+    typed = grpc.aio.Metadata((ERROR_METADATA_KEY, b""))
+    replica.streams[1].end(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), typed, "a message"))
+    if code is not grpc.StatusCode.UNAVAILABLE:
+        with pytest.raises(Unavailable):
+            await edges(line)
+        assert len(replica.streams) == 2
+        return
+    await replica.called(3)
+    rpc = replica.streams[2]
+    rpc.state(stage_pb2.LineResponse(resumed=True))
+    await rpc.opened(1)
+    rpc.state(stage_pb2.LineResponse(messages=[end(1)], received=2))
+    assert await edges(line) == []
+    await ended(streams, rpc)
 
 
 async def test_connection_on_which_a_stream_is_not_continued_is_replaced(
