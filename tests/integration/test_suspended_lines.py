@@ -219,11 +219,13 @@ async def test_sessions_continue_when_the_connection_swallows_everything(
         lines = [gateway.open(3), gateway.open(4), gateway.open(5, last=False)]
         for each in lines:
             assert (await each.next()).HasField("opened")
+        channel = gateway.replica.channel
         gateway.wire.swallow()
         engine.gate.set()
         assert [await each.rest() for each in lines[:2]] == [expected(3), expected(4)]
         lines[2].line.half_close()
         assert await lines[2].rest() == expected(5)
+        assert gateway.replica.channel is not channel
         assert await gateway.open(6).rest() == expected(6)
         assert await gateway.running.stage.drain(60)
 

@@ -292,7 +292,11 @@ async def test_call_on_which_nothing_is_confirmed_is_replaced(
     await ended(streams, rpc)
 
 
-async def test_streams_move_at_once_when_the_connection_is_replaced() -> None:
+async def test_streams_move_at_once_when_the_connection_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # They are not given up because nothing was confirmed.
+    monkeypatch.setattr(confirmation_clock, "STALLED_TICKS", 1 << 30)
     streams, replica = StandingStreams(), Replica(resume_window_s=60.0)
     begins = (opening("a"), opening("b", last=False))
     lines = [streams.open_line(replica, each) for each in begins]  # type: ignore[arg-type]
@@ -306,7 +310,7 @@ async def test_streams_move_at_once_when_the_connection_is_replaced() -> None:
         reading[rpc.hello.hello.stream_id] = responses = line.responses()
         assert (await anext(responses)).chunk.edge == "a"
     replica.open_anew()
-    await replica.called(4)
+    await asyncio.wait_for(replica.called(4), 120.0)
     assert [each.cancelled for each in replica.streams] == [True, True, False, False]
     for rpc in replica.streams[2:]:
         rpc.state(stage_pb2.LineResponse(resumed=True))
