@@ -27,7 +27,7 @@ from antiphon_gateway.keys.key_file import KeyLimits
 from antiphon_gateway.keys.key_use import KeyLimitReached, KeyUse
 from antiphon_gateway.keys.shared_use import SharedUses
 store = HostStore(sys.argv[1])
-use = KeyUse("app", KeyLimits(concurrency=1, requests_per_minute=100),
+use = KeyUse("app", KeyLimits(concurrency=1, requests_per_minute=1000),
              shared=SharedUses(store).of("app"), clock=lambda: 1000.0)
 """
 HOLD_A_REQUEST = (
@@ -51,6 +51,7 @@ COUNT_UNTIL_REFUSED = (
     HOLD
     + """
 print("holds", flush=True)
+sys.stdin.readline()
 counted = 0
 try:
     while True:
@@ -88,7 +89,12 @@ def refused(use: KeyUse) -> KeyLimitReached:
 async def other_process(program: str, directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process that has begun to hold something."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, str(directory), stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-c",
+        program,
+        str(directory),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
     try:
@@ -210,9 +216,12 @@ async def test_processes_that_count_at_the_same_time_admit_as_many_as_the_limit_
         other_process(COUNT_UNTIL_REFUSED, tmp_path) as second,
     ):
         for process in (first, second):
+            assert process.stdin is not None
+            process.stdin.write(b"\n")
+        for process in (first, second):
             assert process.stdout is not None
             admitted += int(await process.stdout.readline())
-    assert admitted == 100
+    assert admitted == 1000
 
 
 def test_store_that_fails_refuses_requests_and_breaks_none_that_is_under_way(
