@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import typing
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -77,6 +78,12 @@ class Told:
             if isinstance(each, Output) and each.service == service
         ]
         return msgspec.yaml.decode("\n".join(lines), type=Deployment).gateway
+
+
+def directory_of(pid: int) -> Path:
+    """Where the launcher has written the deployment of a process."""
+    command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return Path(command[command.index("--config") + 1]).parent
 
 
 def launcher(checkout: Checkout, told: Told, **settings: Any) -> Launcher:
@@ -182,14 +189,18 @@ async def test_every_gateway_is_given_the_same_ports_and_its_part_of_the_limits(
     async with launcher(checkout, told) as running:
         assert list(running.processes) == [*ROLES, "gateway", "gateway#2"]
         pids = Pids(process.pid for process in running.processes.values())
+        directory = directory_of(running.processes["gateway"].pid)
+        paths = [directory / "gateways", directory / "resume-key"]
+        assert [each.stat().st_mode & 0o777 for each in paths] == [0o700, 0o600]
     assert not pids.left(0)
+    assert not any(each.exists() for each in paths)
     first, second = told.config("gateway"), told.config("gateway#2")
+    assert [first.sharing.directory, first.resume.key_file] == list(map(str, paths))
     assert first == second
     assert first.sharing.ports
     assert first.queue.max_calls == GatewayConfig().queue.max_calls // 2
     assert not first.http_listen.endswith(":0")
     assert not first.grpc_listen.endswith(":0")
-    assert first.resume.key_file
 
 
 async def test_gateways_stop_before_the_stages(checkout: Checkout) -> None:
