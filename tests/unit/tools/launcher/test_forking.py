@@ -6,16 +6,24 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Unavailable
 from antiphon_testkit.local_deployment import local_deployment
-from antiphon_tools.launcher.events import Exited, LaunchEvent, ProcessStarted, Restarting
+from antiphon_tools.launcher.events import (
+    Exited,
+    LaunchEvent,
+    Output,
+    ProcessStarted,
+    Restarting,
+)
 from antiphon_tools.launcher.forking import ForkServer
 from antiphon_tools.launcher.launcher import Launcher
 from antiphon_tools.launcher.process import ServiceProcess
-from tests.unit.tools.launcher.fake_services import STAGE, Checkout
+from tests.unit.tools.launcher.fake_services import ROLES, STAGE, Checkout
 
 # Its parent is the launcher and not the process that forked it.
 NAMED = "\nprint(os.getppid(), open('/proc/self/cmdline').read().split(chr(0))[4:6])\n"
@@ -44,6 +52,17 @@ def importing(checkout: Checkout, program: str = "") -> ForkServer:
     module.write_text(program)
     checkout.write("talker", "print('imported_before' in sys.modules)" + NAMED + STAGE)
     return ForkServer(checkout.root, ["imported_before", "antiphon_services.none.load"])
+
+
+def fork_server_of_this_process() -> int:
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    servers = [
+        int(pid)
+        for pid in children
+        if b"antiphon_tools.launcher.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    # A server of all tests may run as well, which was started before.
+    return servers[-1]
 
 
 async def ended(process: ServiceProcess) -> Sequence[str]:
@@ -122,6 +141,35 @@ async def test_forked_service_that_is_killed_is_forked_again(checkout: Checkout)
         await restarted.wait()
         await running.processes["talker"].wait_ready()
     assert Exited("talker", -signal.SIGKILL) in told
+
+
+async def test_service_is_started_again_when_the_server_and_it_are_killed(
+    checkout: Checkout,
+) -> None:
+    with importing(checkout) as server:
+        forked, _ = await start(checkout, server)
+        await forked.wait_ready()
+        os.kill(fork_server_of_this_process(), signal.SIGKILL)
+        started, _ = await start(checkout, server)
+        await started.wait_ready()
+        assert not forked.exited.done()
+        assert (await ended(forked))[0] == "True"
+        assert (await ended(started))[0] == "False"
+
+
+async def test_stage_with_vllm_is_started_and_the_others_are_forked(checkout: Checkout) -> None:
+    for role in ROLES:
+        checkout.write(role, "print('forked:', 'antiphon_tools' in sys.modules)" + STAGE)
+    told: list[LaunchEvent] = []
+    deployment = local_deployment(checkout.model, thinker=StageConfig(engine="vllm"))
+    async with Launcher(deployment, root=checkout.root, report=told.append, fork=True):
+        pass
+    said = [each for each in told if isinstance(each, Output) and each.line.startswith("forked")]
+    assert {each.service: each.line for each in said} == {
+        "thinker": "forked: False",
+        "talker": "forked: True",
+        "code2wav": "forked: True",
+    }
 
 
 async def test_forked_service_that_does_not_start_explains_why(checkout: Checkout) -> None:
