@@ -50,7 +50,7 @@ def test_make_refuses_a_base_that_may_be_another_tomorrow() -> None:
     refused = make_images("BASE=python:3.11-slim", "ARGS=--dry-run")
     assert refused.returncode != 0
     assert not refused.stdout
-    assert "BASE: 'python:3.11-slim' names no digest" in refused.stderr
+    assert "BASE: 'python:3.11-slim' has no digest" in refused.stderr
 
 
 def test_image_for_cpus_is_refused_when_no_index_has_its_torch() -> None:

@@ -154,5 +154,5 @@ async def test_output_comes_in_one_piece_where_whole_delivery_is_asked_for() -> 
 
 async def test_stage_without_an_example_takes_a_recording() -> None:
     bare = replace(BAND, stages=tuple(replace(each, example=None) for each in BAND.stages))
-    with pytest.raises(FailedPrecondition, match=r"what a player may be fed.*--replay"):
+    with pytest.raises(FailedPrecondition, match=r"an example input for player.*--replay"):
         await loaded(FakeEngine(), PLAYER, bare)

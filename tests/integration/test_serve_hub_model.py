@@ -104,7 +104,7 @@ def test_an_interrupted_download_says_that_the_next_start_continues(tmp_path: Pa
 @pytest.mark.parametrize(
     ("model", "error"),
     [
-        ("nowhere", "nowhere is no directory; name one with a checkpoint, or"),
+        ("nowhere", "nowhere is not a directory; use a checkpoint directory, or"),
         ("acme/nothing", "has no model acme/nothing"),
     ],
 )

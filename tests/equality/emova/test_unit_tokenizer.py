@@ -86,7 +86,7 @@ def test_silence_and_the_longest_recording_are_heard(tokenizer: UnitTokenizer) -
 
 @pytest.mark.parametrize("count", [0, LEAST_SAMPLES - 1, MOST_S * INPUT_RATE_HZ + 1])
 def test_recordings_of_other_lengths_are_refused(count: int, tokenizer: UnitTokenizer) -> None:
-    with pytest.raises(InvalidArgument, match=f"257 samples to 60 s at 16000 Hz, not {count}"):
+    with pytest.raises(InvalidArgument, match=f"257 samples to 60 s at 16000 Hz, got {count}"):
         tokenizer.units(np.zeros(count, np.float32))
 
 

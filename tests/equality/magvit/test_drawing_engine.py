@@ -137,7 +137,7 @@ def test_tokens_that_make_no_square_fail_their_segment_only(stage: LoadedStage) 
     assert failed is not None
     assert isinstance(failed.error, InvalidArgument)
     assert failed.error.field == TOKENS
-    assert "image_tokens: 2 image tokens are no square image" in str(failed.error)
+    assert "image_tokens: 2 image tokens don't form a square image" in str(failed.error)
     assert made[keys[1]].completed is not None
 
 

@@ -70,7 +70,7 @@ WAV = {"prompt_wav_path": "data/DB30.wav", "prompt_text": "Good."}
 @pytest.mark.parametrize(
     ("listed", "told"),
     [
-        ({"A": WAV, "a": WAV}, "differ by case alone: A, a"),
+        ({"A": WAV, "a": WAV}, "differ only in case: A, a"),
         ({"A": {"prompt_text": "Good."}}, "prompt_wav_path"),
         ({"A": {"prompt_wav_path": "data/none.wav"}}, "none.wav is missing"),
         ({"A": {"prompt_wav_path": "../../outside.wav"}}, "is outside"),

@@ -62,5 +62,5 @@ def test_gap_and_repetition_are_data_loss() -> None:
     rows = ReplyRows()
     rows.come(0, row(0, 3))
     for start in (4, 2):
-        with pytest.raises(DataLoss, match="3 is next"):
+        with pytest.raises(DataLoss, match="instead of 3"):
             rows.come(start, row(start))

@@ -113,7 +113,10 @@ def test_text_cannot_spell_control_tokens(front_end: SpeechFrontEnd, tokenizer: 
     ("messages", "told"),
     [
         ((), "nobody"),
-        ((("system", "Be kind."), ("user", "Hello")), "2 came, of system, user"),
+        (
+            (("system", "Be kind."), ("user", "Hello")),
+            "got 2 messages with the roles: system, user",
+        ),
         ((("assistant", "Hello"),), "assistant"),
         ((("user", ["Hello", SOUND]),), "only text"),
         ((("user", ""),), "nothing to say"),
