@@ -63,7 +63,7 @@ def test_demo_talks_answers_what_is_typed_and_leaves_nothing_running(tmp_path: P
     assert all(f"you       {question.text}\n" in said for question in SCRIPT)
     assert said.count("TTFT") - said.count("TTFT: time to first text") == len(SCRIPT) + 1
     transcript = "          transcribed: What are the stages?\n"
-    assert f"as a recording\n{transcript}cantor    There are three stages: thinker" in said
+    assert f"as a spoken recording\n{transcript}cantor    There are three stages: thinker" in said
     called = 'set_light({"room": "kitchen", "state": "on"})\n          returns {"ok": true}\n'
     assert f"{called}cantor    The light in the kitchen is on.\n" in said
     turns = [seconds_of(tmp_path / f"turn-{at}.wav") for at in range(1, len(SCRIPT) + 2)]
