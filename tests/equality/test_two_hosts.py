@@ -232,11 +232,11 @@ async def test_a_call_goes_on_when_the_network_between_stages_was_cut(
     await begun.wait()
     running.hosts.cut("stages")
     address = running.services["code2wav"].address
-    await running.told.wait(since, running.services["talker"], f"the link to {address} broke")
+    await running.told.wait(since, running.services["talker"], f"the link to {address} failed")
     assert not asking.done()
     running.hosts.heal("stages")
     answer = await asking
-    await running.told.wait(since, running.services["talker"], f"the link to {address} is back")
+    await running.told.wait(since, running.services["talker"], f"the link to {address} has reconnected")
     assert answer.ids == expected.ids
     np.testing.assert_array_equal(answer.codes, expected.codes)
     np.testing.assert_allclose(answer.samples, expected.samples, rtol=0, atol=AUDIO_TOLERANCE)
