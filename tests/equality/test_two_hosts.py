@@ -231,12 +231,12 @@ async def test_a_call_goes_on_when_the_network_between_stages_was_cut(
     asking = asyncio.create_task(heard())
     await begun.wait()
     running.hosts.cut("stages")
-    address = running.services["code2wav"].address
-    await running.told.wait(since, running.services["talker"], f"the link to {address} failed")
+    link = f"the link to {running.services['code2wav'].address}"
+    await running.told.wait(since, running.services["talker"], f"{link} failed")
     assert not asking.done()
     running.hosts.heal("stages")
     answer = await asking
-    await running.told.wait(since, running.services["talker"], f"the link to {address} has reconnected")
+    await running.told.wait(since, running.services["talker"], f"{link} has reconnected")
     assert answer.ids == expected.ids
     np.testing.assert_array_equal(answer.codes, expected.codes)
     np.testing.assert_allclose(answer.samples, expected.samples, rtol=0, atol=AUDIO_TOLERANCE)
