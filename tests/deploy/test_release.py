@@ -121,6 +121,11 @@ def test_a_release_dates_its_section_or_takes_what_is_unreleased(checkout: Path)
     newer = "## 1.2.4 (2030-01-02)\n\n- Two.\n"
     assert changelog.read_text() == f"# Changelog\n\n## Unreleased\n\n{newer}\n{dated}"
     assert list(faults(checkout, "v1.2.4")) == []
+    changelog.write_text(f"# Changelog\n\n## Unreleased\n\n- Three.\n\n{newer}\n{dated}")
+    set_version(checkout, "1.2.4", DAY)
+    assert list(faults(checkout, "v1.2.4")) == [
+        "CHANGELOG.md: ## Unreleased has entries; move them to 1.2.4"
+    ]
     changelog.write_text(f"# Changelog\n\n{newer}\n{dated}")
     (checkout / "proto" / "released" / "1.2.binpb").unlink()
     assert list(faults(checkout, "v1.2.4")) == [

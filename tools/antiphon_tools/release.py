@@ -104,6 +104,12 @@ def faults(root: Path, tag: str) -> Iterator[str]:
     section = _SECTION.search(text)
     if not 0 <= text.find(UNRELEASED) < (section.start() if section else 0):
         yield f"{CHANGELOG}: {UNRELEASED.strip()} must come before all versions"
+    elif (
+        section
+        and section[1] == version
+        and text[text.find(UNRELEASED) + len(UNRELEASED) : section.start()].strip()
+    ):
+        yield f"{CHANGELOG}: {UNRELEASED.strip()} has entries; move them to {version}"
     if section is None or section[1] != version or section[2] == "unreleased":
         yield f"{CHANGELOG}: the first section must be {version} with a date"
 
