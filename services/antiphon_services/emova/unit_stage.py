@@ -92,7 +92,7 @@ def unit_stage(
     units = np.arange(min(WARM_UP_UNITS, limit), dtype=np.uint16)
     warm_up_decoder(engine, terms.edges, units)
     facts = StageFacts(
-        model=model_dir.resolve().name,
+        model=model_dir.name,
         checkpoint_fingerprint=fingerprint(*(checkpoint or (tokenizer_dir,))),
         engine=TORCH,
         default_sampling=NO_SAMPLING,

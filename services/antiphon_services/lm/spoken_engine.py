@@ -11,7 +11,7 @@ from antiphon.values.segment import SegmentKey
 from antiphon_services.lm.frame_engine import FrameEngine, FrameModel, Model
 from antiphon_services.lm.frames import FrameDraw, PromptPart
 from antiphon_services.lm.pending_step import DrawInFlight, PendingStep
-from antiphon_services.lm.spoken_text import SpokenTextSegment
+from antiphon_services.lm.spoken_text import JointSegment, SpokenTextSegment
 from antiphon_services.stage.budgets import PREFILL_ROWS
 from antiphon_services.stage.isolation import alone
 from antiphon_services.stage.preparation import Preparations, wait_for_one, wake_nobody
@@ -114,9 +114,10 @@ class JointModel(FrameModel, Protocol):
 
 
 Joint = TypeVar("Joint", bound=JointModel)
+JointSpeaker = TypeVar("JointSpeaker", bound=JointSegment[Any])
 
 
-class JointSpokenEngine(SpokenTextEngine[Speaker, Joint]):
+class JointSpokenEngine(SpokenTextEngine[JointSpeaker, Joint]):
     """A `SpokenTextEngine` that uses a `JointModel`.
 
     Each row depends on the previous draw, so steps can't be launched ahead.
@@ -132,7 +133,9 @@ class JointSpokenEngine(SpokenTextEngine[Speaker, Joint]):
     ) -> None:
         super().__init__(model, context_limit, prefill_rows=prefill_rows, preparations=preparations)
 
-    def forward(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
+    def forward(
+        self, segments: Sequence[JointSpeaker], events: list[EngineEvent]
+    ) -> PendingStep | None:
         """Make one call for all parts and draws. Returns None if there are no draws."""
         parts = self.take_parts(segments)
         drawing = [each for each in segments if each.can_draw]

@@ -220,3 +220,23 @@ class SpokenTextSegment(FrameSegment[Spoken]):
     def end(self) -> None:
         """Mark the segment as ended."""
         self.ended = True
+
+
+@dataclass(slots=True)
+class JointSegment(SpokenTextSegment[Spoken]):
+    """A segment of a `JointSpokenEngine`. Each row depends on the previous draw alone, so a draw is
+    only launched once the previous one has been emitted, and rows have no text.
+    """
+
+    @property
+    def handed_on(self) -> int:
+        """The number of draws that have been emitted."""
+        return self.shown
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether the next draw can be launched."""
+        return not self.ended and self.waiting is None and self.prompt_complete
+
+    def take_text(self, step: int) -> None:
+        """Return None, because a row has no text."""

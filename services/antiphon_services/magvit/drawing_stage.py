@@ -50,7 +50,7 @@ def drawing_stage(
     engine = DrawingEngine(decoder, terms, context_limit=limit, slots=config.slots)
     _warm_up(engine, terms)
     facts = StageFacts(
-        model=model_dir.resolve().name,
+        model=model_dir.name,
         checkpoint_fingerprint=fingerprint(*(checkpoint or (tokenizer_dir,))),
         engine=TORCH,
         default_sampling=NO_SAMPLING,

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:
-    """Load a stage's model.
+    """Load a stage's model. The directory is resolved first, because the model is named after it,
+    and `.` has no name.
 
     Raises `NotFound` if the family doesn't have any code for this stage, and `InvalidArgument` if
     the dtype is not supported.
@@ -36,7 +37,7 @@ def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConf
             f"dtype: {role} only supports {only}; set dtype to {only}", field="dtype"
         )
     _prepare_torch(config)
-    loaded = cast("LoadedStage", _load_module(pipeline, role).load(model_dir, config))
+    loaded = cast("LoadedStage", _load_module(pipeline, role).load(model_dir.resolve(), config))
     from antiphon_services.stage.device_loss import device_is_lost
 
     return replace(loaded, is_fatal=device_is_lost)

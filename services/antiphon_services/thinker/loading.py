@@ -79,7 +79,7 @@ def thinker_facts(
     if prompts.chat.takes_tools:
         kinds.append("tools")
     return StageFacts(
-        model=model_dir.resolve().name,
+        model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir),
         engine=engine,
         default_sampling=default_sampling(model_dir, role, DEFAULT_SAMPLING),

@@ -264,16 +264,19 @@ def test_decoders_without_positions_tell_their_plan(
     weights: Weights, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    taken = 4 * 1057
+    taken, described = 4 * 1057, []
 
     def check(device: str, streams: int = 0) -> None:
-        parts = StoredPart(weights, "talker."), StoredPart(weights, "thinker.")
-        config = StageConfig(device=device)
-        memory = StageMemory("code2wav", config, parts, "float32", shared=streams)
-        check_room(lambda *_: memory, weights.folder, config)
+        def describe(_: Path, config: StageConfig) -> StageMemory:
+            described.append(device)
+            parts = StoredPart(weights, "talker."), StoredPart(weights, "thinker.")
+            return StageMemory("code2wav", config, parts, "float32", shared=streams)
+
+        check_room(describe, weights.folder, StageConfig(device=device))
 
     check("cpu", 1 << 60)
     assert not lines_of(caplog, PLAN)
+    assert not described, "load reads the files"
     with_free(monkeypatch, taken + 2_000_000_000 + WORKING_BYTES)
     check("cuda", 2_000_000_000)
     with_free(monkeypatch, taken)

@@ -100,7 +100,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         streams=True,
     )
     facts = StageFacts(
-        model=model_dir.resolve().name,
+        model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir),
         engine=TORCH,
         default_sampling=NO_SAMPLING,

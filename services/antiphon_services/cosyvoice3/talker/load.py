@@ -116,7 +116,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     )
     model = SpeechTalker(module, rule, context_limit=limit, slots=config.slots)
     facts = StageFacts(
-        model=model_dir.resolve().name,
+        model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir),
         engine=TORCH,
         default_sampling=sampling,

@@ -26,7 +26,7 @@ from antiphon_services.cosyvoice3.talker.prompt import (
 )
 from antiphon_services.cosyvoice3.talker.voice_options import VoiceRequest
 from antiphon_services.lm.frames import FrameDraw, PromptPart
-from antiphon_services.lm.spoken_text import SpokenTextSegment
+from antiphon_services.lm.spoken_text import JointSegment
 from antiphon_services.lm.text_in_pieces import TextInPieces
 from antiphon_services.stage.preparation import Preparations
 
@@ -170,7 +170,7 @@ def _piece(
 
 
 @dataclass(slots=True)
-class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
+class SpeechSegment(JointSegment[UtteranceTexts]):
     """A CosyVoice3 segment.
 
     `drawn_before` is the number of draws in earlier utterances. `begins` is true if the current
@@ -182,19 +182,6 @@ class SpeechSegment(SpokenTextSegment[UtteranceTexts]):
     begins: bool = False
     silent: int = 0
     last_code: int = 0
-
-    def take_text(self, step: int) -> None:
-        """Return None, because codes have no text counterpart."""
-
-    @property
-    def handed_on(self) -> int:
-        """The number of draws of the current utterance that have been emitted."""
-        return self.shown
-
-    @property
-    def can_draw(self) -> bool:
-        """Whether the next draw can be launched."""
-        return not self.ended and self.waiting is None and self.prompt_complete
 
     def bound(self, context_limit: int) -> None:
         """Does nothing, because the prompts are prepared to fit within the limit."""

@@ -12,7 +12,7 @@ from antiphon.errors import InvalidArgument
 from antiphon.pipelines.cosyvoice3 import LEAST_CODES, SAMPLE_RATE_HZ
 from antiphon.values.options import OptionValue
 from antiphon.values.sampling import Sampling
-from antiphon_services.stage.voices import choose_voice
+from antiphon_services.stage.voices import choose_voice, text_option
 
 LEAST_REFERENCE_SAMPLES = SAMPLE_RATE_HZ // 10
 """The minimum length of a reference recording in samples.
@@ -46,7 +46,7 @@ def read_voice(
     Raises `InvalidArgument`, with the name of the option, if the options are invalid.
     """
     reference = options.get("reference_audio")
-    text, instruction = (_text(options, name) for name in ("reference_text", "instruction"))
+    text, instruction = (text_option(options, name) for name in ("reference_text", "instruction"))
     least_codes = options.get(LEAST_CODES, 0.0)
     assert isinstance(least_codes, int | float), "the runtime checks options"
     if isinstance(reference, np.ndarray):
@@ -87,12 +87,6 @@ def check_sampling(sampling: Sampling) -> None:
             "repetition_penalty",
             "must be 1, because this talker resamples repeated codes instead; leave it out",
         )
-
-
-def _text(options: Mapping[str, OptionValue], name: str) -> str:
-    value = options.get(name, "")
-    assert isinstance(value, str), "the runtime checks options"
-    return value
 
 
 def _refused(field: str, reason: str) -> InvalidArgument:

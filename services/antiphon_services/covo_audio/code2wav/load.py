@@ -95,7 +95,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     codes = np.zeros((min(WARM_UP_CODES, limit), 1), np.uint16)
     warm_up_decoder(engine, VocoderEdges(CODES, AUDIO), codes)
     facts = StageFacts(
-        model=model_dir.resolve().name,
+        model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir),
         engine=TORCH,
         default_sampling=NO_SAMPLING,

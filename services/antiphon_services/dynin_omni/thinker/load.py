@@ -162,7 +162,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         raise
     size = next(each for each in OPTIONS if each.name == SIZE)
     facts = StageFacts(
-        model=model_dir.resolve().name,
+        model=model_dir.name,
         checkpoint_fingerprint=fingerprint(*dirs.all),
         engine=TORCH,
         default_sampling=DEFAULT_SAMPLING,

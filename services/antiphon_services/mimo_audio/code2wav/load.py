@@ -78,7 +78,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     codes = np.zeros((min(BLOCK_FRAMES, limit), len(CODEBOOKS)), np.uint16)
     warm_up_decoder(engine, VocoderEdges(CODES, AUDIO), codes, streams=True)
     facts = StageFacts(
-        model=model_dir.resolve().name,
+        model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir, codec_dir),
         engine=TORCH,
         default_sampling=NO_SAMPLING,

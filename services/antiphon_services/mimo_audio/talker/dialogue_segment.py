@@ -16,7 +16,7 @@ import numpy.typing as npt
 from antiphon.values.history import History
 from antiphon.values.sampling import Sampling
 from antiphon_services.lm.frames import FrameDraw
-from antiphon_services.lm.spoken_text import ConversationInput, SpokenTextSegment
+from antiphon_services.lm.spoken_text import ConversationInput, JointSegment
 from antiphon_services.mimo_audio.talker.prompt import TaskPrompt
 from antiphon_services.text.logprobs import ReplyLogprobs
 from antiphon_services.text.stopping import ReleasedText, ReplyText
@@ -44,7 +44,7 @@ class DialogueInput(ConversationInput[TaskPrompt]):
 
 
 @dataclass(slots=True)
-class DialogueSegment(SpokenTextSegment[DialogueInput]):
+class DialogueSegment(JointSegment[DialogueInput]):
     """A segment of the talker.
 
     `code_sampling` is the sampling of the codes. `groups` contains groups that have been drawn but
@@ -60,19 +60,6 @@ class DialogueSegment(SpokenTextSegment[DialogueInput]):
     logprobs: ReplyLogprobs | None = None
     speaks: bool = True
     groups: deque[Frames] = field(default_factory=deque)
-
-    @property
-    def handed_on(self) -> int:
-        """The number of draws that have been emitted."""
-        return self.shown
-
-    @property
-    def can_draw(self) -> bool:
-        """Whether the next draw can be launched."""
-        return not self.ended and self.waiting is None and self.prompt_complete
-
-    def take_text(self, step: int) -> None:
-        """Does nothing, because a draw has no additional text."""
 
     def bound(self, context_limit: int) -> None:
         """Does nothing, because the length of the reply is limited when it starts."""

@@ -214,7 +214,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         engine.close()
         raise
     facts = StageFacts(
-        model=model_dir.resolve().name,
+        model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir, codec_dir),
         engine=name,
         default_sampling=DEFAULT_SAMPLING,

@@ -112,7 +112,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     engine = LatentDecoderEngine(module, context_limit=limit, slots=config.slots)
     _warm_up(engine, min(WARM_UP_FRAMES, limit))
     facts = StageFacts(
-        model=model_dir.resolve().name,
+        model=model_dir.name,
         checkpoint_fingerprint=fingerprint(checkpoint.folder),
         engine=TORCH,
         default_sampling=NO_SAMPLING,

@@ -144,7 +144,7 @@ def load(model_dir: Path, config: StageConfig, *, text_edge: str = INPUT) -> Loa
     )
     model = MingTalker(module, context_limit=limit, slots=config.slots)
     facts = StageFacts(
-        model=model_dir.resolve().name,
+        model=model_dir.name,
         checkpoint_fingerprint=fingerprint(checkpoint.folder),
         engine=TORCH,
         default_sampling=(

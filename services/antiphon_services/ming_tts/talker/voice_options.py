@@ -21,7 +21,7 @@ from antiphon_services.ming_tts.talker.caption import (
     VOICE,
     VOLUME,
 )
-from antiphon_services.stage.voices import choose_voice
+from antiphon_services.stage.voices import choose_voice, text_option
 
 LEAST_REFERENCE_SAMPLES = SAMPLE_RATE_HZ // 10
 """The minimum length of a reference recording in samples. It is sufficient for the windows of every
@@ -62,8 +62,8 @@ def read_voice(
     `voices` contains the names of `stored` recordings, or names that can be used in captions.
     Raises `InvalidArgument`, with the name of the option, if the options are invalid.
     """
-    reference, text = options.get("reference_audio"), _text(options, "reference_text")
-    caption = {part: _text(options, name) for name, part in CAPTIONED.items()}
+    reference, text = options.get("reference_audio"), text_option(options, "reference_text")
+    caption = {part: text_option(options, name) for name, part in CAPTIONED.items()}
     if voice and not voices:
         raise _refused("voice", "the checkpoint has no named voices; leave it out")
     named = choose_voice(voice, voices) if voice else ""
@@ -99,12 +99,6 @@ def check_sampling(sampling: Sampling) -> None:
                 name,
                 f"must be {value:g}, because this talker doesn't sample token IDs; leave it out",
             )
-
-
-def _text(options: Mapping[str, OptionValue], name: str) -> str:
-    value = options.get(name, "")
-    assert isinstance(value, str), "the runtime checks options"
-    return value
 
 
 def _refused(field: str, reason: str) -> InvalidArgument:

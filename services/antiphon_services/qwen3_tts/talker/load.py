@@ -115,7 +115,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         kernels=kernels_of(config),
     )
     facts = StageFacts(
-        model=model_dir.resolve().name,
+        model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir),
         engine=TORCH,
         default_sampling=default_sampling(model_dir, "", DEFAULT_SAMPLING),

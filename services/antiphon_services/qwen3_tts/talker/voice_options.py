@@ -19,6 +19,7 @@ from antiphon.pipelines.files import CONFIG_FILE, REMEDY
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ, TEXT_MODES, WHOLE_TEXT
 from antiphon.values.options import OptionValue
 from antiphon_services.qwen3_tts.talker.prompt import SpeechIds
+from antiphon_services.stage.voices import text_option
 
 AUTO = "auto"
 """The vendor's name for an unspecified language."""
@@ -111,7 +112,9 @@ def read_voice_options(
     """Return the voice options of a request. Raises `InvalidArgument` if this checkpoint doesn't
     support one of them.
     """
-    texts = {name: _text(options, name) for name in ("language", "instruction", "reference_text")}
+    texts = {
+        name: text_option(options, name) for name in ("language", "instruction", "reference_text")
+    }
     reference = options.get("reference_audio")
     manner = VoiceOptions(
         voice=voice.lower(),
@@ -163,7 +166,7 @@ def _check_reference(manner: VoiceOptions, kind: CheckpointKind) -> None:
 
 def _whole_text(options: Mapping[str, OptionValue], kind: CheckpointKind) -> bool:
     """Return whether the whole text comes before the first frame."""
-    mode = _text(options, "text_mode").lower()
+    mode = text_option(options, "text_mode").lower()
     if mode and mode not in TEXT_MODES:
         raise InvalidArgument(
             f"options.text_mode: must be one of {', '.join(TEXT_MODES)}, got {told(mode)}",
@@ -175,12 +178,6 @@ def _whole_text(options: Mapping[str, OptionValue], kind: CheckpointKind) -> boo
 def _language(given: str) -> str:
     name = given.lower()
     return "" if name == AUTO else name
-
-
-def _text(options: Mapping[str, OptionValue], name: str) -> str:
-    value = options.get(name, "")
-    assert isinstance(value, str), "the runtime checks options"
-    return value
 
 
 def _refused(field: str, kind: CheckpointKind, reason: str) -> InvalidArgument:

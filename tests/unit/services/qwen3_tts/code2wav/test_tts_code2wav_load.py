@@ -55,6 +55,13 @@ def test_facts_are_those_of_the_codec(kind: str, checkpoints: dict[str, Path]) -
     assert facts.context_limit == 8000
 
 
+def test_model_is_named_after_its_directory_when_that_is_the_current_one(
+    checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkpoints["base"])
+    assert load_stage(PIPELINE, CODE2WAV, Path(), StageConfig()).facts.model == "base"
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
