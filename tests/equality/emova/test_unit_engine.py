@@ -150,7 +150,7 @@ def test_the_longest_input_is_spoken(stage: LoadedStage) -> None:
         ([InputChunk(UNITS, 0, {UNITS: ONE_OF.astype(np.int32)})], "uint16"),
         ([InputChunk(UNITS, 0, {UNITS: ONE_OF[:, None]})], "uint16"),
         ([InputChunk(UNITS, 0, {"codes": ONE_OF})], "the only tensor"),
-        ([InputChunk("codes", 0, {"codes": ONE_OF})], "no input edge 'codes'"),
+        ([InputChunk("codes", 0, {"codes": ONE_OF})], "unknown input edge 'codes'"),
     ],
 )
 def test_unusable_input_is_refused(
@@ -162,7 +162,7 @@ def test_unusable_input_is_refused(
 
 def test_units_out_of_order_are_refused(stage: LoadedStage) -> None:
     late = InputChunk(UNITS, 1, {UNITS: ONE_OF})
-    with pytest.raises(DataLoss, match="id 0 was due"):
+    with pytest.raises(DataLoss, match="instead of id 0"):
         refused(stage, [late])
     after = InputChunk(UNITS, 1, {}, True, FinishReason.STOP)
     with pytest.raises(DataLoss, match="after the last one"):

@@ -148,7 +148,7 @@ def test_tokens_that_make_no_square_fail_their_segment_only(stage: LoadedStage) 
         (InputChunk(TOKENS, 0, {TOKENS: ONE + IMAGE_ENTRIES}), "must be below 8192, got 8192"),
         (InputChunk(TOKENS, 0, {TOKENS: ONE.astype(np.int64)}), "uint16"),
         (InputChunk(TOKENS, 0, {"ids": ONE}), "the only tensor"),
-        (InputChunk("ids", 0, {"ids": ONE}), "no input edge 'ids'"),
+        (InputChunk("ids", 0, {"ids": ONE}), "unknown input edge 'ids'"),
     ],
 )
 def test_unusable_tokens_are_refused(chunk: InputChunk, error: str, stage: LoadedStage) -> None:
@@ -157,7 +157,7 @@ def test_unusable_tokens_are_refused(chunk: InputChunk, error: str, stage: Loade
 
 
 def test_tokens_out_of_order_are_refused(stage: LoadedStage) -> None:
-    with pytest.raises(DataLoss, match="id 0 was due"):
+    with pytest.raises(DataLoss, match="instead of id 0"):
         refused(stage, [InputChunk(TOKENS, 1, {TOKENS: ONE})])
     after = InputChunk(TOKENS, 1, {}, True, FinishReason.STOP)
     with pytest.raises(DataLoss, match="after the last one"):

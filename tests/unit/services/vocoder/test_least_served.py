@@ -171,7 +171,7 @@ def test_release_frees_the_slot_and_closes_the_segment() -> None:
     engine = CountedEngine()
     for key in (A, B, C):
         engine.ask(key, [1, 2])
-    with pytest.raises(ResourceExhausted, match="counter has 3 slots"):
+    with pytest.raises(ResourceExhausted, match="counter: all 3 slots"):
         engine.admit(SegmentKey("d", 0), WANTED)
     engine.step()
     assert engine.so_far(A).finish_reason is FinishReason.CANCELLED

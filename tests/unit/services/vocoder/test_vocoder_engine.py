@@ -233,7 +233,7 @@ GOOD = make_codes(2).numpy().astype(np.uint16)
 @pytest.mark.parametrize(
     ("chunk", "error", "words"),
     [
-        (InputChunk("tokens", 2, {"frames": GOOD}), InvalidArgument, "no input edge 'tokens'"),
+        (InputChunk("tokens", 2, {"frames": GOOD}), InvalidArgument, "unknown input edge 'tokens'"),
         (InputChunk("frames", 2, {}), InvalidArgument, "the only tensor"),
         (InputChunk("frames", 2, {"ids": GOOD}), InvalidArgument, "the only tensor"),
         (InputChunk("frames", 2, {"frames": GOOD.astype(np.int64)}), InvalidArgument, "int64"),
@@ -241,9 +241,17 @@ GOOD = make_codes(2).numpy().astype(np.uint16)
         (InputChunk("frames", 2, {"frames": GOOD[:, :3]}), InvalidArgument, r"\(2, 3\)"),
         (InputChunk("frames", 2, {"frames": GOOD * 0 + ENTRIES}), InvalidArgument, "below 32"),
         (InputChunk("frames", 2, {"frames": GOOD * 0 - 1}), InvalidArgument, "got 65535"),
-        (InputChunk("frames", 1, {"frames": GOOD}), DataLoss, "frame 2 was due, frame 1 came"),
-        (InputChunk("frames", 3, {"frames": GOOD}), DataLoss, "frame 2 was due, frame 3 came"),
-        (InputChunk("frames", 3, {}, True, STOP), DataLoss, "frame 2 was due, frame 3 came"),
+        (
+            InputChunk("frames", 1, {"frames": GOOD}),
+            DataLoss,
+            "received frame 1 instead of frame 2",
+        ),
+        (
+            InputChunk("frames", 3, {"frames": GOOD}),
+            DataLoss,
+            "received frame 3 instead of frame 2",
+        ),
+        (InputChunk("frames", 3, {}, True, STOP), DataLoss, "received frame 3 instead of frame 2"),
         (InputChunk("frames", 2, {"frames": GOOD}, True, None), DataLoss, "finish reason"),
         (codes_chunk(make_codes(CONTEXT_LIMIT - 1), 2), InvalidArgument, "more than 200"),
     ],

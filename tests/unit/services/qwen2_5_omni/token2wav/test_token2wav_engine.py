@@ -303,8 +303,8 @@ def test_segment_is_refused_when_slots_are_taken_or_the_voice_is_unknown(rig: Ri
         (InputChunk(CODES, 0, {CODES: np.zeros((1, 2), np.uint16)}), InvalidArgument, "uint16"),
         (InputChunk(CODES, 0, {CODES: np.zeros((9, 1), np.uint16)}), InvalidArgument, "than 8"),
         (InputChunk(CODES, 0, {}), InvalidArgument, "the only tensor"),
-        (InputChunk(CODES, 3, {CODES: np.zeros((1, 1), np.uint16)}), DataLoss, "code 0 was due"),
-        (InputChunk("rows", 0, {}), InvalidArgument, "no input edge 'rows'"),
+        (InputChunk(CODES, 3, {CODES: np.zeros((1, 1), np.uint16)}), DataLoss, "instead of code 0"),
+        (InputChunk("rows", 0, {}), InvalidArgument, "unknown input edge 'rows'"),
         (InputChunk(CODES, 0, {}, segment_finished=True), DataLoss, "finish reason"),
     ],
 )
