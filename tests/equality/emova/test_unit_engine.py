@@ -144,7 +144,7 @@ def test_the_longest_input_is_spoken(stage: LoadedStage) -> None:
     [
         (
             [InputChunk(UNITS, 0, {UNITS: np.zeros(MOST_UNITS + 1, np.uint16)})],
-            "units: more than 1000",
+            "units: the segment has more than 1000",
         ),
         ([InputChunk(UNITS, 0, {UNITS: ONE_OF + UNIT_ENTRIES})], "must be below 4096, got 4096"),
         ([InputChunk(UNITS, 0, {UNITS: ONE_OF.astype(np.int32)})], "uint16"),
