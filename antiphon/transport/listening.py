@@ -106,10 +106,13 @@ def _listen(host: str, port: int, *, share: bool) -> socket.socket:
 def _reserve(host: str, port: int) -> socket.socket:
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # Closed connections of an earlier process don't prevent this, but another reservation does.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if ":" in host:
             found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not _takes_both(host))
         found.bind((host, port))
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except BaseException:
         found.close()
         raise

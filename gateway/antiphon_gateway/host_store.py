@@ -28,6 +28,7 @@ millisecond, but the process could be suspended during this time.
 STARTUP_BUSY_S = 30.0
 """The same at startup, when nobody is waiting for an answer yet."""
 _NAME_BYTES = 8
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class HostStore:
@@ -42,7 +43,9 @@ class HostStore:
         try:
             self._lock = os.open(self._lock_file(self.holder), os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path = self._directory / "gateways.sqlite"
+            path = self._directory / f"gateways-{_boot_id()}.sqlite"
+            # SQLite gives the files that it adds the same mode.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._database = sqlite3.connect(path, timeout=STARTUP_BUSY_S, isolation_level=None)
             self._database.execute("PRAGMA journal_mode = PERSIST")
             self._database.execute("PRAGMA synchronous = OFF")
@@ -118,3 +121,12 @@ class HostStore:
 
     def _lock_file(self, holder: str) -> Path:
         return self._directory / f"{holder}.lock"
+
+
+def _boot_id() -> str:
+    """Return an ID that changes when the host restarts, or an empty string if there is none.
+
+    The database of an earlier boot is useless: its times are those of another clock, no gateway
+    that used it is left, and it may be incomplete.
+    """
+    return BOOT_ID.read_text().strip() if BOOT_ID.exists() else ""

@@ -134,9 +134,11 @@ class Keyring:
             self._take(file.content)
 
     def _take(self, entries: tuple[KeyEntry, ...]) -> None:
-        """Make these keys valid. The counts of keys that were already valid are kept."""
+        """Make these keys valid. The counts of keys that were already valid are kept, and so are
+        those of removed keys until their requests have ended, because a key may return.
+        """
         self._entries = entries
-        uses = {}
+        uses = {name: use for name, use in self._uses.items() if use.in_use}
         for entry in entries:
             use = self._uses.get(entry.name) or self._new_use(entry)
             use.limits = entry

@@ -30,19 +30,22 @@ class SharedUses:
 
     def __init__(self, store: HostStore) -> None:
         self.store = store
+        # What could not be stored, by key and by what is counted.
+        self.unsaved: dict[tuple[str, str], int] = {}
         store.create(*_TABLES)
 
     def of(self, name: str) -> SharedUse:
         """Return the use of one key."""
-        return SharedUse(self.store, name)
+        return SharedUse(self, name)
 
 
 class SharedUse:
     """The use of one key."""
 
-    def __init__(self, store: HostStore, name: str) -> None:
-        self.store = store
+    def __init__(self, uses: SharedUses, name: str) -> None:
+        self.store = uses.store
         self.name = name
+        self._unsaved = uses.unsaved
 
     def minute(self, what: str) -> SharedMinute:
         """Return the amounts of the last minute, by what is counted."""
@@ -59,13 +62,22 @@ class SharedUse:
             log.warning("key %s: %s", self.name, error.message)
 
     def hold(self, what: str, number: int) -> None:
-        """Store how many requests or conversations this gateway has in progress."""
-        key = (self.name, what, self.store.holder)
+        """Store how many requests or conversations this gateway has in progress.
+
+        If this fails, the number is stored the next time that this gateway stores one of any key.
+        """
+        self._unsaved[self.name, what] = number
         with self.store.transaction() as database:
-            if number:
-                database.execute("INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?)", (*key, number))
-            else:
-                database.execute("DELETE FROM held WHERE (name, what, holder) = (?, ?, ?)", key)
+            for (name, each), held in self._unsaved.items():
+                key = (name, each, self.store.holder)
+                if held:
+                    database.execute(
+                        "INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?)", (*key, held)
+                    )
+                else:
+                    database.execute("DELETE FROM held WHERE (name, what, holder) = (?, ?, ?)", key)
+        if not database.in_transaction:
+            self._unsaved.clear()
 
     def held_elsewhere(self, what: str) -> int:
         """Return how many the other gateways have in progress."""

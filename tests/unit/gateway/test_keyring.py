@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,23 @@ async def test_a_changed_file_is_read_again_and_what_was_taken_stays_taken(path:
         with pytest.raises(KeyLimitReached):
             use.request().__enter__()
         assert use.limits.conversations == 1
+
+
+async def test_a_key_that_is_away_for_a_while_keeps_its_count(path: Path) -> None:
+    clock, key = Clock(), new_key()
+    write(path, entry("app", key, concurrency=1))
+    keyring = Keyring(config(path), clock=clock)
+    use = await keyring.key_of(f"Bearer {key}")
+    with use.request():
+        for entries in ((), (entry("app", key, concurrency=1),)):
+            write(path, *entries)
+            clock.now_s += 60
+            with suppress(AntiphonError):
+                use = await keyring.key_of(f"Bearer {key}")
+        with pytest.raises(KeyLimitReached), use.request():
+            pass
+    with use.request():
+        pass
 
 
 async def test_a_secret_that_is_mounted_anew_is_seen(path: Path, tmp_path: Path) -> None:

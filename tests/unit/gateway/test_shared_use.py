@@ -79,6 +79,11 @@ class Gateways:
             each.close()
 
 
+def database_in(directory: Path) -> Path:
+    (path,) = directory.glob("*.sqlite")
+    return path
+
+
 def refused(use: KeyUse) -> KeyLimitReached:
     with pytest.raises(KeyLimitReached) as caught, use.request():
         pass
@@ -229,7 +234,7 @@ def test_store_that_fails_refuses_requests_and_breaks_none_that_is_under_way(
 ) -> None:
     two = Gateways(tmp_path, KeyLimits(concurrency=2))
     with two.first.request():
-        with sqlite3.connect(tmp_path / "gateways.sqlite") as other:
+        with sqlite3.connect(database_in(tmp_path)) as other:
             other.execute("DROP TABLE held")
             other.execute("DROP TABLE minutes")
         other.close()
@@ -238,6 +243,50 @@ def test_store_that_fails_refuses_requests_and_breaks_none_that_is_under_way(
         two.first.add_audio(1.0)
     assert "key app: the gateways of this host" in caplog.text
     assert not two.first.in_use
+    two.close()
+
+
+def test_end_of_a_request_that_cannot_be_stored_is_stored_later(tmp_path: Path) -> None:
+    two = Gateways(tmp_path, KeyLimits(concurrency=1))
+    uses = SharedUses(two.stores[0])
+    first = KeyUse("app", KeyLimits(concurrency=1), shared=uses.of("app"))
+    other = KeyUse("other", KeyLimits(), shared=uses.of("other"))
+    path = database_in(tmp_path)
+    with sqlite3.connect(path, isolation_level=None) as editor:
+        with first.request():
+            editor.execute("ALTER TABLE held RENAME TO away")
+        editor.execute("ALTER TABLE away RENAME TO held")
+    editor.close()
+    refused(two.second)
+    with other.request():
+        pass
+    with two.second.request():
+        pass
+    two.close()
+
+
+def test_use_of_an_earlier_boot_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = tmp_path / "boot_id"
+    boot.write_text("first\n")
+    monkeypatch.setattr("antiphon_gateway.host_store.BOOT_ID", boot)
+    before = Gateways(tmp_path, KeyLimits(requests_per_minute=1))
+    before.now_s = 1e6
+    before.first.count()
+    refused(before.second)
+    boot.write_text("second\n")
+    after = Gateways(tmp_path, KeyLimits(requests_per_minute=1))
+    after.first.count()
+    refused(after.second)
+    for each in (before, after):
+        each.close()
+
+
+def test_only_the_user_can_read_what_gateways_share(tmp_path: Path) -> None:
+    two = Gateways(tmp_path, KeyLimits(requests_per_minute=1))
+    two.first.count()
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
     two.close()
 
 

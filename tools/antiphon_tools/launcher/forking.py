@@ -100,7 +100,13 @@ class ForkServer:
         if self._orders is None or _read_at_import(environment) != self._read_at_import:
             return None
         directory = str(working_directory(self.root))
-        order = ForkOrder(os.getpid(), [*PYTHON, "-m"], list(argv), environment, directory)
+        try:
+            order = msgspec.json.encode(
+                ForkOrder(os.getpid(), [*PYTHON, "-m"], list(argv), environment, directory)
+            )
+        except UnicodeEncodeError:
+            # An environment variable or an argument isn't valid UTF-8.
+            return None
         output, printed = os.pipe()
         own, theirs = socket.socketpair()
         own.setblocking(False)
@@ -124,14 +130,16 @@ class ForkServer:
             )
             unless_forked.pop_all()
             service.connection_made(_Forked(service, pid, transport))
-            own.send(b"\n")
+            # The process may have been killed. Its handle reports that.
+            with contextlib.suppress(OSError):
+                own.send(b"\n")
         return service
 
-    def _send(self, order: ForkOrder, *descriptors: int) -> None:
+    def _send(self, order: bytes, *descriptors: int) -> None:
         """Send an order. If the server has ended, the descriptors are closed without an answer."""
         assert self._orders is not None
         with contextlib.suppress(OSError):
-            socket.send_fds(self._orders, [msgspec.json.encode(order)], descriptors)
+            socket.send_fds(self._orders, [order], descriptors)
 
     async def _process_id(self, own: socket.socket) -> int | None:
         """Receive the process ID, or return None if there is no answer."""
@@ -228,7 +236,14 @@ class _Output(asyncio.Protocol):
 
 def _can_fork() -> bool:
     """Return whether this system has everything that a forked service needs (Linux)."""
-    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        # Old kernels don't support this call, and sandboxes may reject it.
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
 
 
 def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:

@@ -155,7 +155,7 @@ class Launcher:
             check_devices({role: stages[role] for role in self._roles if role in stages})
             check_checkpoint(Path(self._deployment.model))
         try:
-            if self._deployment.gateway.sharing.ports:
+            if self._has_gateway and self._deployment.gateway.sharing.ports:
                 self._deployment = with_reserved_ports(self._deployment, self._files)
             return await self._start_unless_one_ends()
         except BaseException:

@@ -107,6 +107,29 @@ async def test_service_is_started_when_a_variable_has_changed_that_imports_read(
             assert (await ended(process))[0] == str(forked), name
 
 
+async def test_service_is_started_when_a_variable_is_not_utf_8(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environb, b"NOT_UTF_8", b"\xff")
+    with importing(checkout) as server:
+        process, _ = await start(checkout, server)
+        await process.wait_ready()
+        assert (await ended(process))[0] == "False"
+
+
+async def test_service_is_started_when_the_system_gives_no_handles_of_processes(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pid: int, flags: int = 0) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with importing(checkout) as server:
+        process, _ = await start(checkout, server)
+        await process.wait_ready()
+        assert (await ended(process))[0] == "False"
+
+
 async def test_end_of_the_server_does_not_end_services_and_the_next_one_is_started(
     checkout: Checkout,
 ) -> None:

@@ -169,7 +169,9 @@ def test_reserved_ports_are_for_gateways_alone_until_they_are_released() -> None
         taken = Deployment(gateway=made)
         with pytest.raises(OSError, match="in use"):
             listen_sockets("localhost", ports[0])
-        assert with_reserved_ports(taken, held).gateway == made
+        # Two deployments would share the connections without knowing it.
+        with pytest.raises(Unavailable, match=r"gateway\.http_listen"):
+            with_reserved_ports(taken, held)
     for each in listen_sockets("127.0.0.1", ports[1]):
         each.close()
 
@@ -180,6 +182,18 @@ def test_port_of_a_program_that_shares_nothing_is_not_reserved() -> None:
         deployment = Deployment(gateway=GatewayConfig(http_listen=listen))
         with pytest.raises(Unavailable, match=r"gateway\.http_listen"):
             with_reserved_ports(deployment, held)
+
+
+def test_port_is_reserved_although_connections_of_an_earlier_program_have_just_ended() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as earlier:
+        listen = f"127.0.0.1:{earlier.getsockname()[1]}"
+        with socket.create_connection(earlier.getsockname()) as client:
+            # The side that closes first keeps the port in TIME_WAIT.
+            earlier.accept()[0].close()
+            assert client.recv(1) == b""
+    deployment = Deployment(gateway=GatewayConfig(http_listen=listen))
+    with contextlib.ExitStack() as held:
+        with_reserved_ports(deployment, held)
 
 
 async def test_every_gateway_is_given_the_same_ports_and_its_part_of_the_limits(
