@@ -13,7 +13,7 @@ from antiphon.transport.settings import LinkSettings
 from antiphon_testkit.link_rig import EDGE, linked, marked_chunk
 from antiphon_testkit.open_files import open_files
 
-SETTINGS = LinkSettings("grpc", "cpu", slab_bytes=1 << 20, resume_window_s=60.0)
+SETTINGS = LinkSettings("grpc", "cpu", slab_bytes=1 << 20, resume_window_s=60.0, ring=False)
 LONG_S = 120.0
 TIMES = 4
 

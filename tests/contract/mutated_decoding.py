@@ -23,6 +23,8 @@ from antiphon_gateway.media.decoding.processes import LANES, MEMORY_BYTES
 MOST_S = 2.0
 RATE_HZ = 16_000
 CASES = 60
+# Their headers are read by the gateway itself, which may refuse all mutations.
+READ_HERE = ("wav", "wav-float", "rf64")
 EXTREMES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF)
 
 
@@ -62,7 +64,8 @@ async def decode_mutations(data: bytes, seed: str) -> None:
         await decoder.close()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert used.ru_utime < LANES[-1].cpu_s, used
-    assert 0 < used.ru_maxrss << 10 <= MEMORY_BYTES, used
+    assert used.ru_maxrss << 10 <= MEMORY_BYTES, used
+    assert used.ru_maxrss or seed.split()[0] in READ_HERE, used
 
 
 def check(data: bytes, seed: str) -> None:

@@ -327,4 +327,4 @@ def test_every_setting_of_the_product_is_a_value_or_the_charts_own() -> None:
         if (value := getattr(part, name)) != getattr(type(part)(), name)
     }
     left = DECIDED_BY_CHART - decided.keys() - set(MutualTlsConfig.__struct_fields__)
-    assert left == {"addresses", "replicas", "tls"}
+    assert left == {"addresses", "replicas", "sharing", "tls"}

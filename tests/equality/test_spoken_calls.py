@@ -134,7 +134,7 @@ async def test_chat_has_the_call_whole_and_streamed_and_goes_on(
         # vLLM reuses whole blocks.
         assert reused >= said - (128 if thinker_engine == "vllm" else 16)
         other: Any = {"type": "function", "function": {"name": "other"}}
-        with pytest.raises(openai.UnprocessableEntityError, match="no function 'look'"):
+        with pytest.raises(openai.UnprocessableEntityError, match="unknown function 'look'"):
             await api.chat.completions.create(model=model, messages=asked, tools=[other])
         must = await api.chat.completions.create(
             model=model, messages=asked, tools=[look], tool_choice="required"
