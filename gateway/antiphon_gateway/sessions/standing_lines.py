@@ -65,9 +65,9 @@ class StandingLines:
         return line
 
     @property
-    def received(self) -> int:
-        """The number of responses with messages that have been received."""
-        return self.stream.received
+    def progress(self) -> int:
+        """The number of messages that have been received from or confirmed by the stage."""
+        return self.stream.received + self.stream.oldest
 
     @property
     def open(self) -> int:

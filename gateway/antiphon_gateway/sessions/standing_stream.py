@@ -57,8 +57,8 @@ ANSWER_WITHIN_S = 1.0
 gateway replaces the connection.
 """
 MOST_FRUITLESS = 8
-"""The maximum number of consecutive calls that may break without receiving anything. After that,
-the stream is given up.
+"""The maximum number of consecutive calls that may break without any message being received or
+confirmed. After that, the stream is given up.
 """
 # gRPC has no separate status for a refused connection, so it is recognized by its message. It means
 # that no process is listening, so the stage's sessions no longer exist.
@@ -140,7 +140,7 @@ class StandingStream:
         self._lines = StandingLines(self._changed.set, for_one=for_one)
         self._clock = ConfirmationClock(self._lines.stream, self, asking=self)
         self._is_closing = False
-        self._fruitless = self._received = 0
+        self._fruitless = self._progress = 0
         self._call = _Call(replica, self._sent)
         self.reading = asyncio.create_task(self._run())
         replica.on_replaced.add(self._move)
@@ -149,8 +149,7 @@ class StandingStream:
         """Return whether new lines can be opened. This is false if the replica uses another
         channel, and the stream cannot move there.
         """
-        is_current = self._call.channel is self._replica.channel
-        return not self.is_over and (is_current or self._may_continue)
+        return not self.is_over and (self._may_continue or not self._has_moved)
 
     def connect(self, requests: LineRequests) -> LineReader:
         """Open a line."""
@@ -203,7 +202,7 @@ class StandingStream:
         failure: Exception = ConnectionCancelled()
         try:
             failure = await self._read(self._call)
-            while self._is_broken(failure) and self._has_progressed():
+            while self._is_broken(failure) and self._is_worthwhile(failure):
                 if (ended_by := await self._continue(failure)) is None:
                     if isinstance(failure, ConnectionCancelled) and not self._is_closing:
                         failure = Unavailable("it did not continue its sessions on another call")
@@ -253,18 +252,26 @@ class StandingStream:
             return False
         match failure:
             case ConnectionCancelled():
-                return self._call.is_stalled or self._call.channel is not self._replica.channel
+                return self._call.is_stalled or self._has_moved
             case grpc.aio.AioRpcError():
                 return failure.code() in LOST_STATUS
         return not isinstance(failure, _Inconsistent | _Ended)
 
-    def _has_progressed(self) -> bool:
-        """Return whether it is worth continuing. This is false if nothing was received on the last
-        `MOST_FRUITLESS` calls.
+    @property
+    def _has_moved(self) -> bool:
+        """Whether the replica uses another channel than the current call."""
+        return self._call.channel is not self._replica.channel
+
+    def _is_worthwhile(self, failure: Exception) -> bool:
+        """Return whether it is worth continuing. This is false if the last `MOST_FRUITLESS` calls
+        broke without progress. A call that the gateway has cancelled in order to use another
+        channel doesn't count, because it didn't break.
         """
-        received = self._lines.received
-        self._fruitless = 0 if received != self._received else self._fruitless + 1
-        self._received = received
+        if isinstance(failure, ConnectionCancelled) and not self._call.is_stalled:
+            return True
+        progress = self._lines.progress
+        self._fruitless = 0 if progress != self._progress else self._fruitless + 1
+        self._progress = progress
         return self._fruitless < MOST_FRUITLESS
 
     async def _continue(self, broken: Exception) -> Exception | None:
@@ -279,29 +286,28 @@ class StandingStream:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + min(window_s, RESUME_WITHIN_S)
         pause_s = FIRST_PAUSE_S
-        while not self._is_closing:
+        while not self._is_closing and (now := loop.time()) < give_up_at:
             self._end(self._call)
-            answer_at = min(loop.time() + ANSWER_WITHIN_S, give_up_at)
+            answer_at = now + ANSWER_WITHIN_S
             try:
-                async with asyncio.timeout_at(answer_at) as limit:
+                async with asyncio.timeout_at(min(answer_at, give_up_at)) as limit:
                     self._call = _Call(self._replica, self._sent)
                     failure = await self._read(self._call, limit)
-                    if not self._lines.is_suspended:
-                        return failure
-                    if isinstance(failure, grpc.aio.AioRpcError):
-                        self._replica.misread(self._call.channel, failure)
-                    if _is_final(failure) or not self._is_broken(failure):
-                        break
-                    await asyncio.sleep(pause_s)
             except TimeoutError:
-                # The connection may have lost everything that was sent on it, and not only the
-                # call.
-                if self._call.channel is self._replica.channel:
+                # If the stage had enough time, the connection may have lost everything that was
+                # sent on it, and not only the call.
+                if answer_at <= give_up_at and not self._has_moved:
                     self._replica.open_anew()
-                if answer_at >= give_up_at:
-                    break
+                continue
             except grpc.aio.UsageError:
                 break
+            if not self._lines.is_suspended:
+                return failure
+            if isinstance(failure, grpc.aio.AioRpcError):
+                self._replica.misread(self._call.channel, failure)
+            if _is_final(failure) or not self._is_broken(failure):
+                break
+            await asyncio.sleep(min(pause_s, max(give_up_at - loop.time(), 0.0)))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         log.warning("ending the suspended sessions of the stage %s", role)
         self._suspended(role, "lost")
@@ -332,6 +338,8 @@ class StandingStream:
             self._changed.clear()
             while not call.is_over and (request := self._lines.take()) is not None:
                 yield request
+                if call.is_over:
+                    return
                 self._run_clock()
             if self._lines.has_left:
                 return

@@ -377,6 +377,95 @@ async def test_connection_on_which_a_stream_is_not_continued_is_replaced(
     await ended(streams, rpc)
 
 
+@pytest.mark.parametrize("answers", [True, False], ids=["refuses", "is silent"])
+async def test_connection_stays_if_the_last_call_had_too_little_time(
+    answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standing_stream, "RESUME_WITHIN_S", 0.05)
+    monkeypatch.setattr(standing_stream, "ANSWER_WITHIN_S", 600.0)
+    streams, replica = StandingStreams(), Replica(resume_window_s=60.0)
+    run_sessions = replica.stub.RunSessions
+
+    def call(requests: AsyncIterator[Request]) -> Rpc:
+        rpc: Rpc = run_sessions(requests)
+        if answers and len(replica.streams) > 1:
+            rpc.end(Unavailable("a message came damaged"))
+        return rpc
+
+    replica.stub.RunSessions = call
+    line = streams.open_line(replica, opening())  # type: ignore[arg-type]
+    (broken,) = replica.streams
+    await broken.opened(1)
+    channel = replica.channel
+    broken.end(Unavailable("a message came damaged"))
+    with pytest.raises(Unavailable, match="came damaged"):
+        await edges(line)
+    assert len(replica.streams) > 1
+    assert replica.channel is channel
+    await streams.close()
+
+
+async def continued(replica: Replica, calls: int, reading: asyncio.Task[list[str]]) -> None:
+    """Wait until the stream of a line that is being read has made this many calls."""
+    calling = asyncio.create_task(replica.called(calls))
+    await asyncio.wait((calling, reading), return_when=asyncio.FIRST_COMPLETED)
+    assert calling.done(), "the stream was given up"
+
+
+async def test_quiet_stream_may_move_any_number_of_times() -> None:
+    streams, replica = StandingStreams(), Replica(resume_window_s=600.0)
+    line = streams.open_line(replica, opening(last=False))  # type: ignore[arg-type]
+    reading = asyncio.create_task(edges(line))
+    await replica.streams[0].sent()
+    for moves in range(1, MOST_FRUITLESS + 2):
+        replica.open_anew()
+        await continued(replica, moves + 1, reading)
+        rpc = replica.streams[-1]
+        rpc.state(stage_pb2.LineResponse(resumed=True))
+        # The stage has lost it, so it is sent again.
+        assert (await rpc.sent()).HasField("request")
+    rpc.state(stage_pb2.LineResponse(messages=[message(1, "x"), end(1)], received=1))
+    assert await reading == ["x"]
+    await ended(streams, rpc)
+
+
+async def test_stream_whose_messages_are_confirmed_is_not_given_up() -> None:
+    streams, replica = StandingStreams(), Replica(resume_window_s=600.0)
+    line = streams.open_line(replica, opening(last=False))  # type: ignore[arg-type]
+    reading = asyncio.create_task(edges(line))
+    (rpc,) = replica.streams
+    await rpc.sent()
+    for calls in range(1, MOST_FRUITLESS + 2):
+        rpc.state(stage_pb2.LineResponse(received=calls))
+        rpc.end(Unavailable("a proxy has closed the connection"))
+        await continued(replica, calls + 1, reading)
+        rpc = replica.streams[-1]
+        rpc.state(stage_pb2.LineResponse(resumed=True, received=calls))
+        line.send(credit("audio"))
+        assert (await rpc.sent()).HasField("request")
+    rpc.state(stage_pb2.LineResponse(messages=[end(1)], received=calls + 1))
+    assert await reading == []
+    await ended(streams, rpc)
+
+
+async def test_clock_stays_stopped_when_the_stream_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams, replica = StandingStreams(), Replica(resume_window_s=60.0)
+    line = streams.open_line(replica, opening())  # type: ignore[arg-type]
+    (rpc,) = replica.streams
+    await rpc.sent()
+    rpc.end()
+    with pytest.raises(Unavailable, match="closed the stream"):
+        await edges(line)
+    started: list[object] = []
+    monkeypatch.setattr(confirmation_clock.ConfirmationClock, "start", started.append)
+    with pytest.raises(StopAsyncIteration):
+        await rpc.sent()
+    assert not started
+    await streams.close()
+
+
 async def test_call_that_the_stage_never_begins_ends_its_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
