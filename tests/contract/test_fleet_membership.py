@@ -25,6 +25,7 @@ from tests.contract.slotted_stages import Gate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+LONG_S = 120.0
 ORDER = Order(
     messages=(ConversationMessage("user", (TextPart("Hi"),)),), outputs=frozenset({"text"})
 )
@@ -37,7 +38,7 @@ class Site:
         self.fakes = [FakeStage(THINKER, think, describe(THINKER)) for _ in range(2)]
         self.last_sync: float | None = None
         self.sets: asyncio.Queue[frozenset[Endpoint] | Exception] = asyncio.Queue()
-        deployment = deployment_of()
+        deployment = deployment_of(failover_return_s=LONG_S)
         deployment.stages[THINKER] = StageConfig()
         self.fleet = Fleet(deployment, self)
         self.calls = Calls(self.fleet, deployment.gateway, {}, Metrics(in_flight=lambda: 0.0))
@@ -167,3 +168,28 @@ async def test_the_load_of_a_process_that_is_told_of_anew_counts_once(site: Site
     assert [load.open_segments for load in site.fleet[THINKER].reported] == [1]
     gate.let_through()
     await running
+
+
+async def test_session_that_waits_for_a_stage_is_not_opened_when_the_gateway_shuts_down(
+    site: Site,
+) -> None:
+    await site.tell(a=site.fakes[0].address)
+    (replica,) = site.fleet[THINKER]
+    description = replica.description
+    assert description is not None
+    prepared = await site.calls.prepare(ORDER)
+    replica.fall("lost")
+
+    async def open_session() -> None:
+        async with site.calls.session(prepared):
+            pass
+
+    opening = asyncio.create_task(open_session())
+    # It begins to wait.
+    await asyncio.sleep(0)
+    site.calls.refuse()
+    replica.rise(description)
+    with pytest.raises(Unavailable, match="shutting down"):
+        await opening
+    assert replica.sessions == 0
+    prepared.media.release()

@@ -394,6 +394,7 @@ class Calls:
             self._failover.return_s if is_first else 0.0,
         )
         with assignment:
+            self.check_open()  # The wait may have lasted until the shutdown.
             model = self.fleet.model_name()
             session = Session(
                 lineup,
