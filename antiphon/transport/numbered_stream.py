@@ -59,6 +59,11 @@ class NumberedStream(Generic[Message]):
         return self.is_confirmed and self._confirmed == self.received
 
     @property
+    def log_bytes(self) -> int:
+        """The total size in bytes of the messages that the other end hasn't confirmed."""
+        return self._log_bytes
+
+    @property
     def is_full(self) -> bool:
         """Whether the end must stop sending until the other end has confirmed some messages."""
         kept = self._log.count - self._log.first

@@ -314,10 +314,10 @@ async def test_call_ends_when_another_one_continues_its_stream(engine: FakeEngin
         assert gateway.running.stage.table.session_count == 0
 
 
-async def test_oldest_suspended_stream_ends_when_there_are_too_many(
+async def test_oldest_suspended_stream_ends_when_they_keep_too_many_bytes(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_streams, "MAX_SUSPENDED", 1)
+    monkeypatch.setattr(line_streams, "MAX_SUSPENDED_BYTES", 1)
     async with connected(engine) as gateway:
         for name in "ab":
             call = Call(gateway, name)

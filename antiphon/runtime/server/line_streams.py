@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -23,17 +24,33 @@ from antiphon.v1 import stage_pb2
 log = logging.getLogger(__name__)
 
 MAX_ID_BYTES = 256
-MAX_SUSPENDED = 64
-"""The maximum number of suspended streams. If there are more, the one that has been suspended the
-longest is ended.
+MAX_SUSPENDED_BYTES = 256 << 20
+"""The maximum total size of the messages that are kept for suspended streams. If it is exceeded,
+the streams that have been suspended the longest are ended.
 """
+MAX_ENDED_SESSIONS = 64
+"""The maximum number of suspended streams beyond the number of sessions that a stage may have. They
+allow for streams whose sessions have ended but whose last messages haven't been confirmed.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspension:
+    """A suspended stream. `expiry` is the task that ends it when the resume window is over, and
+    `size_bytes` is the total size of the messages that are kept for it.
+    """
+
+    expiry: asyncio.Task[None]
+    size_bytes: int
 
 
 class LineStreams:
     """Serves all `RunSessions` calls until the `closed` event is set.
 
     `new` creates a stream. `patience_s` is the maximum time in seconds for writing the first
-    response. `outcomes` counts the suspensions that have ended with `resumed` or `ended`.
+    response. `outcomes` counts the suspensions that have ended with `resumed` or `ended`. At most
+    `max_sessions` + `MAX_ENDED_SESSIONS` streams are suspended at the same time, because each
+    session may have a stream of its own.
     """
 
     def __init__(
@@ -43,6 +60,7 @@ class LineStreams:
         resume_window_s: float,
         closed: asyncio.Event,
         outcomes: Counter[str],
+        max_sessions: int,
     ) -> None:
         self._new = new
         self._outcomes = outcomes
@@ -51,8 +69,10 @@ class LineStreams:
         self._closed = closed
         self._streams: dict[str, ServedLines] = {}
         """All streams that have an ID, including suspended ones."""
-        self._suspended: dict[str, asyncio.Task[None]] = {}
-        """The tasks that end the suspended streams when the resume window is over."""
+        self._max_suspended = max_sessions + MAX_ENDED_SESSIONS
+        self._suspended: dict[str, _Suspension] = {}
+        """The suspended streams, starting with the one that has been suspended the longest."""
+        self._suspended_bytes = 0
 
     async def serve(self, requests: AsyncIterator[stage_pb2.LineRequest], write: Write) -> None:
         """Serve a call. Raises the error that ended it."""
@@ -103,9 +123,8 @@ class LineStreams:
         hello = first.hello
         if fault := self._fault(hello):
             raise fault
-        if expiry := self._suspended.pop(hello.stream_id, None):
-            expiry.cancel()
-            self._outcomes["resumed"] += 1
+        if hello.stream_id in self._suspended:
+            self._leave_suspension(hello.stream_id, "resumed").expiry.cancel()
         if hello.resume:
             lines = self._streams[hello.stream_id]
             log.info("a gateway with %d sessions has reconnected", lines.open)
@@ -137,22 +156,36 @@ class LineStreams:
         if not (known and is_broken and lines.may_continue) or self._closed.is_set():
             self._end(stream_id, lines)
             return
-        if len(self._suspended) >= MAX_SUSPENDED:
+        size_bytes = lines.kept_bytes
+        while self._suspended and self._is_full(size_bytes):
             oldest = next(iter(self._suspended))
-            self._suspended.pop(oldest).cancel()
-            self._outcomes["ended"] += 1
+            self._leave_suspension(oldest, "ended").expiry.cancel()
             self._end(oldest, self._streams[oldest])
         log.warning("a gateway with %d sessions has disconnected: suspending them", lines.open)
-        self._suspended[stream_id] = asyncio.create_task(self._expire(stream_id, lines))
+        expiry = asyncio.create_task(self._expire(stream_id, lines))
+        self._suspended[stream_id] = _Suspension(expiry, size_bytes)
+        self._suspended_bytes += size_bytes
+
+    def _is_full(self, more_bytes: int) -> bool:
+        """Return whether another stream of this size can't be suspended."""
+        is_full = len(self._suspended) >= self._max_suspended
+        return is_full or self._suspended_bytes + more_bytes > MAX_SUSPENDED_BYTES
+
+    def _leave_suspension(self, stream_id: str, outcome: str) -> _Suspension:
+        suspension = self._suspended.pop(stream_id)
+        self._suspended_bytes -= suspension.size_bytes
+        self._outcomes[outcome] += 1
+        return suspension
 
     async def _expire(self, stream_id: str, lines: ServedLines) -> None:
         """End a suspended stream when the resume window is over or the stage closes."""
         try:
-            await asyncio.wait_for(self._closed.wait(), self._resume_window_s)
+            # Unlike `wait_for`, this is always cancelled when the stream is resumed.
+            async with asyncio.timeout(self._resume_window_s):
+                await self._closed.wait()
         except TimeoutError:
             log.warning("a gateway with %d sessions has not reconnected", lines.open)
-        self._suspended.pop(stream_id, None)
-        self._outcomes["ended"] += 1
+        self._leave_suspension(stream_id, "ended")
         self._end(stream_id, lines)
 
     def _end(self, stream_id: str, lines: ServedLines) -> None:

@@ -86,6 +86,13 @@ class ServedLines:
         return self._table.open
 
     @property
+    def kept_bytes(self) -> int:
+        """The total size in bytes of the messages that are kept because the client hasn't confirmed
+        them. It doesn't change while the stream is suspended.
+        """
+        return self._numbered.stream.log_bytes
+
+    @property
     def may_continue(self) -> bool:
         """Whether the stream can continue on a new call."""
         return self._numbered.may_continue

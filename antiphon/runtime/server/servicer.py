@@ -70,6 +70,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             identity.resume_window_s,
             stage.closed,
             stage.suspensions,
+            stage.limits.max_sessions,
         )
 
     async def Describe(
