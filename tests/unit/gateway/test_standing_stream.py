@@ -429,6 +429,22 @@ async def test_quiet_stream_may_move_any_number_of_times() -> None:
     await ended(streams, rpc)
 
 
+async def test_stream_whose_calls_stall_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirmation_clock, "TICK_S", 0.0)
+    streams, replica = StandingStreams(), Replica(resume_window_s=600.0)
+    line = streams.open_line(replica, opening(last=False))  # type: ignore[arg-type]
+    reading = asyncio.create_task(edges(line))
+    await replica.streams[0].sent()
+    for calls in range(2, MOST_FRUITLESS + 1):
+        await continued(replica, calls, reading)
+        rpc = replica.streams[-1]
+        rpc.state(stage_pb2.LineResponse(resumed=True))
+        assert (await rpc.sent()).HasField("request")
+    with pytest.raises(Unavailable, match="was lost"):
+        await reading
+    assert len(replica.streams) == MOST_FRUITLESS
+
+
 async def test_stream_whose_messages_are_confirmed_is_not_given_up() -> None:
     streams, replica = StandingStreams(), Replica(resume_window_s=600.0)
     line = streams.open_line(replica, opening(last=False))  # type: ignore[arg-type]
