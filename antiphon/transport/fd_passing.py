@@ -88,14 +88,17 @@ class FdGiver:
 
 
 def receive_fds(name: str, secret: bytes, count: int) -> list[int]:
-    """Receive `count` descriptors from the `FdGiver` with this name. This blocks. Raises `OSError`
-    if it fails.
+    """Receive `count` descriptors from the `FdGiver` with this name. Child processes don't inherit
+    them. This blocks. Raises `OSError` if it fails.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guest:
         guest.settimeout(RECEIVE_TIMEOUT_S)
         guest.connect(f"\0{name}")
         guest.send(secret)
         _, fds, _, _ = socket.recv_fds(guest, 1, count)
+    for fd in fds:
+        # In Python 3.11, `recv_fds` ignores its flags, so MSG_CMSG_CLOEXEC has no effect.
+        os.set_inheritable(fd, False)
     if len(fds) != count:
         close_fds(fds)
         raise PermissionError("the producer did not hand its memory over")

@@ -40,6 +40,8 @@ def guest(giver: FdGiver) -> socket.socket:
 async def test_descriptor_is_given_to_who_knows_the_secret(giver: FdGiver) -> None:
     (fd,) = await asyncio.to_thread(receive_fds, giver.name, giver.secret, 1)
     assert os.pread(fd, 4, 0) == b"here"
+    # A process that is started in the meantime would otherwise keep the memory.
+    assert not os.get_inheritable(fd)
     os.close(fd)
 
 
