@@ -136,9 +136,10 @@ class OutgoingLink:
             cause = await self._connect()
             is_over = self._closing or not self._may_heal(cause)
             del cause  # Its traceback refers to the call.
+            if not self._closing:
+                free_soon()
             if is_over:
                 return
-            free_soon()
             if self._accepted:
                 retry_s = FIRST_RETRY_S
             await asyncio.sleep(min(retry_s, max(0.0, self._time_left())))
