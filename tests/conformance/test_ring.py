@@ -183,6 +183,35 @@ async def test_producer_leaves_a_ring_whose_space_was_damaged(rings: list[Record
         assert not rig.told.suspended
 
 
+@pytest.mark.parametrize("counter", [1, 2])
+async def test_link_works_when_a_counter_has_been_made_blocking(
+    rings: list[RecordedRing], counter: int
+) -> None:
+    async with warm(settings()) as rig:
+        await send(rig, 1, 5)
+        os.set_blocking(rings[0].fds[counter], True)
+        await send(rig, 5, 20)
+        rig.consumer.received.check_complete("s", 20)
+        assert carried(rig)["stream"] > 1
+        assert not rig.told.lost
+
+
+async def test_ring_is_not_used_again_after_its_reader_could_not_free_space(
+    rings: list[RecordedRing],
+) -> None:
+    async with warm(settings()) as rig:
+        await send(rig, 1, 5)
+        os.eventfd_read(rings[0].fds[2])
+        os.eventfd_write(rings[0].fds[2], (1 << 64) - 2)
+        rig.link.send_nowait(marked_chunk("s", 5, 1000))
+        await rig.told.changed.wait_until(lambda: rig.told.suspended)
+        before = carried(rig)["ring"]
+        await send(rig, 6, 12)
+        rig.consumer.received.check_complete("s", 12)
+        assert carried(rig)["ring"] == before
+        assert len(rings) == 2
+
+
 async def test_ring_is_used_again_after_the_connection_was_cut(rings: list[RecordedRing]) -> None:
     async with warm(settings()) as rig:
         sequence = 1

@@ -19,7 +19,12 @@ reaches the end. The header contains the position of the entry since
 the ring was created, so that the reader recognizes an entry of an earlier lap, and a checksum of
 the header. Messages contain a checksum of their own.
 
-If an entry doesn't fit, `write` does nothing and returns False. The ring never waits.
+If an entry doesn't fit, `write` does nothing and returns False. The ring never waits, although both
+processes share the flag that makes an eventfd non-blocking, so either can clear it. Reads therefore
+don't depend on the flag (`RWF_NOWAIT`). Linux has no such option for writing to an eventfd, so the
+flag is checked before each write, and a ring whose flag was cleared counts as damaged. Only a
+process that clears the flag and fills the counter between the check and the write could still block
+the other.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ import mmap
 import os
 import secrets
 import struct
+import sys
 import zlib
 
 from antiphon.errors import DataLoss
@@ -56,7 +62,7 @@ class DamagedRing(DataLoss):
 class RingWriter:
     """The writer's end. It owns the memory and both eventfds.
 
-    Raises `OSError` if the memory can't be reserved.
+    Raises `OSError` if the memory can't be reserved, or if this system can't read eventfds.
     """
 
     def __init__(self) -> None:
@@ -64,7 +70,10 @@ class RingWriter:
         try:
             os.posix_fallocate(fds[0], 0, RING_BYTES)
             self._memory = mmap.mmap(fds[0], RING_BYTES)
-            fds += [os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(2)]
+            # One at a time, so that the first is closed if the second can't be created.
+            fds.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            fds.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            _take_count(fds[2])
         except OSError:
             for fd in fds:
                 os.close(fd)
@@ -94,10 +103,7 @@ class RingWriter:
             self._memory[: len(entry) - until_end] = entry[until_end:]
         self._position += size
         self._free -= size
-        try:
-            os.eventfd_write(self.fds[1], size)
-        except BlockingIOError:
-            raise DamagedRing("ring: its counter is full") from None
+        _add_count(self.fds[1], size)
         return True
 
     def close(self) -> None:
@@ -108,7 +114,7 @@ class RingWriter:
 
     def _has_space(self, size: int) -> bool:
         if self._free < size:
-            self._free += _counted(self.fds[2])
+            self._free += _take_count(self.fds[2])
             if self._free > RING_BYTES:
                 raise DamagedRing("ring: its reader has freed more than was written")
         return self._free >= size
@@ -118,7 +124,7 @@ class RingReader:
     """The reader's end of a ring with these descriptors, which it takes ownership of.
 
     `wakeup_fd` is readable when there are new entries. Raises `OSError`, or `ValueError` if the
-    memory isn't a ring.
+    descriptors aren't those of a ring.
     """
 
     def __init__(self, memory_fd: int, written_fd: int, freed_fd: int) -> None:
@@ -128,7 +134,8 @@ class RingReader:
         try:
             check_sealed(memory_fd, RING_BYTES)
             for fd in (written_fd, freed_fd):
-                os.set_blocking(fd, False)
+                _check_eventfd(fd)
+            self.notice()
             self._memory = mmap.mmap(memory_fd, RING_BYTES, prot=mmap.PROT_READ)
         except (OSError, ValueError):
             os.close(written_fd)
@@ -141,7 +148,7 @@ class RingReader:
         """Count the bytes that were written since the last call. `wakeup_fd` is then unreadable
         until the next message is written.
         """
-        self._unread += _counted(self.wakeup_fd)
+        self._unread += _take_count(self.wakeup_fd)
 
     def messages(self, taken: int) -> list[bytes]:
         """Return the next messages, up to the first one that was sent after more than `taken`
@@ -151,7 +158,7 @@ class RingReader:
         """
         if self._unread > RING_BYTES:
             raise DamagedRing("ring: more was written than fits into it")
-        messages = []
+        messages: list[bytes] = []
         freed = 0
         while self._unread:
             after, length = self._header()
@@ -163,7 +170,7 @@ class RingReader:
             self._unread -= size
             freed += size
         if freed:
-            os.eventfd_write(self._freed_fd, freed)
+            _add_count(self._freed_fd, freed)
         return messages
 
     def proof(self) -> bytes:
@@ -194,9 +201,29 @@ class RingReader:
         return piece if len(piece) == size else piece + self._memory[: size - len(piece)]
 
 
-def _counted(fd: int) -> int:
+def _check_eventfd(fd: int) -> None:
+    """Raise `ValueError` if this isn't an eventfd. A socket could be readable forever, and an event
+    loop can't watch a file.
+    """
+    if os.readlink(f"/proc/self/fd/{fd}") != "anon_inode:[eventfd]":
+        raise ValueError("a counter of the ring is not an eventfd")
+
+
+def _take_count(fd: int) -> int:
     """Return the value of an eventfd, and reset it. The value is 0 if nothing was added."""
+    value = bytearray(8)
     try:
-        return os.eventfd_read(fd)
+        os.preadv(fd, [value], -1, os.RWF_NOWAIT)
     except BlockingIOError:
         return 0
+    return int.from_bytes(value, sys.byteorder)
+
+
+def _add_count(fd: int, size: int) -> None:
+    """Add to an eventfd. Raises `DamagedRing` if this would block or could block."""
+    if os.get_blocking(fd):
+        raise DamagedRing("ring: the other end has made a counter blocking")
+    try:
+        os.eventfd_write(fd, size)
+    except BlockingIOError:
+        raise DamagedRing("ring: a counter is full") from None

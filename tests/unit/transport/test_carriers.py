@@ -5,16 +5,20 @@ faster.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator
 
 import pytest
 
 from antiphon.transport.link.incoming.carriers import IncomingCarriers
+from antiphon.transport.ring import offer as ring_offer
 from antiphon.transport.ring.messages import DamagedRing, RingWriter
 from antiphon.transport.ring.offer import OfferedRing
 from antiphon.v1 import stage_pb2
+from antiphon.wire.checksum import checksum_of
 from antiphon.wire.frames import CameOnLink, message_to_bytes
+from antiphon_testkit.open_files import open_files
 
 BOUND_S = 120.0
 
@@ -117,3 +121,65 @@ async def test_reading_ends_with_an_error_when_a_message_is_damaged() -> None:
         done.pop().result()
     await consumer.stop()
     writer.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"\x0a\xff", id="no message of protobuf"),
+        pytest.param(b"\xff" * 11, id="a malformed tag"),
+        pytest.param(bytes([stage_pb2.LinkRequest.FRAME_FIELD_NUMBER << 3 | 2, 0x80]), id="frame"),
+    ],
+)
+async def test_intact_bytes_that_are_no_message_count_as_a_damaged_ring(body: bytes) -> None:
+    consumer = Consumer()
+    writer = await consumer.attach()
+    writer.write(body + checksum_of(body), 0)
+    async with asyncio.timeout(BOUND_S):
+        done, _ = await asyncio.wait(consumer.tasks, return_when=asyncio.FIRST_COMPLETED)
+    with pytest.raises(DamagedRing, match="a message is damaged"):
+        done.pop().result()
+    await consumer.stop()
+    writer.close()
+
+
+async def test_ring_with_a_counter_that_is_a_file_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = Consumer()
+    before = open_files()
+    offered = OfferedRing()
+    receive = ring_offer.receive_fds
+
+    def exchange(name: str, secret: bytes, count: int) -> list[int]:
+        memory, written, freed = receive(name, secret, count)
+        os.close(written)
+        return [memory, os.memfd_create("test-file"), freed]
+
+    monkeypatch.setattr(ring_offer, "receive_fds", exchange)
+    assert await consumer.carriers.attach(offered.offer()) == b""
+    offered.close()
+    consumer.carriers.close()
+    assert open_files() == before
+
+
+async def test_ring_that_the_event_loop_cannot_watch_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = Consumer()
+    before = open_files()
+    offered = OfferedRing()
+    offer = offered.offer()
+    loop = asyncio.get_running_loop()
+    watch = loop.add_reader
+
+    def refuse(fd: object, *rest: object) -> None:
+        if isinstance(fd, int) and "eventfd" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError("too many watches")
+        watch(fd, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "add_reader", refuse)
+    assert await consumer.carriers.attach(offer) == b""
+    offered.close()
+    consumer.carriers.close()
+    assert open_files() == before

@@ -3,6 +3,7 @@ from __future__ import annotations
 import mmap
 import os
 import random
+import socket
 import struct
 from collections import deque
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from antiphon.transport.ring.messages import (
     RingReader,
     RingWriter,
 )
+from antiphon_testkit.open_files import open_files
 
 # Written out here, because the format is shared by processes of different versions.
 HEADER = struct.Struct("<QQII")
@@ -37,7 +39,10 @@ class Ring:
 
     def read(self, taken: int = 0) -> list[bytes]:
         self.reader.notice()
-        return self.reader.messages(taken)
+        found: list[bytes] = []
+        while more := self.reader.messages(taken):
+            found += more
+        return found
 
     def fill(self) -> int:
         count = 0
@@ -175,6 +180,27 @@ def test_writer_does_not_wait_when_its_counter_is_full(ring: Ring) -> None:
         ring.writer.write(b"message", 0)
 
 
+def test_reader_does_not_wait_when_the_counter_of_free_space_is_full(ring: Ring) -> None:
+    ring.write(b"message")
+    os.eventfd_write(ring.writer.fds[2], (1 << 64) - 2)
+    with pytest.raises(DamagedRing, match="counter"):
+        ring.read()
+
+
+def test_no_end_waits_when_the_other_has_made_the_counters_blocking(ring: Ring) -> None:
+    count = ring.fill()
+    for fd in ring.writer.fds[1:]:
+        os.set_blocking(fd, True)
+    assert not ring.writer.write(bytes(1000), 0)
+    ring.reader.notice()
+    ring.reader.notice()
+    with pytest.raises(DamagedRing, match="blocking"):
+        ring.reader.messages(0)
+    os.eventfd_write(ring.writer.fds[2], count * (1000 + HEADER.size))
+    with pytest.raises(DamagedRing, match="blocking"):
+        ring.writer.write(bytes(1000), 0)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_ring_behaves_like_a_queue(ring: Ring, seed: int) -> None:
     chance = random.Random(seed)
@@ -208,3 +234,47 @@ def test_reader_refuses_memory_that_is_no_ring_and_closes_it() -> None:
                     os.fstat(fd)
     finally:
         writer.close()
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("kind", ["socket", "file", "pipe"])
+def test_reader_refuses_counters_that_are_no_eventfds_and_closes_them(at: int, kind: str) -> None:
+    writer = RingWriter()
+    before = open_files()
+    fds = [os.dup(fd) for fd in writer.fds]
+    os.close(fds[at])
+    match kind:
+        case "socket":
+            # The other end is closed, so this one would always be readable.
+            ours, theirs = socket.socketpair()
+            theirs.close()
+            fds[at] = ours.detach()
+        case "file":
+            fds[at] = os.memfd_create("test-file")
+        case "pipe":
+            fds[at], other = os.pipe()
+            os.close(other)
+    with pytest.raises(ValueError, match="eventfd"):
+        RingReader(*fds)
+    assert open_files() == before
+    writer.close()
+
+
+@pytest.mark.parametrize("made", [0, 1])
+def test_no_descriptor_is_left_when_a_counter_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch, made: int
+) -> None:
+    before = open_files()
+    real, calls = os.eventfd, 0
+
+    def fail_late(value: int, flags: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls > made:
+            raise OSError("too many open files")
+        return real(value, flags)
+
+    monkeypatch.setattr(os, "eventfd", fail_late)
+    with pytest.raises(OSError, match="too many"):
+        RingWriter()
+    assert open_files() == before

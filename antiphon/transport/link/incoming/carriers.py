@@ -12,6 +12,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from google.protobuf.message import DecodeError
+
+from antiphon.errors import DataLoss
 from antiphon.transport.ring.messages import DamagedRing, RingReader
 from antiphon.transport.ring.offer import attach_ring
 from antiphon.wire.checksum import CorruptMessage
@@ -37,12 +40,17 @@ class IncomingCarriers:
     async def attach(self, offer: bytes) -> bytes:
         """Attach to a ring and return the proof. The result is empty if the ring can't be used."""
         try:
-            self._ring = await attach_ring(offer)
+            ring = await attach_ring(offer)
+            try:
+                asyncio.get_running_loop().add_reader(ring.wakeup_fd, self._notice)
+            except OSError:
+                ring.close()
+                raise
         except (OSError, ValueError) as error:
             log.info("the ring of a link can't be used: %s", error)
             return b""
-        asyncio.get_running_loop().add_reader(self._ring.wakeup_fd, self._notice)
-        return self._ring.proof()
+        self._ring = ring
+        return ring.proof()
 
     async def read_stream(self) -> None:
         """Process the messages of the stream, until it ends or a message was the last one.
@@ -88,9 +96,17 @@ class IncomingCarriers:
         if self._ring is None:
             return True
         for raw in self._ring.messages(self._taken):
-            message = message_from_bytes(raw)
-            if isinstance(message, CorruptMessage):
-                raise DamagedRing("ring: a message is damaged")
-            if not await self._handle(message):
+            if not await self._handle(_parsed(raw)):
                 return False
         return True
+
+
+def _parsed(raw: bytes) -> CameOnLink:
+    """Parse an entry of the ring. Raises `DamagedRing` if it isn't an intact message."""
+    try:
+        message = message_from_bytes(raw)
+    except (DataLoss, DecodeError):
+        message = CorruptMessage()
+    if isinstance(message, CorruptMessage):
+        raise DamagedRing("ring: a message is damaged")
+    return message
