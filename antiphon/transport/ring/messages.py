@@ -45,6 +45,8 @@ MAX_MESSAGE_BYTES = RING_BYTES // 4
 """The maximum size of a message in the ring. A larger message would delay the ones after it, and
 copying it twice costs more than sending it.
 """
+MOST_AT_ONCE = 32
+"""The maximum number of messages that are read before the event loop continues."""
 PROOF_BYTES = 32
 """The size of the random bytes that the memory contains until the first message is written."""
 
@@ -151,8 +153,8 @@ class RingReader:
         self._unread += _take_count(self.wakeup_fd)
 
     def messages(self, taken: int) -> list[bytes]:
-        """Return the next messages, up to the first one that was sent after more than `taken`
-        messages of the stream. Their space is freed.
+        """Return the next messages, at most `MOST_AT_ONCE`, up to the first one that was sent after
+        more than `taken` messages of the stream. Their space is freed.
 
         Raises `DamagedRing` if the memory or a counter was changed.
         """
@@ -160,7 +162,7 @@ class RingReader:
             raise DamagedRing("ring: more was written than fits into it")
         messages: list[bytes] = []
         freed = 0
-        while self._unread:
+        while self._unread and len(messages) < MOST_AT_ONCE:
             after, length = self._header()
             if after > taken:
                 break

@@ -13,7 +13,7 @@ import pytest
 
 from antiphon.transport.link.incoming.carriers import IncomingCarriers
 from antiphon.transport.ring import offer as ring_offer
-from antiphon.transport.ring.messages import DamagedRing, RingWriter
+from antiphon.transport.ring.messages import MOST_AT_ONCE, DamagedRing, RingWriter
 from antiphon.transport.ring.offer import OfferedRing
 from antiphon.v1 import stage_pb2
 from antiphon.wire.checksum import checksum_of
@@ -139,6 +139,24 @@ async def test_intact_bytes_that_are_no_message_count_as_a_damaged_ring(body: by
         done, _ = await asyncio.wait(consumer.tasks, return_when=asyncio.FIRST_COMPLETED)
     with pytest.raises(DamagedRing, match="a message is damaged"):
         done.pop().result()
+    await consumer.stop()
+    writer.close()
+
+
+async def test_other_tasks_run_while_many_entries_are_processed() -> None:
+    consumer = Consumer()
+    writer = await consumer.attach()
+    count = 20 * MOST_AT_ONCE
+    for number in range(count):
+        assert writer.write(message_to_bytes(batch(number)), 0)
+    seen: list[int] = []
+    async with asyncio.timeout(BOUND_S):
+        while len(consumer.handled) < count:
+            await asyncio.sleep(0)
+            seen.append(len(consumer.handled))
+    steps = [after - before for before, after in zip([0, *seen], seen, strict=False)]
+    assert max(steps) <= MOST_AT_ONCE
+    assert consumer.handled == list(range(count))
     await consumer.stop()
     writer.close()
 

@@ -13,6 +13,7 @@ import pytest
 from antiphon.transport.anonymous_file import create_sealed
 from antiphon.transport.ring.messages import (
     MAX_MESSAGE_BYTES,
+    MOST_AT_ONCE,
     PROOF_BYTES,
     RING_BYTES,
     DamagedRing,
@@ -199,6 +200,13 @@ def test_no_end_waits_when_the_other_has_made_the_counters_blocking(ring: Ring) 
     os.eventfd_write(ring.writer.fds[2], count * (1000 + HEADER.size))
     with pytest.raises(DamagedRing, match="blocking"):
         ring.writer.write(bytes(1000), 0)
+
+
+def test_entries_are_read_in_bounded_batches(ring: Ring) -> None:
+    ring.write(*[b"message"] * (2 * MOST_AT_ONCE + 1))
+    ring.reader.notice()
+    batches = [len(ring.reader.messages(0)) for _ in range(4)]
+    assert batches == [MOST_AT_ONCE, MOST_AT_ONCE, 1, 0]
 
 
 @pytest.mark.parametrize("seed", range(4))

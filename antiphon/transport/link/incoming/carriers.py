@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from google.protobuf.message import DecodeError
 
 from antiphon.errors import DataLoss
-from antiphon.transport.ring.messages import DamagedRing, RingReader
+from antiphon.transport.ring.messages import MOST_AT_ONCE, DamagedRing, RingReader
 from antiphon.transport.ring.offer import attach_ring
 from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.frames import CameOnLink, message_from_bytes
@@ -95,9 +95,13 @@ class IncomingCarriers:
         """Process the entries of the ring that are due. Returns False if one was the last one."""
         if self._ring is None:
             return True
-        for raw in self._ring.messages(self._taken):
-            if not await self._handle(_parsed(raw)):
-                return False
+        while due := self._ring.messages(self._taken):
+            for raw in due:
+                if not await self._handle(_parsed(raw)):
+                    return False
+            if len(due) == MOST_AT_ONCE:
+                # `_handle` doesn't always wait, and other sessions need the event loop as well.
+                await asyncio.sleep(0)
         return True
 
 
