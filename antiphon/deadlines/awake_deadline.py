@@ -3,8 +3,8 @@
 A wall clock keeps running while a process is starved of CPU time, stopped, or paused together with
 its machine. By the time it runs again, the peer's answer may already be waiting in the socket. A
 wall-clock deadline would then blame the peer for a delay that the waiting process itself caused. To
-avoid this, the process waits in slices, and reports how late each slice ended. A slice that ended
-on time counts in full, while a slice that ended late counts less. This ensures that the last slice
+avoid this, the process waits in slices and reports how late each slice ended. A slice that ended on
+time counts in full, while a slice that ended late counts less. This ensures that the last slice
 before the deadline always ended on time, so an answer would have been read during it.
 
 The idea comes from Lifeguard's local health (https://arxiv.org/abs/1707.00788): a failure detector
@@ -21,7 +21,7 @@ ON_TIME_S = 0.05
 class AwakeDeadline:
     """A deadline that expires after `budget_s` seconds of running time. It doesn't set a timer.
 
-    To use it, wait for `next_slice_s` seconds, and then call `waited` with the number of seconds by
+    To use it, wait for `next_slice_s` seconds and then call `waited` with the number of seconds by
     which the wait ended late.
     """
 

@@ -1,4 +1,4 @@
-"""Runs an awaitable until it first has to wait, so that a timer is needed only if it does.
+"""Runs an awaitable until it first has to wait, so that a timer is needed only if it has to wait.
 
 Most writes to a client complete without waiting, as do most reads from a queue under load. With
 `asyncio.timeout` around each of them, the event loop would set and cancel a timer that can never
@@ -18,7 +18,7 @@ class Begun(Generic[Result]):
     that occurs up to that point.
 
     `done` is true if the awaitable has completed without waiting. In either case, await this object
-    exactly once to get the result. Do so in the same task, and without awaiting anything else in
+    exactly once to get the result. Do so in the same task and without awaiting anything else in
     between.
     """
 

@@ -50,13 +50,14 @@ MOST_REFERENCE_S = 30.0
 CODE_RATE_HZ = 25.0
 SPEECH_IDS = 6561
 FIRST = SPEECH_IDS
-"""The offset that is added to the first code of every utterance after the first one of a segment.
+"""The offset that is added to the first code of each utterance, except for the first utterance of a
+segment.
 
 All codes are therefore below twice `SPEECH_IDS`.
 """
 
 MOST_CODES = 7500
-"""The maximum number of codes of an utterance, including its reference recording.
+"""The maximum number of codes in an utterance, including those of its reference recording.
 
 This is the length of the noise, which corresponds to 300 seconds.
 """
@@ -100,7 +101,7 @@ OPTIONS = (
 
 
 def code2wav_example(settings: ExampleSettings) -> MadeUp:
-    """Return a random voice with a one-second prompt, and random codes for one utterance."""
+    """Return a random voice with a one-second prompt and random codes for one utterance."""
     one_utterance = type(settings.description)()
     one_utterance.CopyFrom(settings.description)
     one_utterance.code_entries = SPEECH_IDS

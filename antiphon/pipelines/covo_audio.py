@@ -20,8 +20,8 @@ INPUT, TEXT, CODES, AUDIO = "input", "text", "codes", "audio"
 
 TOKEN2WAV_FOLDER = "token2wav"
 DECODER_FILE, STATISTICS_FILE = "model.pt", "global_mean_var.npy"
-"""The files of code2wav in `TOKEN2WAV_FOLDER`. They contain its weights, and the mean and variance
-of the latents.
+"""The code2wav files in `TOKEN2WAV_FOLDER`. They contain the weights of code2wav and the mean and
+variance of the latents.
 """
 VOICE_FOLDER = "prompt"
 """A folder in `TOKEN2WAV_FOLDER` that contains the voice. The released checkpoint does not include

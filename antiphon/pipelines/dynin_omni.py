@@ -101,7 +101,7 @@ STYLE = Option("style", OptionKind.TEXT, "The gender, emotion, speed and pitch o
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDirs:
-    """The directories of the model, of EMOVA's speech tokenizer and of MAGVITv2."""
+    """The directories that contain the model, EMOVA's speech tokenizer and MAGVITv2."""
 
     model: Path
     speech: Path
@@ -109,8 +109,8 @@ class CheckpointDirs:
 
     @classmethod
     def find(cls, model: Path, files: FilesConfig) -> CheckpointDirs:
-        """Find the directories, as `Companion.directory` does. Raises `FailedPrecondition` if one
-        of them cannot be found.
+        """Find the directories in the same way as `Companion.directory`. Raises
+        `FailedPrecondition` if one of them cannot be found.
         """
         return cls(
             model,

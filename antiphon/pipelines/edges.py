@@ -15,7 +15,7 @@ TEXT_PACE_S = 0.040
 
 
 def conversation_edge(consumer: str) -> Edge:
-    """Return the edge `input`, which carries the client's conversation.
+    """Return the `input` edge, which carries the client's conversation.
 
     The format is described in antiphon/values/conversation.py. A single chunk contains `messages`
     as JSON and the recordings as `audio.0`, `audio.1` and so on. It also contains `tools` and
@@ -38,21 +38,21 @@ def conversation_edge(consumer: str) -> Edge:
 
 
 PIECE = "utf8"
-"""The tensor of `input` that contains a piece of a text, in place of `messages`.
+"""The name of the `input` tensor that contains a piece of text. It is sent instead of `messages`.
 
 A piece can be any part of the text's UTF-8 encoding, even if it ends in the middle of a character.
-The chunks of a segment together make up the text, which ends with the chunk that is
-`segment_finished`. The generated output doesn't depend on how the text is divided. Output for the
-beginning of the text may be sent before the text is complete.
+Together, the chunks of a segment make up the text. The last chunk is marked as `segment_finished`.
+The generated output doesn't depend on how the text is split. Output for the beginning of the text
+may be sent before the text is complete.
 """
 PIECE_FIELD = f"input.{PIECE}"
-"""The field name in errors about pieces."""
+"""The field name that is used in error messages about pieces."""
 
 
 def spoken_edge(consumer: str) -> Edge:
-    """Return the edge `input` of a stage that reads a text aloud.
+    """Return the `input` edge of a stage that reads text aloud.
 
-    The edge carries either a conversation with a single text, or the pieces of a text.
+    The edge carries either a conversation that contains a single text or the pieces of a text.
     """
     edge = conversation_edge(consumer)
     piece = TensorSpec(PIECE, "uint8", (VARIES,), optional=True)
@@ -60,7 +60,7 @@ def spoken_edge(consumer: str) -> Edge:
 
 
 def text_edge(producer: str) -> Edge:
-    """Return the edge `text`, which carries the answer's tokens.
+    """Return the `text` edge, which carries the answer's tokens.
 
     If the request asks for log probabilities, the edge carries them as well.
     """
@@ -85,7 +85,7 @@ def text_edge(producer: str) -> Edge:
 
 
 def tool_calls_edge(producer: str) -> Edge:
-    """Return the edge `tool_calls`, which carries the answer's function calls.
+    """Return the `tool_calls` edge, which carries the answer's function calls.
 
     The format is described in antiphon/wire/tool_calls.py. Pieces are sent as they are generated.
     The last piece of a call is sent once the call has been validated.
@@ -146,7 +146,7 @@ def whole_ids_edge(name: str, producer: str, consumer: str, unit: str) -> Edge:
 
 
 def audio_edge(producer: str, frames: str = "", dtype: str = "uint16") -> Edge:
-    """Return the edge `audio`, which carries samples.
+    """Return the `audio` edge, which carries samples.
 
     If `frames` is set, it also carries the codec frames from which the samples were decoded.
     """
@@ -164,7 +164,7 @@ def audio_edge(producer: str, frames: str = "", dtype: str = "uint16") -> Edge:
 
 
 def image_edge(producer: str) -> Edge:
-    """Return the edge `image`, which carries complete image files.
+    """Return the `image` edge, which carries complete image files.
 
     The format is described in `antiphon.wire.images.image_parts`.
     """

@@ -28,8 +28,8 @@ class ExampleSettings:
 
     `prompt` returns the text of a request, given its number. If a prompt consists of tokens, it has
     `prompt_length` of them. `tokens` and `frames` are the lengths of the streamed input, in tokens
-    and in codec frames. If a length is 0, it isn't set. `rate_hz` is the number of positions per
-    second, and `groups` is the chunk policy. If only the stage's `description` is known,
+    and in codec frames. A length of 0 means that it isn't set. `rate_hz` is the number of positions
+    per second, and `groups` is the chunk policy. If only the stage's `description` is known,
     `model_dir` is None.
     """
 
@@ -45,8 +45,8 @@ class ExampleSettings:
 
 @dataclass(frozen=True, slots=True)
 class TimedChunk:
-    """A chunk without a session ID, and when it is due, in seconds since the start of the
-    session.
+    """A chunk without a session ID, and the time at which it is due, in seconds since the session
+    started.
     """
 
     at_s: float
@@ -88,7 +88,7 @@ def conversation(edge: str) -> Example:
 
 
 def random_codes(edge: str, tensor: str = "") -> Example:
-    """Return an example of random codec frames, divided into chunks as in `timed_frames`.
+    """Return an example of random codec frames, which are split into chunks as in `timed_frames`.
 
     By default, the tensor has the same name as the edge.
     """
@@ -122,7 +122,7 @@ def random_ids(edge: str) -> Example:
 
 
 def random_floats(edge: str) -> Example:
-    """Return an example of random float frames, divided into chunks as in `timed_frames`.
+    """Return an example of random float frames, which are split into chunks as in `timed_frames`.
 
     The tensor has the same name as the edge.
     """
@@ -157,7 +157,7 @@ def _drawn_frames(
 def timed_frames(
     edge: str, tensor: str, frames: Tensor, settings: ExampleSettings
 ) -> Sequence[TimedChunk]:
-    """Divide the frames into chunks according to `settings.groups`.
+    """Split the frames into chunks according to `settings.groups`.
 
     The last chunk ends the segment. The first chunk is due immediately. Each later chunk is due
     when its last frame would have been generated.

@@ -1,6 +1,6 @@
 """The declaration of a model family.
 
-A declaration lists the stages and edges, and specifies how a checkpoint is recognized. It is a
+A declaration lists the stages and edges and specifies how a checkpoint is recognized. It is a
 frozen value named `PIPELINE`, which `registry.py` finds. The code of each stage is the function
 `load` in the module `<package>.<role>.load`. Model architectures are not listed anywhere else.
 """
@@ -77,8 +77,8 @@ class TensorSpec:
 class Edge:
     """A named output of one stage, or of the client, and the stages that consume it.
 
-    `unit` is what a position on this edge counts. `counted_by` is the name of the tensor whose
-    length along axis 0 is the number of positions.
+    `unit` is the unit in which positions on this edge are counted. `counted_by` is the name of the
+    tensor whose length along axis 0 is the number of positions.
 
     A `grouped` edge follows the segment's chunk policy. On all other edges, output is sent as soon
     as it is available. Every tensor of a grouped edge must have one row per position. Send all
@@ -323,7 +323,7 @@ class Pipeline:
         return tuple(edge for edge in self.edges if role in edge.consumers)
 
     def steps_to_client(self, role: str) -> int:
-        """Return the number of edges from a stage to the client, on the longest path."""
+        """Return the number of edges on the longest path from a stage to the client."""
         return 1 + max(
             0 if consumer == CLIENT else self.steps_to_client(consumer)
             for edge in self.outputs(role)
@@ -336,7 +336,9 @@ class Pipeline:
 
 
 def _faults(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Yield the inconsistencies in a declaration, as pairs of a field name and a sentence."""
+    """Yield each inconsistency in a declaration as a pair that consists of a field name and a
+    sentence.
+    """
     for role in _repeated(pipeline.roles):
         yield "stages", f"two stages have the role {role}; give each stage its own role"
     for name in _repeated(edge.name for edge in pipeline.edges):

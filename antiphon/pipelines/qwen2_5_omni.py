@@ -1,8 +1,8 @@
 """Qwen2.5-Omni: thinker -> talker -> token2wav.
 
 This module defines what its stages agree on: the edges, the IDs and the voices. The reference is
-`transformers.Qwen2_5OmniForConditionalGeneration.generate` (5.19). One bug is fixed there: the
-generation loop of its talker loses the attention mask.
+`transformers.Qwen2_5OmniForConditionalGeneration.generate` (5.19). The reference's talker has a
+bug, which is fixed here: its generation loop loses the attention mask.
 
 The talker needs a row from the thinker for every position of the prompt and of the reply. A row is
 the last hidden state, after the final norm, plus the word embedding. The word embedding is zero at

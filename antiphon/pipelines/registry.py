@@ -29,7 +29,7 @@ GROUP = "antiphon.pipelines"
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The name of a pipeline, and where its declaration comes from.
+    """The name of a pipeline and where its declaration comes from.
 
     If the declaration can't be used, `fault` contains the reason.
     """

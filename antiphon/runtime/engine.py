@@ -1,6 +1,6 @@
 """The interface between the runtime and a model's engine.
 
-Engines are single-threaded. The runtime calls an engine on one dedicated thread, and never on the
+Engines are single-threaded. The runtime calls an engine on one dedicated thread and never on the
 event loop. Every chunk is passed exactly once and in order. The engine owns the accelerator memory
 of its segments, but doesn't deal with sockets, clocks or sessions.
 
@@ -111,7 +111,7 @@ class Failed:
 class Advanced:
     """The progress of a segment that has completed `done` out of `due` steps.
 
-    This event is optional, and can be returned for every step. The stage passes it on at most once
+    This event is optional and can be returned for every step. The stage passes it on at most once
     every `StageLimits.steps_s` seconds, and when `done == due`. If 1 <= `done` <= `due` doesn't
     hold, the segment fails.
     """

@@ -38,7 +38,7 @@ CLOSE_WITHIN_S = 3.0
 
 
 class OtlpSpans:
-    """Creates spans for a service, and exports them to a collector such as `http://host:4317`.
+    """Creates spans for a service and exports them to a collector such as `http://host:4317`.
 
     If the collector hasn't accepted all spans within `close_within_s` seconds of a call to `close`,
     the remaining ones are dropped.

@@ -42,7 +42,7 @@ def read_traceparent(text: str) -> TraceContext | None:
 
 
 class TraceSpan:
-    """A timed part of a request. This base class records nothing, and is used for requests that
+    """A timed part of a request. This base class records nothing and is used for requests that
     aren't sampled.
 
     `traceparent` is passed to other processes so that they can create child spans. It is empty if

@@ -13,9 +13,9 @@ import gc
 import weakref
 
 FREED_WITHIN_S = 5.0
-"""How many seconds after a connection was abandoned the garbage collector runs. This is also the
-shortest interval between two runs. A run takes little time, because the objects that exist after
-startup are excluded (`antiphon.transport.heap`).
+"""The time, in seconds, between the abandonment of a connection and the run of the garbage
+collector. This is also the shortest interval between two runs. A run takes little time, because the
+objects that exist after startup are excluded (`antiphon.transport.heap`).
 """
 
 _due: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()

@@ -1,5 +1,5 @@
-"""Memory that two processes share as an anonymous file, which has no name and can't change its
-size.
+"""Memory that two processes share as an anonymous file. The file has no name, and its size can't
+change.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ NO_FILES = "this system has no anonymous files"
 
 
 def has_anonymous_files() -> bool:
-    """Return whether this system supports sealed anonymous files. Linux does, and macOS doesn't."""
+    """Return whether this system supports sealed anonymous files. Linux supports them, but macOS
+    doesn't.
+    """
     return (
         hasattr(os, "memfd_create")
         and hasattr(os, "posix_fallocate")
@@ -32,7 +34,9 @@ def create_sealed(name: str, size_bytes: int) -> int:
 
 
 def check_sealed(fd: int, size_bytes: int) -> None:
-    """Raise `ValueError` if the file could shrink under its reader, or has another size."""
+    """Raise `ValueError` if the file could shrink while it is being read, or if its size is
+    wrong.
+    """
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _seals() != _seals():
         raise ValueError("the memory is not sealed: it could shrink under its reader")
     if size_bytes != os.fstat(fd).st_size:
@@ -40,5 +44,5 @@ def check_sealed(fd: int, size_bytes: int) -> None:
 
 
 def _seals() -> int:
-    """Return the seals of a file. The constants don't exist on every system."""
+    """Return the seals of a file. The constants for them don't exist on every system."""
     return fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

@@ -1,10 +1,10 @@
-"""Timers for a numbered stream. They decide when an end sends confirmations, and when it gives up a
-call on which nothing arrives.
+"""Timers for a numbered stream. They decide when an end sends confirmations and when it gives up on
+a call on which nothing arrives.
 
 TCP either delivers the data or reports that the connection is broken. HTTP/2 may do neither. If a
 byte in a frame header or a message length is damaged, the receiver waits forever, although the
-connection itself still works. Each end therefore confirms received messages within a second, and
-gives up a call if its oldest message stays unconfirmed for too long. An end that is waiting for
+connection itself still works. Each end therefore confirms received messages within a second and
+gives up on a call if its oldest message stays unconfirmed for too long. An end that is waiting for
 messages also requests a confirmation from time to time.
 """
 

@@ -1,7 +1,7 @@
 """Memory settings that apply to the whole process.
 
 Freed memory stays in the process. By default, glibc maps every block above a certain size
-separately, and unmaps the block when it is freed. A payload of several MiB would then cause page
+separately and unmaps the block when it is freed. A payload of several MiB would then cause page
 faults several times on its way through gRPC. At about 0.5 ms per MiB, these would cost more than
 all of the copying.
 

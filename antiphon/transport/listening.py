@@ -142,7 +142,7 @@ def listen_at(
     field: str,
     credentials: Callable[[], grpc.ServerCredentials] | None = None,
 ) -> str:
-    """Make a server listen on the "host:port" of the setting `field`, and return the server's first
+    """Make a server listen on the "host:port" of the setting `field` and return the server's first
     address.
 
     If the port is 0, any free port is used. If `credentials` is set, TLS is used. It is called once

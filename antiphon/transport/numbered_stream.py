@@ -1,6 +1,6 @@
 """One end of a stream that can continue on a new call when its current call breaks.
 
-Each end numbers the messages it sends, and keeps them until the other end has confirmed them. It
+Each end numbers the messages it sends and keeps them until the other end has confirmed them. It
 also counts the messages it receives. When the stream continues on a new call, the ends exchange
 their counts, and each one resends what the other hasn't received. As a result, every message
 arrives exactly once and in order. This module performs no I/O.

@@ -23,8 +23,8 @@ class RenewedFiles(Generic[Held]):
     class is thread-safe.
 
     If the files can't be read or don't match each other, the previous result is kept, and the next
-    call tries again. This happens, for example, while only one of them has been replaced. In the
-    constructor, the error of `read` is raised. It is `InvalidArgument`.
+    call tries again. This happens, for example, while only one of them has been replaced. The
+    constructor raises the error of `read`, which is `InvalidArgument`.
     """
 
     def __init__(self, paths: Iterable[str], read: Callable[[], Held]) -> None:

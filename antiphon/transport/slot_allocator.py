@@ -1,9 +1,9 @@
 """A buddy allocator for offsets. This module performs no I/O.
 
 The size of each block is a power of two. A block can be split into two buddies, which are merged
-again when both are free. This way, a slab can handle requests of 20 KB as well as 40 MB, and is a
-single block again when all slots have been returned. The most recently freed block is reused first,
-because its pages are already populated and it is likely to be in the cache.
+again when both are free. This way, a slab can handle requests of 20 KB as well as 40 MB, and it
+becomes a single block again when all slots have been returned. The most recently freed block is
+reused first, because its pages are already populated and it is likely to be in the cache.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Made = TypeVar("Made")
 
 
 async def made_on_thread(make: Callable[[], Made], drop: Callable[[Made], None]) -> Made:
-    """Call `make` on a thread, and return its result. Any errors that it raises are raised here as
+    """Call `make` on a thread and return its result. Any errors that it raises are raised here as
     well.
 
     A thread can't be interrupted. If this call is cancelled, the result is passed to `drop` on the

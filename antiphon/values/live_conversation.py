@@ -65,7 +65,7 @@ class TranscriptOptions:
 
 @dataclass(frozen=True, slots=True)
 class RecordedPart:
-    """Speech of the user, as 16-bit little-endian mono samples at `rate_hz`, which must be between
+    """Speech by the user, as 16-bit little-endian mono samples at `rate_hz`, which must be between
     8,000 and 48,000 Hz.
 
     In events, `pcm16` is empty, except in `ItemFetched`. `audio_s` is the length of the audio in
@@ -83,7 +83,7 @@ class RecordedPart:
 
 @dataclass(frozen=True, slots=True)
 class SpokenPart:
-    """Speech of the assistant, as text, and the length of its audio in seconds."""
+    """Speech by the assistant, as text, and the length of the audio in seconds."""
 
     transcript: str
     audio_s: float = 0.0
@@ -178,8 +178,8 @@ class ConversationOpened:
     have no audio.
 
     This event is emitted again if the server was lost and another one has taken over. An answer
-    that was in progress then ends with the status "failed", and contains the part that was
-    received. Unprocessed commands are sent again.
+    that was in progress then ends with the status "failed" and contains the part that was received.
+    Unprocessed commands are sent again.
     """
 
     model: str
@@ -384,7 +384,7 @@ class ResponseFunctionCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ResponseFunctionCall:
-    """A complete function call. Send its result with `answer_call`, and then request a response."""
+    """A complete function call. Send its result with `answer_call` and then request a response."""
 
     response_id: str
     item_id: str
@@ -442,8 +442,8 @@ class ConversationSaved:
     state.
 
     The client resumes the conversation automatically. `token` is empty if the conversation cannot
-    be resumed at the moment. It covers the first `commands` messages of the client. Of the audio
-    commands, the audio of the first `audio_commands` is part of an item or was dropped.
+    be resumed at the moment. It covers the first `commands` messages of the client. The audio of
+    the first `audio_commands` audio commands is already part of an item or was dropped.
     """
 
     token: bytes

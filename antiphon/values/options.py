@@ -1,7 +1,7 @@
 """Model options, which are additional request settings such as a language, an instruction or a
 reference recording.
 
-Options are declared by the pipeline, and listed in the response to `Describe`. Both the gateway and
+Options are declared by the pipeline and listed in the response to `Describe`. Both the gateway and
 the stages validate values against this description.
 """
 

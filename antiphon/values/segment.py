@@ -1,4 +1,4 @@
-"""The segments of a session, and how their output is delivered. This module has no dependencies."""
+"""The segments of a session and the delivery of their output. This module has no dependencies."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ bytes.
 
 The header contains a list of (name, dtype, shape, offset), and a small map of strings. The data is
 little endian and C contiguous. Decoding doesn't copy any data. It compares every length, offset and
-dtype with the available bytes, and raises `DataLoss` if they don't match.
+dtype with the available bytes and raises `DataLoss` if they don't match.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serializes the requests of links, with a fast path for payload frames.
+"""Serializes link requests, with a fast path for payload frames.
 
 A frame is encoded in the same way in which protobuf encodes `LinkRequest.frame`. However, its bytes
 are copied only once when it is written, and not at all when it is read. With protobuf, there would

@@ -1,4 +1,4 @@
-"""Generated images on the edge `image`. Each position on this edge is an image.
+"""Generated images on the `image` edge. Each position on this edge is an image.
 
 `images` is an int64 tensor with the shape [images, 2]. Each row contains the size of an image in
 bytes, and the number of positions that the image took up in the model's context, for example as

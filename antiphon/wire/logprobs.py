@@ -1,4 +1,4 @@
-"""Converts log probabilities to and from tensors of a text edge.
+"""Converts log probabilities to and from the tensors on a text edge.
 
 All tensors grow along axis 0, so the tensors of consecutive chunks can be concatenated. Each row
 contains a token, followed by its k most likely alternatives. `logprob_ids` (int32, shape [n, 1 +

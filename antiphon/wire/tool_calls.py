@@ -1,4 +1,4 @@
-"""Function calls as tensors on the edge `tool_calls`. They are sent piece by piece while they are
+"""Function calls as tensors on the `tool_calls` edge. They are sent piece by piece while they are
 being generated.
 
 `utf8` contains the names and arguments of all pieces, one after another. `sizes` (int32) has the

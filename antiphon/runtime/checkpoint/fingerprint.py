@@ -66,7 +66,7 @@ def fingerprint(model_dir: Path, *others: Path) -> str:
 
 
 def _folders(model_dir: Path) -> list[Path]:
-    """Return the directory and its subfolders, in an order that is always the same."""
+    """Return the directory and its subfolders in a deterministic order."""
     folders = []
     for path, within, _ in os.walk(model_dir):
         within[:] = sorted(name for name in within if not name.startswith("."))
@@ -90,7 +90,7 @@ def _line(model_dir: Path, path: Path, size: int) -> bytes:
 
 
 def _sample(path: Path) -> Iterator[bytes]:
-    """Yield the header, and then evenly spaced blocks from the rest of the file. If the rest is
+    """Yield the header and then evenly spaced blocks from the rest of the file. If the rest is
     small, all of it is yielded.
     """
     try:

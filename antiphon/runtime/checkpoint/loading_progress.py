@@ -1,5 +1,5 @@
 """Reports how much of a stage's weights has been loaded. This is shown as a progress bar on a
-terminal, and as log lines otherwise.
+terminal and as log lines otherwise.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Self, TextIO
 
 BAR_WIDTH = 30
 BAR_STEPS = 100
-"""How many times the progress bar is redrawn at most."""
+"""The maximum number of times that the progress bar is redrawn."""
 LOG_STEPS = 10
 """The maximum number of log lines while loading. They are followed by a summary."""
 MIN_BYTES = 1 << 30
-"""Only the summary is logged for parts that are smaller than this many bytes."""
+"""For parts smaller than this many bytes, only the summary is logged."""
 
 log = logging.getLogger(__name__)
 
 
 class LoadingProgress:
-    """A context manager that reports how much of one part of a model has been loaded.
+    """A context manager that reports the loading progress for one part of a model.
 
-    If loading succeeds, a summary is logged with the number of bytes, the time in seconds, and the
+    If loading succeeds, a summary is logged with the size, the elapsed time in seconds, and the
     rate in GB/s.
     """
 
@@ -49,8 +49,8 @@ class LoadingProgress:
             self._log_summary()
 
     def add(self, size: int) -> None:
-        """Add `size` to the number of bytes that have been loaded. Reports every step that this
-        completes.
+        """Add `size` to the number of bytes that have been loaded. Report each progress step that
+        this completes.
         """
         self._loaded += size
         step = self._steps * self._loaded // max(self._total, 1)

@@ -49,7 +49,7 @@ class Quantization:
     by_vllm: bool
 
     def describe(self) -> str:
-        """Return the predicate for an error message."""
+        """Return the predicate of a sentence for use in an error message."""
         return f"is quantized with {self.method} ({self.tensor})"
 
 

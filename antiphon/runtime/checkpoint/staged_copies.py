@@ -1,6 +1,6 @@
 """Copies tensors from a memory-mapped file to a GPU through two pinned buffers.
 
-A copy from pageable memory goes through a small buffer in the driver, and blocks the host. Instead,
+A copy from pageable memory goes through a small buffer in the driver and blocks the host. Instead,
 the host fills one pinned buffer, converting the dtype if necessary, while the device reads from the
 other. The host needs memory only for these two buffers, regardless of the size of the weights.
 """

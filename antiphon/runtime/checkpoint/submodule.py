@@ -41,7 +41,7 @@ def load_submodule(
     """Return `module_class(config)` in eval mode, with those weights whose names begin with
     `prefix`.
 
-    `prefix` must be empty or end with a dot. Child modules listed in `skip` aren't loaded, and are
+    `prefix` must be empty or end with a dot. Child modules listed in `skip` aren't loaded and are
     replaced by None. `ignored` lists tensors that the files may contain, but that the module
     computes itself. Their names are given in full, but without the prefix. Floating-point weights
     are converted to `dtype`, while integer weights and buffers computed by the module keep their

@@ -44,7 +44,7 @@ DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
 }
-"""torch's names for the dtypes of safetensors."""
+"""torch's names for the safetensors dtypes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class StoredSize:
 
 
 class _File(Protocol):
-    """A weight file that is open."""
+    """An open weight file."""
 
     def get_tensor(self, name: str) -> torch.Tensor:
         """Return the tensor with the given name."""
@@ -91,7 +91,7 @@ class Weights:
     def require_unquantized(self, part: str, prefix: str, remedy: str = "") -> None:
         """Raise `FailedPrecondition` if the tensors whose names begin with `prefix` are quantized.
 
-        The error names the quantization method, and uses `part` as the name for these tensors. If
+        The error names the quantization method and uses `part` as the name for these tensors. If
         vLLM supports the method, the error also suggests `remedy` as an alternative.
         """
         file = self.folder / CONFIG_FILE
@@ -316,7 +316,7 @@ def _sizes(file: Path) -> dict[str, tuple[str, StoredSize]]:
 
 
 def _described(tensor: Mapping[str, Any]) -> tuple[str, StoredSize]:
-    """Return the dtype and the size of a tensor in a header of safetensors."""
+    """Return the dtype and the size of a tensor in a safetensors header."""
     first, end = tensor["data_offsets"]
     dtype = str(tensor["dtype"])
     return DTYPES.get(dtype, dtype.lower()), StoredSize(math.prod(tensor["shape"]), end - first)
@@ -333,7 +333,7 @@ def _names(single: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _listing(path: Path) -> Iterator[None]:
-    """Convert errors in a list of tensors to `FailedPrecondition`."""
+    """Convert errors that occur while reading a list of tensors to `FailedPrecondition`."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Decides who may call a stage, based on the names in the callers' certificates."""
+"""Decides which callers may use a stage, based on the names in their certificates."""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ from antiphon.runtime.session.facts import EngineStepped
 
 FAILURES_TO_PAUSE = 2
 PAUSE_S = 5.0
-"""How long a stage stops accepting sessions after repeated failures, in seconds."""
+"""The time, in seconds, for which a stage stops accepting sessions after repeated failures."""
 
 Told = Callable[[AntiphonError | None, bool], None]
-"""A callback that receives the current fault, or None if there is none, and whether the fault may
-be temporary.
+"""A callback that receives two arguments: the current fault, or None if there is none, and whether
+the fault may be temporary.
 """
 
 
@@ -77,7 +77,7 @@ class EngineFaults:
         self._tell()
 
     def close(self) -> None:
-        """Cancel all timers, and stop reporting."""
+        """Cancel all timers and stop reporting."""
         for timer in (self._pause, self._waiting):
             if timer is not None:
                 timer.cancel()

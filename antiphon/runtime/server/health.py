@@ -35,7 +35,7 @@ Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """The health of a stage. A stage is alive from the start, and becomes ready when `tell` is
+    """The health of a stage. A stage is alive from the start and becomes ready when `tell` is
     called. Must be used on the event loop.
     """
 

@@ -60,13 +60,13 @@ class LineSession(Protocol):
 
 
 Serve = Callable[[session_pb2.SessionOpen, Callable[[], None]], LineSession]
-"""A function that registers a session, and raises the same errors as `ServedSession`. Its second
+"""A function that registers a session and raises the same errors as `ServedSession`. Its second
 argument is a callback that is called when there are replies.
 """
 
 
 class LineEvents(Protocol):
-    """Callbacks about the windows of the lines."""
+    """Callbacks for state changes of the lines' windows."""
 
     def stalled(self, number: int) -> None:
         """The line's window is full, so it has to wait for its reader."""
@@ -208,7 +208,7 @@ class LineTable:
     def _take_from(
         self, number: int, line: _ServedLine, most_bytes: int, messages: list[stage_pb2.LineMessage]
     ) -> int:
-        """Move a line's replies to `messages`, and return their total size in bytes."""
+        """Move a line's replies to `messages` and return their total size in bytes."""
         replies, taken_bytes = line.session.replies, 0
         while not replies.is_empty:
             if line.sent_bytes - line.processed_bytes >= self._window_bytes:
@@ -241,7 +241,7 @@ class LineTable:
             self._on_ready()
 
     def _refuse(self, number: int, error: Exception) -> None:
-        """Send an error for a line that has no session, and end the line."""
+        """Send an error for a line that has no session and end the line."""
         response = refusal(error, self._role)
         self._urgent.append(stage_pb2.LineMessage(line=number, response=response))
         self._say_end(number)

@@ -57,7 +57,7 @@ class LoadWatch:
         self.touch()
 
     async def follow(self) -> AsyncGenerator[LoadCounts, None]:
-        """Yield the load immediately, and then whenever it changes. The time between two reports
+        """Yield the load immediately and then whenever it changes. The time between two reports
         stays within the minimum and the maximum.
         """
         loop, touched = asyncio.get_running_loop(), asyncio.Event()

@@ -63,7 +63,7 @@ from antiphon.values.segment import Delivery
 from antiphon.wire.frames import add_stage_service
 
 Load = Callable[[Pipeline, str, Path, StageConfig], LoadedStage]
-"""A function that loads the model for a role. It runs on a separate thread, and can take several
+"""A function that loads the model for a role. It runs on a separate thread and can take several
 minutes.
 """
 
@@ -258,7 +258,7 @@ async def _drain(stage: Stage, drain_s: float, at_once: asyncio.Event) -> None:
 
 
 async def _either(*waits: Coroutine[Any, Any, object]) -> None:
-    """Wait until one of the coroutines returns, and cancel the rest."""
+    """Wait until one of the coroutines returns and cancel the rest."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -277,7 +277,7 @@ def _end_within(seconds: float) -> None:
 async def _start_server(
     listen: str, servicer: StageServicer, healthiness: Health, tls: ServiceTls | None
 ) -> tuple[grpc.aio.Server, str]:
-    """Start the gRPC server, and return it together with its address."""
+    """Start the gRPC server and return it together with its address."""
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_stage_service(servicer, server)
     health_pb2_grpc.add_HealthServicer_to_server(healthiness.servicer, server)
@@ -311,7 +311,7 @@ def _start_stage(
     healthiness: Health,
     tls: ServiceTls | None,
 ) -> Stage:
-    """Create the stage from the loaded model, and start serving it."""
+    """Create the stage from the loaded model and start serving it."""
     config = options.config
     name = options.deployment.model_name
     facts = replace(loaded.facts, model=name) if name else loaded.facts

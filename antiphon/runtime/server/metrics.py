@@ -24,7 +24,7 @@ from antiphon.version import VERSION
 
 PREFIX = "antiphon_stage_"
 READ_TIMEOUT_S = 10.0
-"""How long to wait for the event loop, which owns the counters, in seconds."""
+"""The maximum time, in seconds, to wait for the event loop, which owns the counters."""
 
 _FROM_THE_START = ((Outcome.FINISHED, ""), (Outcome.CANCELLED, ""))
 """The outcomes that are exported with a value of 0 from the start. Failures aren't included,

@@ -65,7 +65,7 @@ class NumberedLines:
         return response
 
     def _count(self, request: stage_pb2.LineRequest) -> bool:
-        """Update the message counts from a request, and return whether the request contains a
+        """Update the message counts from a request and return whether the request contains a
         message.
         """
         stream, was_full = self.stream, self.stream.is_full

@@ -25,7 +25,7 @@ class Outbox(Generic[Item]):
     other bytes are waiting, because otherwise it could never be sent. No items are lost if the
     reader is cancelled.
 
-    To read from many outboxes, pass an `on_item` callback to each of them, and call `take_nowait`
+    To read from many outboxes, pass an `on_item` callback to each of them and call `take_nowait`
     when it is called.
     """
 

@@ -35,9 +35,11 @@ def bounds(resume_window_s: float) -> stage_pb2.LineResponse:
 
 
 class LineCall:
-    """A `RunSessions` call: its requests after the first one, and what writes its responses.
+    """A `RunSessions` call, with its first request, the iterator for all further requests, and the
+    function that writes its responses.
 
-    If the stage suspends no streams, the call is not `numbered`, although it begins with `hello`.
+    If the stage doesn't suspend streams, the call is not `numbered`, even if it begins with
+    `hello`.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class ServedLines:
         self._changed.set()
 
     def give_call_up(self) -> None:
-        """End the call, because the client hasn't confirmed what was sent on it."""
+        """End the call, because the client hasn't confirmed the messages that were sent on it."""
         if self.call is not None:
             self.call.is_stalled = True
             self.call.stop()

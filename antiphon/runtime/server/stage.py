@@ -89,7 +89,7 @@ can wait for a producer that isn't reading them.
 class Stage:
     """Runs one engine for many sessions. Must be created on the event loop.
 
-    `faults` is informed of the engine's results, and decides whether new sessions are accepted.
+    `faults` is informed of the engine's results and decides whether new sessions are accepted.
     `failed` is set once the engine has given up, after which the process must exit. `closed` is set
     by `close`. `record` is called for every decision of the table, so that a run can be replayed.
     """
@@ -150,7 +150,7 @@ class Stage:
         self._accepting = True
         self.load_watch = LoadWatch(self._load)
         self.suspensions = Counter(resumed=0, ended=0)
-        """The number of suspensions of `RunSessions` streams by outcome."""
+        """The number of `RunSessions` stream suspensions, by outcome."""
 
     @property
     def table(self) -> SessionTable:
@@ -171,7 +171,7 @@ class Stage:
         self._engine.start()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Reject new sessions and new segments, and wait for all sessions to end.
+        """Reject new sessions and segments, and wait for all sessions to end.
 
         If a client keeps a session open between segments, its next segment is rejected, and the
         client moves to another stage. Returns False if any session is still open after `timeout_s`
@@ -207,15 +207,15 @@ class Stage:
     # -- receiving facts -----------------------------------------------------------------------
 
     def handle(self, *facts: Fact) -> None:
-        """Process facts, and carry out the resulting instructions. Use `open` to register a
-        session.
+        """Process facts and carry out the resulting instructions. To register a session, use
+        `open`.
         """
         self._apply([each for fact in facts for each in self._decide(fact)])
 
     def open(
         self, request: SessionRequest, on_reply: Callable[[], None] | None = None
     ) -> Outbox[Reply]:
-        """Register a session, and return the outbox for its stream. `on_reply` is called for every
+        """Register a session and return the outbox for its stream. `on_reply` is called for every
         item that is added to the outbox.
 
         Raises `AntiphonError` if the session is refused.
@@ -242,7 +242,7 @@ class Stage:
         self._held_ends.let_go(session_id)
 
     def link_opened(self, link_id: str) -> Outbox[Answer]:
-        """Register a link from an upstream process, and return the outbox for messages to that
+        """Register a link from an upstream process and return the outbox for messages to that
         process.
         """
         outbox: Outbox[Answer] = Outbox(self._outbox_bytes)

@@ -1,4 +1,4 @@
-"""The session state machine of a stage. It turns facts into instructions, and uses no clocks,
+"""The session state machine of a stage. It turns facts into instructions and uses no clocks,
 threads or sockets.
 
 A stage turns chunks on its input edges into chunks on its output edges. The following overview
@@ -24,7 +24,7 @@ shows the path from an incoming chunk to an outgoing one, and the function that 
 
 The names in the left column are values. The module `facts` defines everything that can happen to a
 stage, and `instructions` defines everything that the table can request. `Stage` in `runtime.server`
-carries out the instructions, and owns all sockets, timers and threads.
+carries out the instructions and owns all sockets, timers and threads.
 
 Back-pressure works in the opposite direction. When the engine has consumed an input edge,
 `LiveSession._grant_inputs` returns a `Grant`. The producer receives it as `Credited`,

@@ -1,4 +1,4 @@
-"""A heap of deadlines, organized by key, in which postponing a deadline is cheap.
+"""A deadline heap with keys, in which postponing a deadline is cheap.
 
 Most deadlines are postponed many times before they expire. A stall clock, for example, restarts
 with every chunk. Postponing a deadline therefore doesn't update the heap. Instead, the key expires

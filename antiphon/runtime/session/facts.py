@@ -104,8 +104,8 @@ class ChunkMalformed:
 
 
 class Credited(Struct, frozen=True):
-    """A destination allows a total of up to `positions` positions of a segment's output
-    to be sent.
+    """A destination allows up to `positions` positions of a segment's output to be sent in
+    total.
     """
 
     key: SegmentKey

@@ -155,9 +155,7 @@ class Refuse:
 
 
 class Grant(Struct, frozen=True):
-    """Allows the producer of an edge to send a total of up to `positions` positions in a
-    segment.
-    """
+    """Allows the producer of an edge to send up to `positions` positions of a segment in total."""
 
     link_id: str
     key: SegmentKey

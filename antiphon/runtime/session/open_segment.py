@@ -23,7 +23,7 @@ class Segment:
     `in_engine` is true from the moment the segment is admitted until the engine has completed it.
     The segment itself remains until all of its output has been sent. `fed` is the number of chunks
     that have been passed to the engine. A live segment `waits` without a slot until its first chunk
-    arrives, and is `listening` until its input is complete. A segment is `held` while its output is
+    arrives and is `listening` until its input is complete. A segment is `held` while its output is
     waiting for credit. During that time, it doesn't step, and its input isn't considered stalled.
     """
 
@@ -102,7 +102,7 @@ class Segment:
             self.deadline = now + self._deadline_s if self._deadline_s else None
 
     def note_standing(self, standing: SegmentStatus, now: float) -> None:
-        """Record which input edge the engine is waiting for, and how many chunks it had accepted
+        """Record which input edge the engine is waiting for and how many chunks it had accepted
         when it reported this.
         """
         edge, self._accepted = standing.awaited, standing.accepted
@@ -137,7 +137,7 @@ class Segment:
         ]
 
     def push(self, emitted: Emitted, now: float) -> list[Piece]:
-        """Add output from the engine, and return the pieces that can be sent now. The result is
+        """Add output from the engine and return the pieces that can be sent now. The result is
         empty if the edge has no destination.
         """
         outlet = self._outlets.get(emitted.edge)
@@ -155,7 +155,7 @@ class Segment:
         return pieces
 
     def grant(self, edge: str, destination: Destination, positions: int, now: float) -> list[Piece]:
-        """Apply credit, and return the pieces that can be sent now.
+        """Apply credit and return the pieces that can be sent now.
 
         If the segment had been waiting only for credit, its stall clock restarts.
         """

@@ -126,7 +126,7 @@ class OutputEdge:
         finish_reason: FinishReason | None,
         now: float = math.inf,
     ) -> list[Piece]:
-        """Add output from the engine, and return the pieces that can be sent now. Raises `Internal`
+        """Add output from the engine and return the pieces that can be sent now. Raises `Internal`
         if positions are not contiguous.
         """
         if self.finished:
@@ -140,7 +140,7 @@ class OutputEdge:
         return self._release(now) if self.due_at is not None else []
 
     def grant(self, destination: Destination, positions: int) -> list[Piece]:
-        """Apply credit, and return the pieces that can be sent now."""
+        """Apply credit and return the pieces that can be sent now."""
         if self._credit is None or self.drained:
             return []
         self._credit.grant(destination, positions)

@@ -28,8 +28,8 @@ class PlayOut:
         self._held_since: float | None = None
 
     def play(self, positions: int, now: float) -> float:
-        """Add `positions` positions that are being sent now. Returns how long the buffer had been
-        empty before that, in seconds.
+        """Add `positions` positions that are being sent now. Returns the time, in seconds, for
+        which the buffer had been empty before that.
         """
         if self._held_since is not None:
             self.resume(now)

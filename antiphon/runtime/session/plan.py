@@ -1,4 +1,4 @@
-"""The fixed configuration of a stage, and validated requests for sessions and segments."""
+"""The fixed configuration of a stage and validated requests for sessions and segments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_WINDOW = 1 << 32
 enough for their message fields.
 """
 HOLD_TIMEOUT_S = 10.0
-"""How long a chunk is held for a session that hasn't been opened yet, in seconds."""
+"""The time, in seconds, for which a chunk is held if its session hasn't been opened yet."""
 MAX_SECONDS = 366 * 86_400.0
 MAX_DESTINATIONS = 16
 MAX_ADDRESS = 256
@@ -215,9 +215,8 @@ class SessionRequest:
     """A request to open a session on this stage.
 
     If `stall_timeout_s` is 0, the stage's default applies. `windows` contains the credit window in
-    positions for each governed edge, and applies to the whole session. Edges without a window
-    aren't limited. Raises `InvalidArgument` if a time is out of range, or if the ID is empty or too
-    long.
+    positions for each governed edge and applies to the whole session. Edges without a window aren't
+    limited. Raises `InvalidArgument` if a time is out of range, or if the ID is empty or too long.
     """
 
     session_id: str
@@ -276,8 +275,8 @@ class SegmentRequest:
 
 
 def _check_seconds(name: str, seconds: float) -> None:
-    """Raise `InvalidArgument` if the number of seconds would corrupt the heap of timers. NaN, for
-    example, would do so.
+    """Raise `InvalidArgument` if the number of seconds would corrupt the timer heap, as NaN
+    would.
     """
     if not (math.isfinite(seconds) and 0.0 <= seconds <= MAX_SECONDS):
         raise InvalidArgument(

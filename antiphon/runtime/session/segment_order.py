@@ -1,6 +1,4 @@
-"""Keeps the segments of a session in order, and holds chunks that arrive early for a
-later segment.
-"""
+"""Keeps a session's segments in order and holds chunks that arrive early for a later segment."""
 
 from __future__ import annotations
 

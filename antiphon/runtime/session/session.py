@@ -84,7 +84,7 @@ class LiveSession:
     # -- segments -----------------------------------------------------------------------
 
     def open_segment(self, request: SegmentRequest, now: float) -> list[Instruction]:
-        """Start a segment, and deliver any chunks that arrived early for it.
+        """Start a segment and deliver any chunks that arrived early for it.
 
         A live segment doesn't need a slot until its first chunk arrives. Any other segment is
         refused if no slot is free. If the first segment of a session is refused, the session ends.

@@ -1,9 +1,9 @@
 """The session table, which is the sole owner of a stage's sessions. It turns facts into
 instructions.
 
-`handle` takes a fact and the time, and returns instructions. It has no side effects, so the same
-facts at the same times always result in the same instructions. The whole loop is described in the
-package docstring.
+`handle` is called with a fact and the time, and it returns instructions. It has no side effects, so
+the same facts at the same times always result in the same instructions. The whole loop is described
+in the package docstring.
 
 Invariants:
 

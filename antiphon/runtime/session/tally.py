@@ -33,7 +33,7 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Add a value to `total`, and count it in the matching bucket."""
+        """Add a value to `total` and count it in the matching bucket."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
@@ -60,7 +60,7 @@ class Stalls:
         return self.now
 
     def end(self, edge: str, began: float) -> float:
-        """End the wait that started at `began`, and return the current time."""
+        """End the wait that started at `began` and return the current time."""
         count, since = self._waiting[edge]
         self._waiting[edge] = (count - 1, since - began) if count > 1 else (0, 0.0)
         self._ended_s[edge] += self.now - began

@@ -67,7 +67,7 @@ class Handover:
         self._waiting.put((batch, wait))
 
     def close(self) -> None:
-        """Deliver all batches that are waiting, and then stop the thread."""
+        """Deliver all batches that are waiting and then stop the thread."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()

@@ -1,5 +1,5 @@
-"""The queue of commands for the engine thread, organized by segment. Both the number of commands
-and their total size are limited.
+"""The command queue of the engine thread, organized by segment. Both the number of commands and
+their total size are limited.
 
 The engine receives all commands before its next step, so their order matters only within a segment.
 When a segment is released, its queued input is dropped right away, because clients can open and

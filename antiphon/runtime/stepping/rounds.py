@@ -96,7 +96,7 @@ class EngineRounds:
         return any(map(self._can_step, self._admitted))
 
     def run(self, commands: Iterable[EngineCommand]) -> EngineStepped:
-        """Apply all commands, and then perform one step."""
+        """Apply all commands and then perform one step."""
         touched: set[SegmentKey] = set()
         events: list[EngineEvent] = []
         self._cancelled.clear()
@@ -145,7 +145,7 @@ class EngineRounds:
         return []
 
     def _step(self, events: list[EngineEvent], touched: set[SegmentKey]) -> EngineStepped:
-        """Perform a step if any segment can take part in it, and collect the status of all segments
+        """Perform a step if any segment can take part in it and collect the status of all segments
         in `touched`.
         """
         held = frozenset({key for key, running in self._admitted.items() if running.held})

@@ -1,5 +1,5 @@
-"""Measures a thread's run-queue delay, which is the time it was ready to run but had to wait for a
-core (Linux only).
+"""Measures a thread's run-queue delay, which is the time that the thread spent ready to run but
+waiting for a core (Linux only).
 """
 
 from __future__ import annotations

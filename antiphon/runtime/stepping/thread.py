@@ -1,4 +1,4 @@
-"""The engine thread, and its communication with the event loop.
+"""The engine thread and its communication with the event loop.
 
 Immutable batches are passed in both directions, and both directions are limited. The mailbox limits
 the number and total size of commands. If it is full, the command is rejected and its session fails.

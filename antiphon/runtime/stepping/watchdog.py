@@ -113,7 +113,7 @@ class Watchdog:
         self._closed = False
 
     def pulse(self) -> Pulse:
-        """Create a pulse for a thread, and start watching it."""
+        """Create a pulse for a thread and start watching it."""
 
         def back() -> None:
             self._loop.call_soon_threadsafe(self._back)
@@ -128,7 +128,7 @@ class Watchdog:
             self._look_after(self._timeout_s)
 
     def close(self) -> None:
-        """Stop checking, and detach from all pulses. When a late step finally returns, the event
+        """Stop checking and detach from all pulses. When a late step finally returns, the event
         loop may no longer exist.
         """
         self._closed = True

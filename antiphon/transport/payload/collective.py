@@ -2,7 +2,7 @@
 connection of a link.
 
 On CUDA devices, the group uses NCCL. On a CPU, the same code uses Gloo. There is no global process
-group. The producer runs a TCP store as the rendezvous, and offers its address. The consumer joins
+group. The producer runs a TCP store as the rendezvous and offers its address. The consumer joins
 the group, receives a nonce through it, and returns the nonce as proof. By the time the two sides
 agree on this transport, it has therefore already transferred data. Payloads are sent one by one.
 Their number and size are announced in a message beforehand, so shapes and sizes can vary. The link
@@ -95,7 +95,7 @@ def _tensor(buffer: memoryview) -> torch.Tensor:
 
 
 class CollectiveSender(PayloadSender):
-    """The producer's side. It runs the rendezvous, and sends the nonce to the rank that joins.
+    """The producer's side. It runs the rendezvous and sends the nonce to the rank that joins.
 
     `peer_host` is the consumer's host name or address. The offer contains the local address that is
     used to reach it. `write` sends a message on the link. Raises `OSError` or `RuntimeError` if the
@@ -192,7 +192,7 @@ class CollectiveReceiver(PayloadReceiver):
         self._receiving: asyncio.Future[memoryview] | None = None
 
     def prove(self) -> bytes:
-        """Join the group, and return the nonce that was received through it. This blocks. Raises
+        """Join the group and return the nonce that was received through it. This blocks. Raises
         `RuntimeError` if it fails.
         """
         try:

@@ -12,9 +12,10 @@ it expires. If the group is joined after that, it is dropped.
 
 NCCL has to run without its watchdog, which would end the process of a rank whose peer has died.
 torch doesn't start a watchdog in blocking-wait mode. In this mode, the waiting thread aborts the
-operation and raises an error. Transfers, and copies to and from the device, use a separate stream,
-so no engine has to wait for them. Joining can't be interrupted, so it starts only once the other
-rank is known to join. If that rank dies at this point, the thread keeps waiting and is abandoned.
+operation and raises an error. Transfers use a separate stream, and so do copies to and from the
+device. No engine has to wait for either of them. Joining can't be interrupted, so it starts only
+once the other rank is known to join. If that rank dies at this point, the thread keeps waiting and
+is abandoned.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ class Group:
         store.set(_here(1 - self._rank), b"")
 
     def _group(self) -> _Joined:
-        """Join the group if necessary, and return it. If joining fails, it can't be tried again,
+        """Join the group if necessary and return it. If joining fails, it can't be tried again,
         because the store still contains addresses that are no longer valid.
         """
         joined, store = self._joined, self._store
@@ -280,7 +281,7 @@ class _Nccl:
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
-        """Use this group's stream. The current stream is a property of the thread, and defaults to
+        """Use this group's stream. The current stream is a property of the thread and defaults to
         the one that the engine uses.
         """
         import torch

@@ -1,4 +1,4 @@
-"""Memory that is shared by one producer and one consumer. It is an anonymous file, which is divided
+"""Memory that is shared by one producer and one consumer. It is an anonymous file that is split
 into slots.
 
 Invariants:
@@ -114,7 +114,7 @@ class Slab:
         self._awaited = np.full(len(self._marks), _NO_SLOT, np.uint64)
 
     def place(self, encoding: Encoding) -> tuple[int, int]:
-        """Encode into a free slot, and return the slot's offset and generation. Raises `NotPlaced`
+        """Encode into a free slot and return the slot's offset and generation. Raises `NotPlaced`
         if no slot is free.
         """
         size = _SLOT_BYTES + encoding.size_bytes

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class ClipCache(Generic[Result]):
-    """Calls `encode` once for each clip, and keeps the last `KEPT_CLIPS` results.
+    """Calls `encode` once for each clip and keeps the last `KEPT_CLIPS` results.
 
     If several threads request the same new clip at the same time, each of them may encode it.
     """

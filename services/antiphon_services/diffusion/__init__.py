@@ -1,3 +1,3 @@
-"""Masked diffusion: all positions of an answer start out masked, and are drawn over several
+"""Masked diffusion. All positions of an answer start out masked and are drawn over several
 steps.
 """

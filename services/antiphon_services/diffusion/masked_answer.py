@@ -1,6 +1,6 @@
 """One step of masked diffusion for several answers, in a single call to the model.
 
-A step draws an ID for each masked position in its range, and fixes the IDs with the highest
+A step draws an ID for each masked position in its range and fixes the IDs with the highest
 confidence (`unmasking_plan.py`). Draws depend only on the answer's seed, the step and the position,
 so an answer doesn't depend on the other answers in the call. Starting it again with the same seed
 gives the same result.

@@ -3,7 +3,7 @@
 Each family implements its own segments, which determine the prompt, the IDs that can be drawn, and
 how these IDs are converted to output. Prompts are prepared on worker threads.
 
-In each call to the model, the engine advances as many segments as fit, and reports the progress of
+In each call to the model, the engine advances as many segments as fit and reports the progress of
 each. When a block of an answer is finished, its IDs are final, so the engine passes them on. A
 segment can be released between any two steps at no additional cost.
 """
@@ -132,7 +132,7 @@ class MaskedEngine:
         return self._segments[key].so_far()
 
     def release(self, key: SegmentKey) -> None:
-        """Remove the segment, and cancel the preparation of its prompt."""
+        """Remove the segment and cancel the preparation of its prompt."""
         self._preparations.drop(key)
         self._preparing.pop(key, None)
         del self._segments[key]

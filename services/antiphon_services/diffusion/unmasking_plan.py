@@ -1,7 +1,7 @@
 """Determines which positions of a masked answer a step can fix, and how many.
 
 At the beginning, all positions of an answer are masked. A step draws an ID for each masked position
-in its range, and fixes the IDs with the highest confidence. The other positions remain masked. The
+in its range and fixes the IDs with the highest confidence. The other positions remain masked. The
 plan depends only on the length and the settings, so the number of steps is known in advance.
 """
 
@@ -19,8 +19,8 @@ QUARTER_TURN = np.float32(math.pi / 2)
 
 @dataclass(frozen=True, slots=True)
 class UnmaskingStep:
-    """A step that draws the masked positions from `start` to `stop` of the answer, and fixes
-    `fixed` of them. `fixed` is at least 1.
+    """A step that draws the masked positions from `start` to `stop` of the answer and fixes `fixed`
+    of them. `fixed` is at least 1.
 
     When the positions are ranked, Gumbel noise is added to the logarithms of their probabilities.
     `noise` is the factor for this noise.

@@ -9,7 +9,7 @@ from antiphon_services.emova.unit_decoder_sizes import UnitDecoderSizes
 
 
 class LatentFlow(nn.Module):
-    """Applies the couplings in reverse order, and reverses the channels before each of them."""
+    """Applies the couplings in reverse order and reverses the channels before each of them."""
 
     def __init__(self, sizes: UnitDecoderSizes) -> None:
         super().__init__()

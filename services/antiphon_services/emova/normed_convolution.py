@@ -28,7 +28,7 @@ class NormedConvolution(nn.Module):
         self.weight: Tensor | None = None
 
     def fold(self) -> None:
-        """Compute the weights from the directions and lengths, and then delete both."""
+        """Compute the weights from the directions and lengths and then delete both."""
         lengths = self.weight_v.norm(2, (1, 2), keepdim=True)
         self.weight = self.weight_v * (self.weight_g / lengths)
         del self.weight_v, self.weight_g

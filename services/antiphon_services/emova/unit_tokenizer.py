@@ -119,7 +119,7 @@ class _SpiralBlocks(nn.Module):
 
 
 class _LogMelSpectrum(nn.Module):
-    """Computes log-mel magnitudes, and normalizes each bin over the duration of the recording."""
+    """Computes log-mel magnitudes and normalizes each bin over the duration of the recording."""
 
     def __init__(self, sizes: UnitEncoderSizes) -> None:
         super().__init__()

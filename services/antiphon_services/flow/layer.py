@@ -83,7 +83,7 @@ class AllRows:
         self.first, self.stop = first, stop
 
     def seen(self, own: Tensor, evaluation: int, window: int) -> tuple[Tensor, Tensor | None]:
-        """Implement `SeenRows`. The mask is bool [rows, keys], and is True where a row attends to a
+        """Implement `SeenRows`. The mask is bool [rows, keys] and is True where a row attends to a
         key.
         """
         return own, None

@@ -23,7 +23,7 @@ velocity has the same shape as the value.
 
 
 def run_to_end(work: Work[Result]) -> Result:
-    """Run all steps, and return the result."""
+    """Run all steps and return the result."""
     while True:
         try:
             next(work)

@@ -124,7 +124,7 @@ class AttentionPlan:
         return part
 
     def attend(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
-        """Write the rows' keys and values to the cache, and then compute attention. Implements
+        """Write the rows' keys and values to the cache and then compute attention. Implements
         `antiphon_services.lm.layer.Attend`.
         """
         self.remember(layer, memory)
@@ -231,7 +231,7 @@ class AttentionPlan:
     def _mask(self, rows: slice, length: int, *, of_each: bool = False) -> Tensor:
         """Return a mask of shape [rows, length], or [rows, 1, 1, length] if `of_each` is true.
 
-        The mask is 0 up to the row's own position, and -inf after it.
+        The mask is 0 up to the row's own position and -inf after it.
         """
         shape = self._cache.shape
         later = torch.arange(length, device=shape.device) > self.positions[rows, None]

@@ -140,7 +140,7 @@ class Decoder:
         *,
         tapped_layer: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Append rows [n, hidden] to the sequences in the slots, and return their states and the
+        """Append rows [n, hidden] to the sequences in the slots and return their states and the
         tapped states. The states are valid until the next call.
 
         `turned` contains the rotary positions if they differ from the positions in the slot. Its

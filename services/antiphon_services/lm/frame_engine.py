@@ -86,7 +86,7 @@ class FrameEngine(ABC, Generic[Segment, Model]):
     `edge`.
 
     `context_limit` is the maximum number of positions in a segment. `prefill_rows` is the maximum
-    number of prompt rows per step, and must be at least the size of one prompt part. If
+    number of prompt rows per step and must be at least the size of one prompt part. If
     `launch_ahead` is true, a step is launched before the draws of the previous step are read.
     """
 
@@ -169,7 +169,7 @@ class FrameEngine(ABC, Generic[Segment, Model]):
         return events
 
     def _end_silent(self, segments: Sequence[Segment]) -> list[EngineEvent]:
-        """End the segments whose prompt is silent, and return their last events. This is safe
+        """End the segments whose prompt is silent and return their last events. This is safe
         because input only arrives between steps.
         """
         events: list[EngineEvent] = []

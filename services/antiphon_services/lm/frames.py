@@ -232,7 +232,7 @@ class FrameSegment(ABC, Generic[Prompt]):
         return stop if self.has_row(self.launched + stop - self.frames - 1) else None
 
     def take_known(self, stop: int) -> KnownPart[Prompt]:
-        """Return the known frames up to `stop` as a part, and count them as sent."""
+        """Return the known frames up to `stop` as a part and count them as sent."""
         part = self.known_part(stop)
         self.launched, self.frames = self.launched + len(part.frames), stop
         return part
@@ -266,7 +266,7 @@ class FrameSegment(ABC, Generic[Prompt]):
         return LEAST_PART_ROWS
 
     def launch(self, text: Text) -> FrameDraw[Text]:
-        """Count the next draw as launched, and return it. `text` is the text for its row."""
+        """Count the next draw as launched and return it. `text` is the text for its row."""
         assert self.slot is not None
         step, self.launched = self.launched, self.launched + 1
         return FrameDraw(self.slot, self.prefilled + step, text, self.sampling, step)

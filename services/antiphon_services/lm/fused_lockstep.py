@@ -39,13 +39,13 @@ class FusedLockstep:
         self._cache = torch.zeros(size, dtype=self.dtype, device=self.device)
 
     def begin(self, first: Tensor, second: Tensor) -> Tensor:
-        """Start n sequences with two positions each, and return the states of the second position
+        """Start n sequences with two positions each and return the states of the second position
         [n, width].
         """
         return self._through(torch.cat((first, second)), 0, len(first))[len(first) :]
 
     def go_on(self, position: int, given: Tensor) -> Tensor:
-        """Append `given` [n, width] as the next position of all sequences, and return the states of
+        """Append `given` [n, width] as the next position of all sequences and return the states of
         this position.
         """
         return self._through(given, position, len(given))

@@ -10,7 +10,7 @@ Padding rows contain zeros or values from earlier calls, so each output row must
 corresponding input row. If the function uses other memory, it must have a row for each row of the
 largest bucket.
 
-The graphs in a `GraphPool` share the memory for intermediate values, and must be replayed in the
+The graphs in a `GraphPool` share the memory for intermediate values and must be replayed in the
 order in which they were captured. An output is only valid until one of the graphs is replayed in
 the next round. If you need it for longer, make a copy.
 """
@@ -93,7 +93,7 @@ class GraphPool:
     def capture(
         self, function: Callable[[], tuple[Tensor, ...]]
     ) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
-        """Capture a call of the function, and return the graph and its output tensors.
+        """Capture a call of the function and return the graph and its output tensors.
 
         Raises `FailedPrecondition` if the call does something that isn't allowed in a graph.
         """

@@ -3,7 +3,7 @@
 The layer consists of pre-norm grouped-query attention with rotary positions and optional norms for
 queries and keys, followed by a pre-norm MLP, which is either dense or a mixture of experts. With
 only a few rows, the cost of a layer depends on the number of operations. Queries, keys and values
-are therefore computed as one product, and are normalized and rotated together. The gate and up
+are therefore computed as one product and are normalized and rotated together. The gate and up
 projections of a dense MLP are also one product. The arithmetic and the rounding are the same as in
 transformers' implementation of Qwen's layers.
 

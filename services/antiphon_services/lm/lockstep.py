@@ -47,15 +47,15 @@ class _PositionViews:
     A product writes to `made`. `turned` [..., share + 1, head_dim] contains its queries and keys.
     `single` is the same memory with the shape [..., share + 1, 1, head_dim], and `heads` is
     expanded to [..., share + 1, 2, head_dim]. To rotate a head, it is written to `both` twice and
-    then read through `windows`: once unchanged, and once starting at its second half. The products
+    then read through `windows`: once unchanged and once starting at its second half. The products
     with `tables` are written to `parts`, which consist of `straight` and `crossed`. Their sum is
     written to `turned`.
 
     `queries` [n, share, head_dim], `keys` [n, head_dim, read] and `values` [n, read, head_dim] are
     the inputs of attention for the last position. n is the number of sequences multiplied by the
     number of key heads. `mask` [1, 1, read] hides positions that are read before they have been
-    written, and is None if there are none. The MLP's first product is written to `gated`, and
-    `gate` and `up` are views of it.
+    written and is None if there are none. The MLP's first product is written to `gated`, and `gate`
+    and `up` are views of it.
     """
 
     made: Tensor
@@ -121,7 +121,7 @@ class Lockstep:
         self._places: dict[int, Sequence[Sequence[_PositionViews]]] = {}
 
     def begin(self, first: Tensor, second: Tensor) -> Tensor:
-        """Start n sequences with two positions each, and return the states of the second position
+        """Start n sequences with two positions each and return the states of the second position
         [n, width].
         """
         self._begin()
@@ -139,7 +139,7 @@ class Lockstep:
         return self._norm(rows[count:], stream[count:])
 
     def begin_one(self, first: Tensor) -> Tensor:
-        """Start n sequences with one position each, and return the states of this position [n,
+        """Start n sequences with one position each and return the states of this position [n,
         width].
         """
         self._begin()
@@ -155,7 +155,7 @@ class Lockstep:
             self._finite = False
 
     def go_on(self, position: int, given: Tensor) -> Tensor:
-        """Append `given` [n, width] as the next position of all sequences, and return the states of
+        """Append `given` [n, width] as the next position of all sequences and return the states of
         this position.
         """
         count = given.shape[0]
@@ -182,7 +182,7 @@ class Lockstep:
         self._finite = True
 
     def _of(self, count: int) -> Sequence[Sequence[_PositionViews]]:
-        """Return the views for each layer: first those of the initial positions, and then those of
+        """Return the views for each layer: first those of the initial positions and then those of
         each later position.
         """
         if count not in self._places:

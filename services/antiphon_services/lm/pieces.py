@@ -3,7 +3,7 @@ buckets.
 
 Attention doesn't run in buckets because the number of positions that a row can attend to, and the
 rows that share a call, are decided on the host and change from step to step. Everything between the
-attention of two consecutive layers depends only on the number of rows, and forms one piece.
+attention of two consecutive layers depends only on the number of rows and forms one piece.
 """
 
 from __future__ import annotations

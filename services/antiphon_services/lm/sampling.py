@@ -1,4 +1,4 @@
-"""Chooses the next ID for each segment in a batch, and computes log probabilities."""
+"""Chooses the next ID for each segment in a batch and computes log probabilities."""
 
 from __future__ import annotations
 

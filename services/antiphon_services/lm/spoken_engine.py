@@ -87,8 +87,8 @@ class SpokenTextEngine(FrameEngine[Speaker, Model]):
             wait_for_one([each.preparation for each in segments if each.preparation is not None])
 
     def launch(self, segments: Sequence[Speaker], events: list[EngineEvent]) -> PendingStep | None:
-        """Start the segments whose prompts have been prepared, and then run one forward pass for
-        all segments.
+        """Start the segments whose prompts have been prepared and then run one forward pass for all
+        segments.
         """
         for segment in segments:
             if (made := segment.preparation) is not None and made.done():
@@ -108,8 +108,8 @@ class JointModel(FrameModel, Protocol):
     def step(
         self, parts: Sequence[PromptPart[Any]], draws: Sequence[FrameDraw[Any]]
     ) -> Sequence[DrawInFlight]:
-        """Append the rows of all parts and draws, and then draw once for each element of `draws`,
-        in order.
+        """Append the rows of all parts and draws and then draw once for each element of `draws`, in
+        order.
         """
 
 

@@ -36,7 +36,7 @@ class SpokenText(ABC, Generic[Made]):
     """A text that arrives on `edge` in one chunk, and the prompt that `make` prepares from it.
 
     `check_size` raises `InvalidArgument` if the text has more bytes than can possibly fit. `make`
-    may be slow, and raises an error if the text is invalid. `recording_bytes` is the size of the
+    may be slow and raises an error if the text is invalid. `recording_bytes` is the size of the
     reference recording.
     """
 
@@ -215,7 +215,7 @@ class SpokenTextSegment(FrameSegment[Spoken]):
 
     @abstractmethod
     def next_draw(self) -> FrameDraw[Any]:
-        """Return the next row together with its draw, and count the draw as launched."""
+        """Return the next row together with its draw and count the draw as launched."""
 
     def end(self) -> None:
         """Mark the segment as ended."""

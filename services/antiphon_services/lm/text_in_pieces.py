@@ -2,7 +2,7 @@
 `antiphon_services.lm.spoken_text`.
 
 While later pieces arrive, all pieces that are already there are prepared together. A segment
-therefore goes through several preparations in a row, and can start to speak before its text is
+therefore goes through several preparations in a row and can start to speak before its text is
 complete.
 """
 

@@ -32,7 +32,7 @@ def speak(
     make_input: Callable[[int], Iterable[InputChunk]],
     options: Mapping[str, OptionValue] = NO_OPTIONS,
 ) -> None:
-    """Draw a few frames for a single segment, and then for one segment in every slot. `edges` are
+    """Draw a few frames for a single segment and then for one segment in every slot. `edges` are
     the output edges.
 
     `make_input` returns a complete input with the given number of rows. There is space for `room`
@@ -65,7 +65,7 @@ def run_segment(engine: Engine, settings: SegmentSettings, *chunks: InputChunk) 
 
 
 def complete(engine: Engine, keys: Collection[SegmentKey]) -> None:
-    """Step until these segments have ended, and then release them. Their input must be complete.
+    """Step until these segments have ended and then release them. Their input must be complete.
 
     Raises `Internal` if any of them fails.
     """
@@ -74,7 +74,7 @@ def complete(engine: Engine, keys: Collection[SegmentKey]) -> None:
 
 
 def run_to_the_end(engine: Engine, keys: Collection[SegmentKey]) -> list[Failed]:
-    """Step until these segments have ended, and then release them. Their input must be complete.
+    """Step until these segments have ended and then release them. Their input must be complete.
 
     Returns the failures.
     """

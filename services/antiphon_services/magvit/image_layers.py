@@ -118,7 +118,7 @@ class PixelLevel(nn.Module):
             setattr(self, name, change(widths[-1]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the blocks, and then change the resolution."""
+        """Apply the blocks and then change the resolution."""
         for block in self.block:
             x = block(x)
         if self._change:

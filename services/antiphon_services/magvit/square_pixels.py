@@ -1,4 +1,4 @@
-"""Crops images to squares for the tokenizer, and encodes images as PNG files. Requires Pillow."""
+"""Crops images to squares for the tokenizer and encodes images as PNG files. Requires Pillow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Images are scaled before they are cropped, so scaling a very thin image could ex
 
 
 def square_pixels(image: Image.Image, side: int) -> Tensor:
-    """Scale the shorter side of an RGB image to `side`, and crop the image to its center.
+    """Scale the shorter side of an RGB image to `side` and crop the image to its center.
 
     Returns a uint8 array of shape [side, side, 3]. Raises `InvalidArgument` if the aspect ratio
     exceeds `MOST_RATIO`.

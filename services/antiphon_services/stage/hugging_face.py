@@ -1,5 +1,5 @@
-"""Reads a checkpoint directory with transformers, and raises errors that name the file and suggest
-a remedy.
+"""Reads a checkpoint directory with transformers and raises errors that name the file and suggest a
+remedy.
 
 transformers itself reports a missing file as a problem with the hub, fails with unrelated errors if
 a value is invalid, and fills in sections that are missing from `config.json`.

@@ -177,7 +177,7 @@ def _no_state() -> int:
 class StageMemory:
     """The memory that a stage needs, which can be determined before the stage is loaded.
 
-    The stage loads the parts in `stored`, and computes tables with a total of `tables` numbers from
+    The stage loads the parts in `stored` and computes tables with a total of `tables` numbers from
     them. Both use the dtype `dtype`. `cached` describes the memory for each position of a segment,
     or is None if positions don't need any memory. `most` is the maximum number of positions that
     the checkpoint supports. `session_state` returns the size, in bytes, of the state that a session

@@ -38,7 +38,7 @@ def dtype_name(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> str:
 
 
 def compute_dtype(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> torch.dtype:
-    """Return `dtype_name` as a torch dtype, and call `keep_float32_exact`."""
+    """Return `dtype_name` as a torch dtype and call `keep_float32_exact`."""
     import torch
 
     keep_float32_exact()

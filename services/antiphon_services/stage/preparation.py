@@ -38,7 +38,7 @@ thread while an engine is running.
 
 LARGE_TEXT_BYTES = 64 << 10
 LARGE_MEDIA_BYTES = 4 << 20
-"""The minimum size of an input that is considered large. An input of this size takes about 20 ms,
+"""The minimum size of an input that is considered large. An input of this size takes about 20 ms
 and corresponds to a minute of audio.
 """
 
@@ -122,7 +122,7 @@ class Preparations(Generic[PromptT]):
             lane.drop(key)
 
     def close(self) -> None:
-        """Drop all queued work, and wait for a limited time until work in progress has ended."""
+        """Drop all queued work and wait for a limited time until work in progress has ended."""
         for lane in (self._small, self._text, self._media):
             lane.close(CLOSE_TIMEOUT_S)
 

@@ -23,7 +23,7 @@ from antiphon_services.text.written_call import WrittenCall, malformed
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """The rules for which functions a reply may call, and how many calls it may contain.
+    """The rules for which functions a reply may call and how many calls it may contain.
 
     `begun` is text that the reply is forced to begin with, including the start of a call. If
     `parallel` is false, the reply ends after its first call.
@@ -74,7 +74,7 @@ class ReplyCalls:
         return shown, pieces
 
     def _show(self, *, last: bool) -> str:
-        """Release text that doesn't belong to a call, and detect the start of a call."""
+        """Release text that doesn't belong to a call and detect the start of a call."""
         start = self._held.find(OPEN)
         if start < 0:
             count = len(self._held) if last else len(self._held) - self._doubtful()

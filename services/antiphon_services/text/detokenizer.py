@@ -3,9 +3,9 @@
 Concatenating the pieces always gives the same result as `tokenizer.decode(ids,
 skip_special_tokens=True)`, even if a reply ends in the middle of a character. The vocabulary is
 byte-level, so each ID represents a sequence of bytes. An incremental UTF-8 decoder holds back up to
-three bytes of an incomplete character, and replaces invalid bytes in the same way as the
-tokenizer's decoder. `tokenizers.DecodeStream` can't be used for this, because it treats an actual
-U+FFFD as an incomplete character, and can't return the remaining bytes when the reply ends.
+three bytes of an incomplete character and replaces invalid bytes in the same way as the tokenizer's
+decoder. `tokenizers.DecodeStream` can't be used for this, because it treats an actual U+FFFD as an
+incomplete character and can't return the remaining bytes when the reply ends.
 """
 
 from __future__ import annotations

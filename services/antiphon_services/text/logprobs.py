@@ -50,7 +50,7 @@ class ReplyLogprobs:
         return due
 
     def _begin(self, data: bytes) -> int:
-        """Consume bytes, and return the offset of the character that contains the first of them."""
+        """Consume bytes and return the offset of the character that contains the first of them."""
         self._end += len(self._decoder.decode(data[:1]))
         unfinished = bool(self._decoder.getstate()[0])
         start = self._end if unfinished else self._end - 1

@@ -1,4 +1,4 @@
-"""Determines when a reply ends, and which part of it can already be shown and spoken.
+"""Determines when a reply ends and which part of it can already be shown and spoken.
 
 The following rules apply:
 
@@ -61,7 +61,7 @@ class ReplyText:
         limit: int,
         calls: ReplyCalls | None = None,
     ) -> None:
-        """Create an empty reply. `limit` is the maximum number of IDs that can be sampled, and must
+        """Create an empty reply. `limit` is the maximum number of IDs that can be sampled and must
         be at least 1.
         """
         self.ids: list[int] = []

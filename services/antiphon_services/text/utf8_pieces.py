@@ -11,7 +11,7 @@ from antiphon.pipelines.edges import PIECE_FIELD
 
 
 class Utf8Pieces:
-    """Joins the pieces of a text, and decodes them to characters."""
+    """Joins the pieces of a text and decodes them to characters."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")()

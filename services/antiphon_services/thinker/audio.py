@@ -216,7 +216,7 @@ class AudioFrontEnd:
         """Return a value that represents the conditions under which recordings of these lengths are
         encoded. Recordings with the same content and the same value have the same encoding.
 
-        A tower may pad its chunks to the longest chunk, and may choose the size of its attention
+        A tower may pad its chunks to the longest chunk and may choose the size of its attention
         windows based on it. If so, the encoding of a short recording depends on the longest
         recording in the conversation.
         """

@@ -12,7 +12,7 @@ the segment goes through three kinds of steps:
   is sent as well.
 
 Each call to `step` runs one forward pass, which contains the latest ID of every segment that is
-decoding, and up to `prefill_rows` prompt rows. It also begins all prompts that are ready, and
+decoding, and up to `prefill_rows` prompt rows. It also begins all prompts that are ready and
 encodes the media of one segment, or of several segments if the row budget allows. A long prompt
 therefore neither makes a step longer nor increases the interval between two IDs of another reply.
 
@@ -149,7 +149,7 @@ class ThinkerEngine:
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Run one forward pass for all segments, and begin the prompts that are ready.
+        """Run one forward pass for all segments and begin the prompts that are ready.
 
         If there is no other work, this waits until a prompt has been prepared.
         """
@@ -220,7 +220,7 @@ class ThinkerEngine:
         )
 
     def _hear(self, segment: Segment, heard: HeardPrompt) -> Iterator[EngineEvent]:
-        """Continue with a prompt that has grown, and send its new IDs."""
+        """Continue with a prompt that has grown and send its new IDs."""
         if segment.generation is None:
             segment.generation = self._generation(segment, heard.prompt)
         generation = segment.generation
@@ -254,7 +254,7 @@ class ThinkerEngine:
     def _encode(
         self, placed: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
     ) -> None:
-        """Encode the media that the oldest prompt needs next, and further media if the row budget
+        """Encode the media that the oldest prompt needs next and further media if the row budget
         allows.
         """
         left = self._prefill_rows
@@ -330,7 +330,7 @@ class ThinkerEngine:
     def _push(
         self, segment: Segment, generation: SlotGeneration, id_: int, events: list[EngineEvent]
     ) -> None:
-        """Append an ID to the reply, and send all output that has become available."""
+        """Append an ID to the reply and send all output that has become available."""
         release = generation.reply.push(id_)
         events += segment.emit_reply(generation, release)
         if segment.wants_reply_rows:

@@ -85,7 +85,7 @@ class SlotGeneration:
     def hear(
         self, heard: HeardPrompt, row_positions: Positions, reply: Callable[[], ReplyText]
     ) -> None:
-        """Extend the prompt, and discard everything that is no longer valid. `reply` is called once
+        """Extend the prompt and discard everything that is no longer valid. `reply` is called once
         the prompt is complete.
         """
         special, ids = self._special, heard.prompt.ids

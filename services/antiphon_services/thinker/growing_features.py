@@ -118,7 +118,7 @@ class GrowingFeatures:
             self._kept = np.concatenate((self._kept[self._half : 0 : -1], self._kept))
 
     def _cut(self, frames: int) -> Tensor:
-        """Return the log mel features [mel bins, frames] of the next frames, and drop samples that
+        """Return the log mel features [mel bins, frames] of the next frames and drop samples that
         are no longer needed.
         """
         heard = torch.from_numpy(self._kept[: (frames - 1) * self._hop + self._size])

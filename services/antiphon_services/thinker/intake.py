@@ -93,7 +93,7 @@ class PromptIntake:
         """Start to prepare the segment's prompt, or the next part of a growing prompt, unless a
         preparation is already in progress.
 
-        `done` is called when the preparation ends, and may be called on any thread. If the input is
+        `done` is called when the preparation ends and may be called on any thread. If the input is
         invalid, the prepared prompt raises `InvalidArgument`.
         """
         live = segment.live_input

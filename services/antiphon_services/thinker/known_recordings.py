@@ -84,9 +84,7 @@ class KnownRecordings:
         return known
 
     def put(self, recording: KnownRecording) -> None:
-        """Add a recording to the cache, and evict the least recently used recordings if
-        necessary.
-        """
+        """Add a recording to the cache. Evict the least recently used recordings if necessary."""
         with self._lock:
             before = self._known.pop(recording.key, None)
             self._bytes += recording.size_bytes - (before.size_bytes if before else 0)

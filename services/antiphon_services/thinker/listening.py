@@ -6,10 +6,10 @@ the remainder of the recording and everything after it. IDs never change once th
 reported. However, if a louder frame arrives, the features of earlier windows may change, and
 everything from the first changed window onwards has to be computed again.
 
-`LiveInput` stores the input received so far, and is used on the engine's thread. `Listener`
-computes features on the threads that prepare prompts. There is at most one such job per segment at
-a time. If a recording ends before its first job has started, or if the tower has no windows, the
-recording is prepared as a whole.
+`LiveInput` stores the input received so far and is used on the engine's thread. `Listener` computes
+features on the threads that prepare prompts. There is at most one such job per segment at a time.
+If a recording ends before its first job has started, or if the tower has no windows, the recording
+is prepared as a whole.
 """
 
 from __future__ import annotations
@@ -227,6 +227,6 @@ class LiveInput:
         return not said or not audio.depends([*audio.lengths(said), max(self._samples, 1)])
 
     def _taken(self) -> Float32:
-        """Remove the samples that haven't been prepared yet, and return them."""
+        """Remove the samples that haven't been prepared yet and return them."""
         pieces, self._pieces = self._pieces, []
         return np.concatenate(pieces) if pieces else np.empty(0, np.float32)

@@ -255,7 +255,7 @@ class ThinkerModel:
         tapped: Tensor,
         embedded: Tensor,
     ) -> Tensor:
-        """Store the rows that `feeds` request, and return them [n, hidden]."""
+        """Store the rows that `feeds` request and return them [n, hidden]."""
         rows = tapped[there.tapped]
         if not len(rows):
             return rows

@@ -54,7 +54,7 @@ class PreparedPrompt:
 
     For engines that use `patches`, these are set, as are the rotary positions `turned` (int64 [P,
     3]) and the next position. `calls` is set if the reply may contain function calls. The last
-    `begun` IDs are text that the reply is forced to begin with, and are not sent to the talker.
+    `begun` IDs are text that the reply is forced to begin with and are not sent to the talker.
     `listened` is the number of audio positions that were processed during the recording. Their
     features are not included here.
     """

@@ -28,9 +28,7 @@ class ReplyRows:
         self.complete = False
 
     def release(self, release: ReleasedText) -> None:
-        """Record how many more IDs may be spoken, and whether these are the last ones of the
-        reply.
-        """
+        """Allow more IDs to be spoken and record whether they are the last ones of the reply."""
         self._spoken += len(release.spoken)
         self._finish = self._finish or release.speech_finish
 

@@ -1,10 +1,10 @@
 """Tower inputs that depend only on shapes, so that they can be computed on the host.
 
 A Hugging Face tower uses the lengths of its inputs to derive chunks, attention windows and the
-order of its rows. If the lengths are on a GPU, the tower reads them back before its first layer,
-and reads the windows again in every layer. Each of these reads would make all other sessions wait.
-To avoid this, each family computes the values on the host with transformers' own code, and passes
-them to the tower as arguments.
+order of its rows. If the lengths are on a GPU, the tower reads them back before its first layer and
+reads the windows again in every layer. Each of these reads would make all other sessions wait. To
+avoid this, each family computes the values on the host with transformers' own code and passes them
+to the tower as arguments.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ Measure = Callable[[Tensor, str], Visual]
 
 @dataclass(frozen=True, slots=True)
 class VisionFrontEnd:
-    """A checkpoint's vision support. For each media type, it specifies how a file is measured, and
+    """A checkpoint's vision support. For each media type, it specifies how a file is measured and
     how many files a conversation may contain.
     """
 

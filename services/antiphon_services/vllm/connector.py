@@ -7,8 +7,8 @@ this request's rows are missing.
 
 A prompt's rows can take as much space as the keys and values of a small model. If the prompt is in
 the prefix cache, all of its rows become available at once. The connector therefore limits the
-number of rows that it extracts per step, and doesn't extract any rows while the stage is behind.
-The remaining rows stay in paged memory. When a request ends, the next forward pass may reuse its
+number of rows that it extracts per step and doesn't extract any rows while the stage is behind. The
+remaining rows stay in paged memory. When a request ends, the next forward pass may reuse its
 blocks, so all rows that are still in these blocks are extracted before it.
 """
 
@@ -52,7 +52,7 @@ BEHIND_STEPS = 2
 class RowMetadata(KVConnectorMetadata):
     """The scheduler's instructions to the workers for one step.
 
-    `rows` become available during the step, and are sent after it. `ended` contains the rows of
+    `rows` become available during the step and are sent after it. `ended` contains the rows of
     requests that have ended. They are extracted before the step begins.
     """
 
@@ -75,7 +75,7 @@ class RowsWaiting(KVConnectorWorkerMetadata):
 
 
 class RowConnector(KVConnectorBase_V1, SupportsHMA):
-    """Sends requested rows to the stage. It doesn't load any keys and values, and doesn't delay any
+    """Sends requested rows to the stage. It doesn't load any keys and values and doesn't delay any
     request.
     """
 

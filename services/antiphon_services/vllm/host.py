@@ -221,7 +221,7 @@ class VllmHost:
         return await tasks[0] if tasks[0].done() else None
 
     def _give_birth(self) -> tuple[AsyncLLM, Collection[BaseProcess]]:
-        """Create an engine, and return it together with its processes."""
+        """Create an engine and return it together with its processes."""
         before = set(multiprocessing.active_children())
         engine = self._start_engine()
         if self._schemas is None and self._vocabulary is not None:

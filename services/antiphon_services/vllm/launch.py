@@ -1,4 +1,4 @@
-"""Starts vLLM for a stage, and connects the two."""
+"""Starts vLLM for a stage and connects the two."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def register() -> None:
 
 
 def _leave_with(stage: int) -> None:
-    """Wait until the stage's process ends, and then end this process."""
+    """Wait until the stage's process ends and then end this process."""
     with contextlib.suppress(ProcessLookupError):
         ended = os.pidfd_open(stage)
         select.select([ended], [], [])

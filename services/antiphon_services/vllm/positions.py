@@ -9,7 +9,7 @@ class HeardLikeWords:
     """A mixin for vLLM models in which a recording takes consecutive positions, like text. It must
     precede the model in the list of base classes.
 
-    vLLM's own rule for recordings requires that the prompt continues after each recording, and
+    vLLM's own rule for recordings requires that the prompt continues after each recording and
     crashes the engine if it doesn't. It isn't needed for this kind of model.
     """
 

@@ -123,7 +123,7 @@ class RowSender:
             self._wake.notify()
 
     def _gather(self, spans: Sequence[RowSpan], cache: torch.Tensor, slots: torch.Tensor) -> _Batch:
-        """Copy the rows out of paged memory, and start their transfer to the host."""
+        """Copy the rows out of paged memory and start their transfer to the host."""
         block_size = cache.shape[2]
         if self._copies is None:
             return _Batch(spans, cache[slots // block_size, 0, slots % block_size], _arrived)
@@ -179,7 +179,7 @@ class RowSender:
 
 
 def _message(batch: _Batch | None, lost: Sequence[int]) -> bytes:
-    """Wait until the rows are on the host, and return them as a message."""
+    """Wait until the rows are on the host and return them as a message."""
     if batch is None:
         return encode_rows((), None, lost)
     batch.arrive()

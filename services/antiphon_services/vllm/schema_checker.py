@@ -188,7 +188,7 @@ class SchemaChecker:
             raise InvalidArgument(f"{FIELD}: {reason}", field=FIELD)
 
     async def close(self) -> None:
-        """Kill all children, and then end the server."""
+        """Kill all children and then end the server."""
         self._closed = True
         if (server := self._server) is not None:
             self._lose(server)
@@ -234,7 +234,7 @@ class SchemaChecker:
                 self._keep(digest, _outcome(end.status, content))
 
     async def _ready_server(self, queue: _Queue) -> _RunningSchemaServer:
-        """Wait for one of the lane's slots and for the server, and return the server. The slot is
+        """Wait for one of the lane's slots and for the server and return the server. The slot is
         then taken.
         """
         if queue.waiting >= MAX_WAITING:
@@ -262,7 +262,7 @@ class SchemaChecker:
             self._outcomes.popitem(last=False)
 
     def _running_server(self) -> _RunningSchemaServer:
-        """Return the server, and start it first if necessary. Raises `Unavailable` if it can't be
+        """Return the server and start it first if necessary. Raises `Unavailable` if it can't be
         started.
         """
         if self._server is not None:
@@ -279,7 +279,7 @@ class SchemaChecker:
     def _send(
         self, server: _RunningSchemaServer, request: CheckSchema, files: tuple[io.FileIO, ...]
     ) -> asyncio.Future[CompilerEnded]:
-        """Ask the server to start a child, and return a future for the result. Raises `Unavailable`
+        """Ask the server to start a child and return a future for the result. Raises `Unavailable`
         if there is no server.
         """
         ended: asyncio.Future[CompilerEnded] = asyncio.get_running_loop().create_future()
@@ -338,7 +338,7 @@ class SchemaChecker:
         ending.add_done_callback(self._ending.discard)
 
     async def _end(self, server: _RunningSchemaServer) -> None:
-        """Wait for the server's process to end, and then fail all pending requests."""
+        """Wait for the server's process to end and then fail all pending requests."""
         status = await asyncio.to_thread(_reap, server.process)
         if not self._closed:
             _log.warning("the schema server exited with status %d", status)
@@ -379,7 +379,7 @@ def _start_server(vocabulary: bytes) -> _RunningSchemaServer:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process to end, and return its exit status. If it takes too long, the process is
+    """Wait for a process to end and return its exit status. If it takes too long, the process is
     killed.
     """
     try:

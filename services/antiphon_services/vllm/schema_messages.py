@@ -54,7 +54,7 @@ class KillCompiler(msgspec.Struct, frozen=True, tag=True):
 
 
 class SchemaServerReady(msgspec.Struct, frozen=True, tag=True):
-    """The server has read the vocabulary, and can now start children without delay."""
+    """The server has read the vocabulary and can now start children without delay."""
 
 
 class CompilerStarted(msgspec.Struct, frozen=True, tag=True):

@@ -12,7 +12,7 @@ class Scores(Protocol):
     """The interface of `vllm.logprobs.FlatLogprobs`. The entries for ID number i start at
     `start_indices[i]`.
 
-    The first entry is the ID itself. The most likely IDs follow, and may include the same ID again.
+    The first entry is the ID itself. The most likely IDs follow and may include the same ID again.
     If vLLM has joined two updates and the ID is also one of the most likely IDs, it only occurs
     once, as the first entry with its rank.
     """

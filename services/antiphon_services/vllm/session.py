@@ -1,4 +1,4 @@
-"""A request whose input grows. vLLM computes each part as it arrives, and then waits for the next
+"""A request whose input grows. vLLM computes each part as it arrives and then waits for the next
 part.
 
 vLLM has to sample an ID at the end of each part. This ID is ignored and never becomes part of the
@@ -49,7 +49,7 @@ class GivenRows:
 
 @dataclass(frozen=True, slots=True)
 class SessionPart:
-    """The IDs of the next positions (int32 [n]), and rows that replace some of them."""
+    """The IDs of the next positions (int32 [n]) and rows that replace some of them."""
 
     ids: npt.NDArray[np.int32]
     given: Sequence[GivenRows]

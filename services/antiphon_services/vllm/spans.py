@@ -4,8 +4,8 @@ on vLLM.
 Each row of a request is sent exactly once, in order of position. Normally, this happens in the step
 that computes the row. If the row was in the prefix cache, it happens in the request's first step. A
 preempted request may compute rows again. These are below `sent`, so they are not sent again. The
-number of rows that a step sends is limited. The remaining rows stay in paged memory, and are sent
-in later steps of the request or at its end.
+number of rows that a step sends is limited. The remaining rows stay in paged memory and are sent in
+later steps of the request or at its end.
 """
 
 from __future__ import annotations

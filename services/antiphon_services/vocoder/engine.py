@@ -1,7 +1,7 @@
 """The engine of a vocoder, which runs many segments on one `StreamDecoder`.
 
 A segment's frames are decoded exactly once, in order, as soon as they arrive. A step decodes the
-frames that are pending, and never waits for more. The number of frames per step is limited, but the
+frames that are pending and never waits for more. The number of frames per step is limited, but the
 number of segments isn't. As a result, audio is sent as soon as it is produced, and a segment with a
 long backlog neither delays the others nor needs memory for all of its frames at once. Segments of
 similar length share a call. `antiphon_services.vocoder.stream` describes the decoding itself.

@@ -57,7 +57,7 @@ class CausalConvolution:
         return ((self.convolution.reach, self.convolution.inputs),)
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Append the activated rows to the state, and convolve without padding. `x` is not
+        """Append the activated rows to the state and convolve without padding. `x` isn't
         modified.
         """
         (tail,) = past

@@ -86,7 +86,7 @@ class ServedSegment(ABC):
 
     @abstractmethod
     def advance(self) -> list[EngineEvent]:
-        """Compute one part, and add its work to `served`. The segment must be `ready`."""
+        """Compute one part and add its work to `served`. The segment must be `ready`."""
 
     def emit(self, samples: Tensor, **tensors: Tensor) -> list[EngineEvent]:
         """Return the event that emits `samples` (float32 [n]) together with the `tensors` of their
@@ -108,7 +108,7 @@ class ServedSegment(ABC):
         return Completed(self.key, reason, self.received.count, self.samples)
 
     def fail(self) -> None:
-        """Mark the segment as ended, and free its resources."""
+        """Mark the segment as ended and free its resources."""
         self.ended = True
         self.close()
 

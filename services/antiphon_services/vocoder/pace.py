@@ -1,4 +1,4 @@
-"""Determines how much a step decodes, and which segments share a decoder call."""
+"""Determines how much a step decodes and which segments share a decoder call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class DecodePace:
     """The step sizes for a device, in frames.
 
     `step` is the maximum number of frames in a step, across all segments. The limit keeps a step
-    well below the watchdog's timeout, and makes sure that audio is sent as it is produced. Each
+    well below the watchdog's timeout and makes sure that audio is sent as it is produced. Each
     segment gets an equal share of these frames, but at least `least`. Rows that share a call are
     padded to the longest one. The total padding can be up to `padding` frames, which cost about as
     much as a separate call would.

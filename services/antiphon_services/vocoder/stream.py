@@ -102,7 +102,7 @@ class StreamDecoder:
     """Decodes any number of sessions frame by frame.
 
     The decoder is immutable after construction, because all state is in a `StreamStates`. It keeps
-    packed copies of the weights, and references only the small layers of the modules. The
+    packed copies of the weights and references only the small layers of the modules. The
     constructor raises `FailedPrecondition` if a layer can't be streamed.
     """
 
@@ -166,7 +166,7 @@ class StreamDecoder:
         return rows, spans
 
     def forward(self, states: StreamStates, batch: Batch, codes: Tensor) -> Tensor:
-        """Return the samples (float [batch, n]) of frames (int64 [batch, frames, groups]), and
+        """Return the samples (float [batch, n]) of frames (int64 [batch, frames, groups]) and
         update the states.
         """
         x = self._embed(codes)

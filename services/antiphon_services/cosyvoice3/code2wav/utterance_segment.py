@@ -169,7 +169,7 @@ class UtteranceSegment(ServedSegment):
         return bool(self.utterances) and self.utterances[0].finished
 
     def advance(self) -> list[EngineEvent]:
-        """Continue to decode the first utterance, and emit the samples of complete codes."""
+        """Continue to decode the first utterance and emit the samples of complete codes."""
         assert self.decoding is not None
         utterance = self.utterances[0]
         if self.work is None:

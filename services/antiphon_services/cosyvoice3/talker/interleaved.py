@@ -33,7 +33,7 @@ from antiphon_services.cosyvoice3.talker.prompt import (
 )
 
 Row = tuple[int, bool]
-"""A token ID, and whether it is a speech token."""
+"""A token ID and whether it is a speech token."""
 
 
 @dataclass(frozen=True, slots=True)

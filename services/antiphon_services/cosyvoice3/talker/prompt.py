@@ -63,7 +63,7 @@ class Voice:
 
 @dataclass(frozen=True, slots=True)
 class UtterancePrompt:
-    """The prompt of an utterance, and limits for the draws that follow it.
+    """The prompt of an utterance and limits for the draws that follow it.
 
     `speech` states for each of the `ids` whether it is a speech token. The utterance has up to
     `most_draws` draws. The first `early_draws` of them are early, and the first `least_draws`

@@ -60,7 +60,7 @@ class TextPiece:
 
 
 class UtteranceTexts(TextInPieces[SpeechPrompt | TextPiece]):
-    """Receives the `input` of a segment, and stores the prompts of its utterances.
+    """Receives the `input` of a segment and stores the prompts of its utterances.
 
     `current` is the prompt of the current utterance. Streamed text is a single utterance, so in
     this case `current` is one of its turns.
@@ -187,7 +187,7 @@ class SpeechSegment(JointSegment[UtteranceTexts]):
         """Does nothing, because the prompts are prepared to fit within the limit."""
 
     def next_draw(self) -> FrameDraw[DrawPlace]:
-        """Return the next row and draw, and mark them as launched. Only call this if `can_draw` is
+        """Return the next row and draw and mark them as launched. Only call this if `can_draw` is
         true.
         """
         utterance, drawn = self.prompt.current, self.launched
@@ -232,7 +232,7 @@ class SpeechSegment(JointSegment[UtteranceTexts]):
     def asks(self, *, forced: bool) -> bool:
         """End the turn if it can request more text.
 
-        `forced` is true if the end was forced, and false if it was sampled. Returns False if the
+        `forced` is true if the end was forced and false if it was sampled. Returns False if the
         segment ends.
         """
         turn = self.prompt.current

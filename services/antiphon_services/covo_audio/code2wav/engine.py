@@ -46,7 +46,7 @@ class AnswerSegment(ServedSegment):
         return self.made or not self.received.count
 
     def advance(self) -> list[EngineEvent]:
-        """Compute part of the audio, and emit the audio once it is complete."""
+        """Compute part of the audio and emit the audio once it is complete."""
         codes = self.received.codes
         if self.work is None:
             self.work = self.decoder.decode(codes[:, 0], self.noise_key)

@@ -53,7 +53,7 @@ class WindowSegment(ServedSegment):
         return self.sent == self.received.count
 
     def advance(self) -> list[EngineEvent]:
-        """Decode the next window, and emit the samples of its own frames."""
+        """Decode the next window and emit the samples of its own frames."""
         window, codes = self.next_window, self.received.codes
         assert window is not None
         self.served += window.right - window.left

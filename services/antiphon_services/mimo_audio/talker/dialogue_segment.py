@@ -35,7 +35,7 @@ class PositionDraw:
 
 
 class DialogueInput(ConversationInput[TaskPrompt]):
-    """Receives the `input` of a segment, and stores its prompt."""
+    """Receives the `input` of a segment and stores its prompt."""
 
     @property
     def rows(self) -> int:
@@ -65,7 +65,7 @@ class DialogueSegment(JointSegment[DialogueInput]):
         """Does nothing, because the length of the reply is limited when it starts."""
 
     def next_draw(self) -> FrameDraw[PositionDraw]:
-        """Return the next row and draw, and mark them as launched. Only call this if `can_draw` is
+        """Return the next row and draw and mark them as launched. Only call this if `can_draw` is
         true.
         """
         assert self.code_sampling is not None

@@ -134,7 +134,7 @@ class PositionDraws:
     def _drawn(
         self, states: Tensor, draws: Sequence[TextDraw], numbers: np.ndarray
     ) -> tuple[Tensor, Tensor]:
-        """Draw the groups of these rows, and return whether each draw had a finite candidate."""
+        """Draw the groups of these rows and return whether each draw had a finite candidate."""
         return self._predictor.draw(
             states,
             SamplingRows.of([each.text.code_sampling for each in draws], self.device),

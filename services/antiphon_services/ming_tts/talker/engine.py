@@ -144,7 +144,7 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment, MingTalker]):
         return PendingStep(draws_made) if draws_made else None
 
     def take_drawn(self, segment: LatentSegment, drawn: LatentDrawn) -> Sequence[EngineEvent]:
-        """Emit the frame, and end its utterance if it is the last frame."""
+        """Emit the frame and end its utterance if it is the last frame."""
         if not np.isfinite(drawn.frame).all():
             return self.undecided(segment)
         frame = Emitted(segment.key, LATENTS, segment.frames, {LATENTS: drawn.frame})

@@ -26,7 +26,7 @@ from antiphon_services.ming_tts.talker.voice_options import MingVoiceRequest
 
 
 class LatentText(TextInPieces[LatentPrompts]):
-    """Receives the text of a segment, and stores the prompts of its utterances.
+    """Receives the text of a segment and stores the prompts of its utterances.
 
     `current` is the prompt of the current utterance. The text arrives on `input`, or on the edge of
     a stage that generates it.
@@ -164,7 +164,7 @@ class LatentSegment(SpokenTextSegment[LatentText]):
         return FinishReason.LENGTH if self.cut else FinishReason.STOP
 
     def next_draw(self) -> FrameDraw[None]:
-        """Return the next row and draw, and mark them as launched. Only call this if `can_draw` is
+        """Return the next row and draw and mark them as launched. Only call this if `can_draw` is
         true.
 
         Draws are numbered across all utterances.

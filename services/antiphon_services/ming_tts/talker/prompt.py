@@ -41,7 +41,7 @@ LEAST_CAP_S, CAP_S_PER_CHARACTER = 2.0, 5818 / 16000
 MOST_STEPS = 200
 """The maximum duration of an utterance in Ming-flash-omni.
 
-It depends on the number of characters, and is also limited to a number of steps.
+It depends on the number of characters and is also limited to a number of steps.
 """
 
 Floats = npt.NDArray[np.float32]

@@ -122,7 +122,7 @@ class MingTalker(FrameDecoder):
         self._remember(slot, prompt.past)
 
     def step(self, turns: Sequence[LatentTurn]) -> list[LatentOutcome]:
-        """Append all rows in one forward pass, and then draw all frames in one run of the flow.
+        """Append all rows in one forward pass and then draw all frames in one run of the flow.
 
         The state is only updated at the end, so this method can be called again after an error.
         """

@@ -5,7 +5,7 @@ In Ming-flash-omni, an utterance has up to `MOST_UNITS` units, because the model
 short utterances.
 
 A complete text is divided as in the vendor's `text_segment_cut.py`, following the port in
-vllm-omni. Sentences are joined as long as they fit. Longer sentences are divided into clauses, and
+vllm-omni. Sentences are joined as long as they fit. Longer sentences are divided into clauses and
 then between words. A streamed text is divided after the first sentence that ends after
 `LEAST_UNITS` units. The result depends only on the text, and not on how it arrives.
 """
@@ -160,7 +160,7 @@ class ArrivingText:
         """Whether there has not been an utterance yet."""
 
     def take(self, utf8: bytes, *, last: bool) -> list[str]:
-        """Add a piece of text, and return the utterances that are complete.
+        """Add a piece of text and return the utterances that are complete.
 
         `last` marks the end of the text. A piece may end in the middle of a character. Raises
         `InvalidArgument` if the text is not valid UTF-8.

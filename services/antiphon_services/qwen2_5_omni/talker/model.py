@@ -256,8 +256,8 @@ class CodecTalker(FrameDecoder):
         return on_device(np.concatenate(places), self._device)
 
     def _draw(self, states: Tensor, draws: Sequence[FrameDraw[RowText]], count: int) -> Tensor:
-        """Return int64 [count, 2] for the first `count` draws. Each row contains the ID, and
-        whether the draw had a finite candidate.
+        """Return int64 [count, 2] for the first `count` draws. Each row contains the ID and whether
+        the draw had a finite candidate.
         """
         samplings = [each.sampling for each in draws]
         numbers = draw_numbers(samplings, [each.step for each in draws], 1)
@@ -275,7 +275,7 @@ class CodecTalker(FrameDecoder):
 
 
 def _rows(chosen: Tensor, highest: Tensor) -> Tensor:
-    """Return int64 [n, 2]. Each row contains an ID, and whether the draw had a finite candidate."""
+    """Return int64 [n, 2]. Each row contains an ID and whether the draw had a finite candidate."""
     return torch.stack((chosen, highest.isfinite().to(chosen.dtype)), 1)
 
 

@@ -77,8 +77,8 @@ class Decoding:
         self._work = self._run()
 
     def advance(self) -> list[Tensor] | None:
-        """Compute about `ROWS_AT_A_TIME` rows. Returns None until the call is complete, and then
-        the samples (float32 [n]) of each utterance.
+        """Compute about `ROWS_AT_A_TIME` rows. Returns None until the call is complete and then the
+        samples (float32 [n]) of each utterance.
 
         A part can exceed the limit by all rows of one layer, or by one call of the vocoder.
         """

@@ -115,7 +115,7 @@ class Token2WavEngine:
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Emit samples, and continue the calls."""
+        """Emit samples and continue the calls."""
         free = [each for key, each in self._segments.items() if key not in held]
         events = _hand_on(free)
         self._begin([each for each in free if each.ready])
@@ -130,7 +130,7 @@ class Token2WavEngine:
         return events + _hand_on(free)
 
     def _copied(self, samples: Sequence[Tensor]) -> Sequence[Array]:
-        """Copy samples to the host, and return a slice of the copy for each segment. The copy may
+        """Copy samples to the host and return a slice of the copy for each segment. The copy may
         still be in progress. See `ToHost`.
         """
         ends = list(itertools.accumulate(map(len, samples)))
@@ -148,7 +148,7 @@ class Token2WavEngine:
             segment.ended = True
 
     def _begin(self, ready: Sequence[DecodedSegment]) -> None:
-        """Start a call for the short segments, and another one for the first long segment, unless
+        """Start a call for the short segments and another one for the first long segment, unless
         they are already running.
         """
         for long in (False, True):

@@ -175,9 +175,7 @@ class Flow:
 
 
 def to_blocks(parts: Sequence[Tensor], frames: int) -> Tensor:
-    """Concatenate parts [rows, width] to [blocks, frames, width], and pad each part's last
-    block.
-    """
+    """Concatenate parts [rows, width] to [blocks, frames, width] and pad each part's last block."""
     filled = [
         torch.cat((each, each.new_zeros(-len(each) % frames, each.shape[1]))) for each in parts
     ]

@@ -64,7 +64,7 @@ class Utterance:
         return final > 0 or self._leaving_when(ended=finished and not count) > 0
 
     def _split(self, codes: int, *, finished: bool) -> tuple[int, int]:
-        """Return the number of blocks for this number of codes, and how many of them become
+        """Return the number of blocks for this many codes and the number of blocks that become
         final.
         """
         frames = codes * self._flow.frames_per_code

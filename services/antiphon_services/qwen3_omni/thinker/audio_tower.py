@@ -61,7 +61,7 @@ class AudioTowerModule(nn.Module):
 
         `valid_indices` contains the indices of rows that aren't padding, and `cu_seqlens` contains
         the boundaries of the attention windows among them. `chunk_lengths` and `return_dict` are
-        part of the signature that transformers uses for towers, and have no effect here.
+        part of the signature that transformers uses for towers and have no effect here.
         """
         del chunk_lengths, return_dict
         chunks = padded_feature.unsqueeze(1).to(dtype=self.conv2d1.weight.dtype)

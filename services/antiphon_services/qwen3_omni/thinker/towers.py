@@ -57,8 +57,8 @@ class Omni3Towers:
 
 
 def _chunks(features: Tensor, frames: list[int], size: int) -> tuple[Tensor, list[int]]:
-    """Divide every recording into chunks of `size` frames, and pad them to the length of the
-    longest chunk.
+    """Divide every recording into chunks of `size` frames and pad them to the length of the longest
+    chunk.
 
     `features` [mel bins, frames] contains all recordings in sequence. Returns the chunks [chunks,
     mel bins, frames] and the number of frames in each of them.

@@ -152,7 +152,7 @@ class TtsTalker(GroupedFrameDecoder):
         return self.next_sides(draws) + self._text_sides([each.text for each in draws])
 
     def _draw(self, states: Tensor, draws: Sequence[FrameDraw[int | None]], count: int) -> Tensor:
-        """Sample a frame from each of the states [n, hidden], and keep the first `count` frames."""
+        """Sample a frame from each of the states [n, hidden] and keep the first `count` frames."""
         early = on_device([each.step < LEAST_DRAWS for each in draws], self._device)[:, None]
         suppressed = torch.where(early, self._not_yet, self._suppressed)
         return self.draw_frames(states, draws, count, suppressed)

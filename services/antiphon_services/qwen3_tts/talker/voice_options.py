@@ -91,7 +91,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class VoiceOptions:
-    """The voice options of a request. All names are in lower case, and are empty if they weren't
+    """The voice options of a request. All names are in lower case and are empty if they weren't
     specified.
 
     `reference` contains samples of the voice to clone (float32 [n] at 24 kHz), and `reference_text`

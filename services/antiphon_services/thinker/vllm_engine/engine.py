@@ -149,7 +149,7 @@ class VllmThinkerEngine:
         return self._segments[key].so_far()
 
     def release(self, key: SegmentKey) -> None:
-        """Remove a segment, and abort its requests."""
+        """Remove a segment and abort its requests."""
         self._preparations.drop(key)
         self._stop(self._segments.pop(key))
 
@@ -216,7 +216,7 @@ class VllmThinkerEngine:
         return known_ids(segment, self._intake.prompts.special)
 
     def _hear(self, segment: Segment, heard: HeardPrompt, events: list[EngineEvent]) -> None:
-        """Continue with a prompt that has grown, and send its new IDs."""
+        """Continue with a prompt that has grown and send its new IDs."""
         if segment.generation is None:
             segment.generation = self._generation(segment, heard.prompt)
         generation = segment.generation

@@ -70,7 +70,7 @@ class VllmSpeechTextEngine(SpeechTextEngine):
         self._host.watch(changed)
 
     def close(self) -> None:
-        """Stop preparing prompts, and stop vLLM's processes. Calling this again has no effect."""
+        """Stop preparing prompts and stop vLLM's processes. Calling this again has no effect."""
         super().close()
         close, self._close_vllm = self._close_vllm, None
         if close is not None:

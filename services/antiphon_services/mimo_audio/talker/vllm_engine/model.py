@@ -114,7 +114,7 @@ class GroupedLayers(nn.Module, SupportsMultiModal):  # type: ignore[misc, unused
         return hidden_states.new_zeros(len(hidden_states), self._vocabulary)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Load the layers and the word embeddings, and ignore all other tensors."""
+        """Load the layers and the word embeddings and ignore all other tensors."""
         own = ((name, weight) for name, weight in weights if name.startswith(LAYERS))
         loaded: set[str] = AutoWeightsLoader(self).load_weights(own)
         return loaded

@@ -51,7 +51,7 @@ class RowThinker(HeardLikeWords, Qwen2_5OmniThinkerForConditionalGeneration):
         *,
         is_multimodal: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return vLLM's embeddings [tokens, hidden] for a step, and record which positions don't
+        """Return vLLM's embeddings [tokens, hidden] for a step and record which positions don't
         contain a word.
         """
         wordless = self._wordless[: len(input_ids), 0]
@@ -72,8 +72,8 @@ class RowThinker(HeardLikeWords, Qwen2_5OmniThinkerForConditionalGeneration):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
-        """Return the hidden states [tokens, hidden] of vLLM's `forward`, and store the talker's
-        rows in the cache.
+        """Return the hidden states [tokens, hidden] of vLLM's `forward` and store the talker's rows
+        in the cache.
         """
         if inputs_embeds is None:
             # This thinker doesn't support any media, so the buffer is empty.

@@ -1,7 +1,7 @@
 """vLLM's Qwen3-Omni thinker, with a tap for hidden rows and with Hugging Face's way of encoding
 audio.
 
-The audio tower pads its chunks to the longest chunk in the call, and derives the size of its
+The audio tower pads its chunks to the longest chunk in the call and derives the size of its
 attention windows from this length. As a result, the rows of a short recording depend on the other
 recordings in the call. In Hugging Face, these are the other recordings of the conversation, whereas
 in vLLM they are the other recordings of the step. Here, each item is one of the tower's attention
@@ -59,7 +59,7 @@ class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration)
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
-        """Return the hidden states [tokens, hidden] of vLLM's `forward`, and store the tapped rows
+        """Return the hidden states [tokens, hidden] of vLLM's `forward` and store the tapped rows
         in the cache.
         """
         seen = self._seen_after(inputs_embeds)
