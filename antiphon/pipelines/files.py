@@ -41,9 +41,9 @@ def require_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Convert any error that a library raises because of the file's content.
+    """Convert errors that a library raises because of the file's content.
 
-    It is converted to `FailedPrecondition`.
+    They are converted to `FailedPrecondition`.
     """
     try:
         yield

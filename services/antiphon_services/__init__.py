@@ -1,3 +1,3 @@
-"""The stages of all families. There is a folder for each family, which contains a folder for each
-stage, and there are packages that all of them use.
+"""The stages of all families. Each family has a folder, which contains a folder for each of its
+stages. The other packages are shared by all families.
 """

@@ -1,5 +1,4 @@
-"""Reads checkpoint directories. This includes their fingerprint, their weights, and individual
-modules.
+"""Reads checkpoint directories. This includes fingerprints, weights, and individual modules.
 
 torch is imported only when weights are read.
 """

@@ -1,5 +1,5 @@
-"""A payload transport that uses gRPC messages. Payloads of up to 1 MiB are sent inline, and larger
-ones as frames of 1 MiB.
+"""A payload transport that uses gRPC messages. Payloads of up to 1 MiB are sent inline. Larger
+payloads are split into frames of 1 MiB.
 
 Frames are sent before the message that refers to them, and the receiver collects them in a single
 buffer. If a large payload were sent as a single message, it would be copied several times, and no

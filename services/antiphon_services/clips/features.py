@@ -1,4 +1,6 @@
-"""Spectral features of a clip, which are float32 rows computed from float32 samples [n]."""
+"""Spectral features of a clip. They are computed from float32 samples [n] and returned as float32
+rows.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ FBANK_LOWEST_HZ = 20.0
 
 @dataclass(frozen=True, slots=True)
 class LogMel:
-    """The logarithm of magnitudes on Slaney's mel scale. Windows are placed within the signal after
-    it has been extended by reflection.
+    """Computes the logarithms of magnitudes on Slaney's mel scale. Windows are placed within the
+    signal after it has been extended by reflection.
     """
 
     sample_rate_hz: int
@@ -109,7 +111,7 @@ def kaldi_fbank(samples: npt.NDArray[np.float32], bins: int) -> npt.NDArray[np.f
 
 
 def resampled(samples: Tensor, from_hz: int, to_hz: int) -> Tensor:
-    """Resample [n] with a sinc filter and a Hann window, like torchaudio's `resample` does by
+    """Resample [n] with a sinc filter and a Hann window, as torchaudio's `resample` does by
     default.
     """
     common = math.gcd(from_hz, to_hz)

@@ -1,6 +1,6 @@
 """ONNX networks in a checkpoint, which onnxruntime runs on a CPU.
 
-onnxruntime is an optional dependency (the extra `clips`) for stages that use such a network.
+onnxruntime is an optional dependency (the `clips` extra) for stages that use such a network.
 Creating a session takes a second and as much memory as the file, so a session is only created when
 the first clip arrives.
 """

@@ -28,8 +28,8 @@ from antiphon_services.diffusion.unmasking_plan import UnmaskingStep
 from antiphon_services.lm.sampler import SamplingRows, choose_each, uniform_each
 
 POSITIONS_AT_ONCE = 128
-"""The number of positions that are drawn at once. This limits the memory for the float64 numbers,
-which are needed for all IDs at each of these positions.
+"""The number of positions that are drawn at once. Each position needs a float64 number for every
+ID, so this limits the memory usage.
 """
 SMALLEST_LOGARITHM = 1e-20
 

@@ -1,4 +1,4 @@
-"""The weights of EMOVA's unit decoder, with the tensor names of its checkpoint."""
+"""The weights of EMOVA's unit decoder. Tensors have the same names as in its checkpoint."""
 
 from __future__ import annotations
 

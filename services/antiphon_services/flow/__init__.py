@@ -1,1 +1,1 @@
-"""Flow matching: ODE solvers and layers that several models share."""
+"""Flow matching: ODE solvers and shared model layers."""

@@ -1,11 +1,11 @@
 """Block-causal attention for a growing sequence, with keys and values cached in pages.
 
 A row attends to its own block and to all earlier blocks, so a block never changes once it has been
-computed. This makes it possible to compute a growing sequence block by block, provided that
-everything later blocks read is cached for each evaluation of the flow and for each layer. A page
-contains the cache of one block. A stage has a fixed number of pages for all sequences. A sequence
-caches its first blocks, as many as it has pages for, and computes all later blocks again with the
-same result.
+computed. A growing sequence can therefore be computed block by block. The keys and values that
+later blocks read must be cached for each evaluation of the flow and for each layer. A page contains
+the cache of one block. A stage has a fixed number of pages for all sequences. A sequence caches as
+many of its first blocks as it has pages for. It computes all later blocks again, with the same
+result.
 
 Keys and values have the shape [sequences, 2, rows, heads, head_dim]. The sequences are the two
 halves of a guided batch.
@@ -75,7 +75,7 @@ class BlockPages:
 
 
 class BlockCache:
-    """The cache for a sequence's first blocks, of which there are `blocks`."""
+    """The cache for the first `blocks` blocks of a sequence."""
 
     def __init__(self, pages: BlockPages) -> None:
         self.pages = pages

@@ -1,4 +1,4 @@
-"""Long computations that are divided into small steps, so that an engine can interleave several of
+"""Long computations that are split into small steps, so that an engine can interleave several of
 them on one thread.
 """
 

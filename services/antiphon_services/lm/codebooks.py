@@ -1,10 +1,10 @@
 """The code predictor, which draws the residual codes of each frame.
 
-This mirrors how Qwen's speech models call `generate` on their code predictor. A sequence starts
-with the model's last hidden state (after its final norm) and the embedding of the first code. Each
-drawn code then adds one position. Every group has its own head and its own embedding table. The
-tables have the model's width, so if the predictor is narrower, a linear layer projects their rows
-to the predictor's width.
+This mirrors the way in which Qwen's speech models call `generate` on their code predictor. A
+sequence starts with the model's last hidden state (after its final norm) and the embedding of the
+first code. Each drawn code then adds one position. Every group has its own head and its own
+embedding table. The tables have the model's width, so if the predictor is narrower, a linear layer
+projects their rows to the predictor's width.
 
 All sessions of a step run in lockstep: their sequences always have the same length and end together
 with the frame, as described in `antiphon_services.lm.lockstep`. The IDs stay on the device until
@@ -96,8 +96,8 @@ class CodePredictor:
         first codes, and `embedding` contains their embeddings. `settings` are the sampling settings
         of the first codes. They are only used to determine which frames are greedy. `numbers`
         (float64 [n, G]) contains the random numbers; the first number of each row is ignored.
-        `decided` is False for a frame if its logits left no ID to choose. The results are valid
-        until the next call.
+        `decided` is False for a frame if its logits didn't leave any ID to choose from. The results
+        are valid until the next call.
         """
         if self._in_buckets is not None:
             given = hidden, first, embedding, settings.greedy, numbers

@@ -1,5 +1,4 @@
-"""Drawing IDs with a single Triton kernel, instead of the twenty kernels of
-`lm.sampler.choose_each`.
+"""Draws IDs with a single Triton kernel instead of the twenty kernels of `lm.sampler.choose_each`.
 
 Each program processes one row of logits. It sorts keys that order the IDs by score first and by ID
 second, so the IDs that survive top_k and top_p are always the tail of the sorted keys. The program

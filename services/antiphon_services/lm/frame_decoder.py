@@ -1,5 +1,5 @@
-"""The decoder of an engine that draws codes, together with its cache and slots, and the arrangement
-of rows for a forward pass.
+"""The decoder of an engine that draws codes. This module also arranges the rows of a forward
+pass.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
 Each step ends with a draw that the host must read, both to send the frame and to find out whether
 the segment continues. If the host only launched the next step after reading the draw, the device
-would be idle during the round trip and during the host's own work, in every frame. With
-`launch_ahead`, the work of the host and the device overlaps:
+would be idle during the round trip and the host's own work in every frame. With `launch_ahead`, the
+work of the host and the device overlaps:
 
     step n runs       host launches step n + 1, then reads the draws of step n
     step n + 1 runs   host sends the frames of step n, launches step n + 2, ...

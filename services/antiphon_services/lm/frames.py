@@ -4,11 +4,12 @@ A segment's prompt is prefilled in parts, and a forward pass may contain parts a
 segments. After the prompt, each step consists of one row and one draw. The prompt's last row
 belongs to the first draw. The engine defines what a row contains and what happens with a draw.
 
-A part waits until all of its rows can be computed. Where it ends depends only on the rows before
-it, so the division into parts depends on the prompt alone, and not on arrival times or on other
-sessions. For the same reason, its keys and values are bit-identical every time. Prompts with a
-common prefix are divided in the same way within this prefix. If a slot still contains parts of the
-session's previous prompt, these parts are not computed again (`antiphon_services.lm.kept_parts`).
+A part waits until all of its rows can be computed. The end of a part depends only on the rows
+before it. How a prompt is split into parts therefore depends on the prompt alone, and not on
+arrival times or on other sessions. For the same reason, the keys and values of a part are
+bit-identical every time. Prompts with a common prefix are split in the same way within this prefix.
+If a slot still contains parts of the session's previous prompt, these parts are not computed again
+(`antiphon_services.lm.kept_parts`).
 """
 
 from __future__ import annotations

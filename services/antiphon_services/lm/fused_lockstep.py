@@ -120,8 +120,8 @@ class _FusedStep:
         return torch.cat((alone, mixed))
 
     def leave(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows plus the attention output, and separately the MLP's output, which the
-        caller must add to them.
+        """Return the sum of the rows and the attention output. The MLP's output is returned
+        separately, and the caller must add it to this sum.
         """
         rows, normed = self._kernels.add_norm(rows, self._out(mixed), *self._second_norm)
         return rows, self._down(self._kernels.gate(self._up(normed)))

@@ -1,9 +1,9 @@
 """Keeps track of prompt parts that remain in a slot after their segment has ended.
 
-Each turn's prompt contains the whole conversation so far. How a prompt is divided into parts
-depends only on its prefix, so if a slot contains a part with the same name after the same preceding
-parts, computing the part again would give an identical result. When a segment is assigned the slot
-of its session's previous segment, it skips the parts that both prompts have in common.
+Each turn's prompt contains the whole conversation so far. The parts within a prefix depend only on
+the prefix. If a slot already contains a part with the same name after the same preceding parts,
+computing the part again would therefore give an identical result. When a segment is assigned the
+slot of its session's previous segment, it skips the parts that both prompts have in common.
 
 A slot with kept parts counts as free and doesn't use additional memory. A new session is assigned
 the lowest slot to which no session is expected to return. If there is no such slot, it is assigned
@@ -43,7 +43,8 @@ def part_name(start: int, positions: npt.NDArray[np.int64] | None, *rows: Tensor
 
 
 class KeptParts:
-    """The contiguous parts at the beginning of each slot, and the session that last used the slot.
+    """Records the contiguous parts at the beginning of each slot, and the session that last used
+    the slot.
 
     Each part has a start, an end and a name.
     """

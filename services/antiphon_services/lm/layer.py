@@ -203,8 +203,8 @@ class FusedLayer(Layer):
         )
 
     def leave_fused(self, rows: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum of `rows` and the attention output, and separately the MLP's output.
-        Adding these two gives the result of `leave`.
+        """Return the sum of `rows` and the attention output, and separately return the MLP's
+        output. The sum of these two results is the result of `leave`.
         """
         delta = self._out(mixed.reshape(rows.shape[0], -1))
         rows, normed = self._kernels.add_norm(rows, delta, *self._norm_weights[1])

@@ -11,11 +11,12 @@ Each entry contains the group's query heads, its key and its value, so sequences
 single dimension.
 
 On a CPU in float32, the cost of a small number of rows depends on the number of operations. For
-this reason, a norm only takes two: computing the length of a row to which a number for epsilon has
-been appended, and a division. The norms' weights are folded into the products that follow, and the
-weights of the head norms are folded into the rotary tables. Attention reads a whole number of
-vector registers of positions and masks the rest, because a softmax over 12 numbers takes six times
-as long as one over 16. Masked positions have no weight, but their values must be finite.
+this reason, a norm consists of only two operations. The first one computes the length of a row to
+which a number for epsilon has been appended. The second one is a division. The norms' weights are
+folded into the products that follow, and the weights of the head norms are folded into the rotary
+tables. Attention reads a whole number of vector registers of positions and masks the rest, because
+a softmax over 12 numbers takes six times as long as one over 16. Masked positions have no weight,
+but their values must be finite.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Products of rows with the weights of a linear layer, which are packed only once.
+"""Multiplies rows by the weights of a linear layer, which are packed only once.
 
 With an ordinary weight, every call packs the weight again, which costs more than the arithmetic if
 there are only a few rows. On a CPU in float32, large weights are therefore packed for oneDNN in

@@ -1,4 +1,4 @@
-"""Repetition-aware sampling, which draws a different ID if an ID has recently been drawn too often.
+"""Repetition-aware sampling. If an ID has recently been drawn too often, a different ID is drawn.
 
 This mirrors CosyVoice's `ras_sampling`. First, an ID is drawn from the most likely IDs, which are
 limited to a total probability of `top_p` and to `top_k` candidates. If this ID occurs too often

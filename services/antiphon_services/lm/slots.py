@@ -1,4 +1,4 @@
-"""Assigns slots to sequences and finds content of ended sequences that can be reused.
+"""Assigns slots to sequences and finds content from completed sequences that can be reused.
 
 A slot is either free, in use by a running segment, or kept. A kept slot belongs to a segment that
 has ended. Its keys and values remain available for a prompt with the same beginning until the slot

@@ -1,7 +1,7 @@
 """Segments that speak a text, which must be complete before its prompt is prepared.
 
-`antiphon_services.lm.spoken_engine` prepares prompts on a worker thread, because it takes a long
-time to tokenize a long text or to encode a reference recording.
+`antiphon_services.lm.spoken_engine` prepares prompts on a worker thread, because tokenizing long
+text and encoding reference recordings take a long time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from antiphon_services.lm.kept_parts import NO_CUTS
 from antiphon_services.stage.preparation import Preparations
 
 ENCODING_WEIGHT = 4
-"""How much more expensive it is to encode a recording than to compute its features. As a result,
-recordings of 11 s or more are queued as large jobs.
+"""The factor by which encoding a recording is more expensive than computing its features. As a
+result, recordings of 11 s or more are queued as large jobs.
 """
 
 Made = TypeVar("Made")
@@ -89,8 +89,8 @@ class SpokenText(ABC, Generic[Made]):
         return NO_CUTS
 
     def part_name(self, start: int, stop: int) -> bytes | None:
-        """Return None, because the next text doesn't have enough rows in common to make keeping
-        them worthwhile.
+        """Return None, because the next prompt doesn't share enough rows to make it worthwhile to
+        keep them.
         """
         return None
 

@@ -1,7 +1,6 @@
-"""A text to speak that may arrive in pieces. This is a variant of
-`antiphon_services.lm.spoken_text`.
+"""Text to speak that may arrive in pieces. This is a variant of `antiphon_services.lm.spoken_text`.
 
-While later pieces arrive, all pieces that are already there are prepared together. A segment
+While later pieces arrive, all pieces that have already arrived are prepared together. A segment
 therefore goes through several preparations in a row and can start to speak before its text is
 complete.
 """

@@ -1,5 +1,5 @@
-"""The MAGVITv2 decoder, which converts image tokens to pixels, with the checkpoint's tensor
-names.
+"""The MAGVITv2 decoder, which converts image tokens to pixels. Tensors have the same names as in
+the checkpoint.
 """
 
 from __future__ import annotations

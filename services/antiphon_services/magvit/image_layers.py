@@ -26,7 +26,7 @@ def same_convolution(inputs: int, outputs: int) -> nn.Conv2d:
 
 
 class ResidualPixels(nn.Module):
-    """A residual block of two convolutions, each preceded by a normalization layer."""
+    """A residual block with two convolutions, each preceded by a normalization layer."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class ResidualPixels(nn.Module):
 
 
 class PixelAttention(nn.Module):
-    """A residual block of single-head attention over all pixels."""
+    """A residual block with single-head attention over all pixels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class HalvedPixels(nn.Module):
         self.conv = nn.Conv2d(channels, channels, 3, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pad the input after the last row and the last column, and apply the convolution."""
+        """Pad the input after the last row and the last column. Then apply the convolution."""
         out: Tensor = self.conv(pad(x, (0, 1, 0, 1)))
         return out
 
@@ -100,7 +100,7 @@ class DoubledPixels(nn.Module):
         self.conv = same_convolution(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Repeat each row and column, and apply the convolution."""
+        """Repeat each row and column. Then apply the convolution."""
         out: Tensor = self.conv(interpolate(x, scale_factor=2.0, mode="nearest"))
         return out
 

@@ -1,4 +1,6 @@
-"""The MAGVITv2 encoder, which converts images to tokens, with the checkpoint's tensor names."""
+"""The MAGVITv2 encoder, which converts images to tokens. Tensors have the same names as in the
+checkpoint.
+"""
 
 from __future__ import annotations
 

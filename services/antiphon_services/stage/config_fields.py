@@ -24,7 +24,7 @@ Values = tuple[object, ...]
 
 
 def names(text: str) -> frozenset[str]:
-    """Split a text into field names, which are separated by white space."""
+    """Split text into field names, which are separated by white space."""
     return frozenset(text.split())
 
 
@@ -118,7 +118,9 @@ class ConfigPart:
 
     @property
     def window_fields(self) -> frozenset[str]:
-        """The fields that determine which layers have an attention window, and how wide it is."""
+        """The fields that determine which layers have an attention window, and the width of this
+        window.
+        """
         names = ("layer_types", "max_window_layers", "sliding_window", "use_sliding_window")
         return frozenset(names) if self.window else frozenset()
 

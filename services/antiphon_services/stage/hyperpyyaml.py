@@ -62,7 +62,7 @@ def read_hyperpyyaml(path: Path) -> dict[str, Any]:
     """Return the file's top-level mapping, with references resolved.
 
     A reference to an object, such as another module, is left as the text after `!ref`. Raises
-    `FailedPrecondition` if the file is missing, is too large or has an unsupported form.
+    `FailedPrecondition` if the file is missing, is too large or contains unsupported constructs.
     """
     require_file(path)
     with reading(path):

@@ -1,5 +1,5 @@
-"""Makes sure that a failure only affects the segment that causes it, even though segments share
-calls.
+"""Ensures that a failure affects only the segment that causes it, even if several segments share a
+call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def alone(key: SegmentKey, events: list[EngineEvent], end: Callable[[], None]) -> Iterator[None]:
-    """Return a context manager in which an exception only makes this segment fail. `end` frees the
+    """Return a context manager in which an exception fails only this segment. `end` frees the
     segment's resources.
 
     If the device is lost, all segments are affected, so the error is raised.

@@ -25,7 +25,7 @@ from antiphon_services.stage.engines import FITS, TORCH, VLLM, context_limit
 from antiphon_services.stage.precision import BFLOAT16, FLOAT32, dtype_name
 
 VLLM_WORKING_BYTES = 3 << 30
-"""An estimate of the working memory that vLLM measures at startup and that is part of its memory
+"""An estimate of the working memory that vLLM measures at startup. It is part of vLLM's memory
 share.
 """
 VLLM_SHARE = 0.92

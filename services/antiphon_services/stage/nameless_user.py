@@ -1,5 +1,5 @@
-"""Supports users that don't have an entry in /etc/passwd, which some clusters, such as OpenShift,
-use for containers.
+"""Supports users without an entry in /etc/passwd. Some clusters, such as OpenShift, run containers
+as such users.
 
 Some libraries look up the user's name, or a home directory in which to store compiled code. Without
 an entry, Python raises an error.
@@ -41,8 +41,8 @@ def _own_directory() -> Path:
     """Return a directory inside the temporary directory that belongs to this user. It stays the
     same after a restart.
 
-    Files in this directory are executed. For this reason, the directory is not used if it was
-    created by another user or if other users can write to it.
+    Because files in this directory are executed, it isn't used if it was created by another user or
+    if other users can write to it.
     """
     made = Path(tempfile.gettempdir()) / f"antiphon-home-{os.getuid()}"
     made.mkdir(mode=0o700, exist_ok=True)

@@ -32,8 +32,8 @@ from antiphon.values.segment import SegmentKey
 from antiphon_services.stage.budgets import GPU_PREPARED_AT_ONCE, GPU_SMALL_THREADS, on_gpu
 
 SHORT_TEXT_BYTES = 2 << 10
-"""A text of up to this size takes 0.1 to 0.3 ms, which is about as long as it takes to start a
-thread while an engine is running.
+"""The maximum size of a text that is prepared synchronously. It takes 0.1 to 0.3 ms to prepare a
+text of this size, which is about as long as it takes to start a thread while an engine is running.
 """
 
 LARGE_TEXT_BYTES = 64 << 10
@@ -122,7 +122,7 @@ class Preparations(Generic[PromptT]):
             lane.drop(key)
 
     def close(self) -> None:
-        """Drop all queued work and wait for a limited time until work in progress has ended."""
+        """Drop all queued work and wait for a limited time for work in progress to complete."""
         for lane in (self._small, self._text, self._media):
             lane.close(CLOSE_TIMEOUT_S)
 

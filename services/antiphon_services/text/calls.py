@@ -23,7 +23,7 @@ from antiphon_services.text.written_call import WrittenCall, malformed
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """The rules for which functions a reply may call and how many calls it may contain.
+    """The rules that state which functions a reply may call and how many calls it may contain.
 
     `begun` is text that the reply is forced to begin with, including the start of a call. If
     `parallel` is false, the reply ends after its first call.

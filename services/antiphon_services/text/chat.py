@@ -73,7 +73,7 @@ class ChatTokenizer:
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the template supports functions, and calls in a format that is known here."""
+        """Whether the template supports functions and formats calls in a known way."""
         return self._tool_format is not None
 
     def encode(

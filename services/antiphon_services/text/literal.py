@@ -45,9 +45,9 @@ class LiteralTokenizer:
     """Tokenizes text as a sequence of ordinary characters. `control` contains the IDs of control
     tokens.
 
-    If `tags` is false, only special tokens are control tokens. Use this for a model that reads text
-    aloud, because tags have no meaning for it. An ID represents at most `bytes_per_id` bytes.
-    `written` contains the added tokens that a text can spell. This class is thread-safe.
+    If `tags` is false, only special tokens are control tokens. This is useful for a model that
+    reads text aloud, because tags have no meaning for it. An ID represents at most `bytes_per_id`
+    bytes. `written` contains the added tokens that a text can spell. This class is thread-safe.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, tags: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""The log probabilities of a reply's IDs, which are held back until the text of the IDs is shown.
+"""The log probabilities of a reply's IDs. They are held back until the text of the IDs is shown.
 
 An ID has an entry if and only if at least the beginning of its text is part of the answer. There
 are no entries for stop IDs, other special IDs, and IDs removed because of a stop string. Entries

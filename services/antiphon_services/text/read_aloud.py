@@ -1,4 +1,4 @@
-"""The text of a request that asks to have it spoken verbatim."""
+"""The text in a request to speak that text verbatim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text that arrives in pieces of UTF-8, which may end in the middle of a character. This module
+"""Text that arrives in pieces of UTF-8. A piece may end in the middle of a character. This module
 doesn't perform any I/O.
 """
 
@@ -11,7 +11,7 @@ from antiphon.pipelines.edges import PIECE_FIELD
 
 
 class Utf8Pieces:
-    """Joins the pieces of a text and decodes them to characters."""
+    """Joins the pieces of a text and decodes them into characters."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")()

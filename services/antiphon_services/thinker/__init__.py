@@ -1,3 +1,3 @@
-"""The thinkers of all families. A thinker turns recordings, images and text into a reply and hidden
-rows.
+"""The thinkers of all model families. A thinker turns recordings, images and text into a reply and
+hidden rows.
 """

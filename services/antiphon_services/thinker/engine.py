@@ -197,7 +197,7 @@ class ThinkerEngine:
     def _alone(
         self, segment: Segment, events: list[EngineEvent]
     ) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager in which an exception only makes this segment fail."""
+        """Return a context manager in which an exception fails only this segment."""
         return segment.alone(events, lambda: self._give_slot_back(segment, worth_keeping=False))
 
     def _begin(self, segment: Segment, prompt: PreparedPrompt) -> Iterator[EngineEvent]:

@@ -49,7 +49,7 @@ def with_media(
     checkpoint's vision front end.
 
     `settings` are those of the family's processor in transformers. If `cuts` is true, the factory
-    divides pixels into patches, for use with engines that don't decode images themselves.
+    splits pixels into patches, for use with engines that don't decode images themselves.
     """
     prompts = dataclasses.replace(prompts, max_recordings=media.audio)
     if not media.sees:

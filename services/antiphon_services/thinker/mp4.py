@@ -1,8 +1,8 @@
-"""Counts the samples that an MP4 file declares. It does so by reading the file's boxes, before a
+"""Counts the samples that an MP4 file declares. The file's boxes are read for this purpose before a
 decoder opens the file.
 
-A table of a few bytes can declare billions of frames. FFmpeg indexes all frames when it opens a
-file, and reading the last visible frame would then take just as many calls.
+A table that takes up only a few bytes can declare billions of frames. FFmpeg indexes all frames
+when it opens a file, and reading the last visible frame would then take just as many calls.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Divides pixels into patches for vision towers, exactly like Qwen's processors.
+"""Splits pixels into patches for vision towers, exactly like Qwen's processors.
 
 Images are processed by the checkpoint's own processor. The frames of a video already have their
-final size, so all that the video processor would do is normalize them and divide them into patches.
-It is not used because it requires torchvision, which this module doesn't.
+final size, so the video processor would only normalize them and split them into patches. It is not
+used because it requires torchvision, which this module doesn't need.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class VisualPatches:
 
 
 class PatchMaker:
-    """Divides pixels into patches, like a checkpoint's `processor`."""
+    """Splits pixels into patches, like a checkpoint's `processor`."""
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
 
     def __call__(self, visual: Visual) -> VisualPatches:
-        """Decode a file and divide it into patches. This is slow. Raises `InvalidArgument` if the
+        """Decode a file and split it into patches. This is slow. Raises `InvalidArgument` if the
         file is corrupt.
         """
         pixels = visual.pixels()

@@ -116,7 +116,7 @@ class PromptFactory:
 
     A conversation can contain up to `max_recordings` recordings. If `vision` is None, images and
     videos are rejected. `check_spoken` raises `InvalidArgument` if the reply to a prompt can't be
-    spoken. `patches` divides pixels into patches, for engines that don't decode images themselves.
+    spoken. `patches` splits pixels into patches, for engines that don't decode images themselves.
     """
 
     chat: ChatTokenizer

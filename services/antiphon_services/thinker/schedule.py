@@ -1,4 +1,4 @@
-"""Divides a step's prompt rows among the waiting prompts."""
+"""Distributes a step's prompt rows among the waiting prompts."""
 
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ class ThinkerSegment(Generic[G]):
 
     @contextlib.contextmanager
     def alone(self, events: list[EngineEvent], let_go: Callable[[], None]) -> Iterator[None]:
-        """Return a context manager in which an exception only makes this segment fail. `let_go`
-        frees the segment's resources.
+        """Return a context manager in which an exception fails only this segment. `let_go` frees
+        the segment's resources.
         """
 
         def end() -> None:

@@ -1,4 +1,5 @@
-"""The prompt positions that images and videos take, and their pixels for the model.
+"""Determines the prompt positions that images and videos take up, and prepares their pixels for the
+model.
 
 The number of positions can be determined from a file's header, so a prompt that is too long is
 rejected before any pixels are decoded. Decoding doesn't run on the engine's thread. Afterwards, the
@@ -63,7 +64,7 @@ class Visual:
     `grid` contains the number of time steps, rows and columns of its positions. Consecutive time
     steps are `step` positions apart. `decoded` is the total number of pixels in memory, counting
     all frames. `pixels` decodes the file, which is slow. It returns an upright RGB image on a white
-    background, or video frames [frames, height, width, 3], and raises `InvalidArgument` if the file
+    background, or video frames [frames, height, width, 3]. It raises `InvalidArgument` if the file
     can't be decoded.
     """
 
@@ -108,7 +109,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class FramePace:
-    """How time is mapped to positions. Each time step of the grid covers `frames` frames, and
+    """The mapping from time to positions. Each time step of the grid covers `frames` frames, and
     consecutive time steps are `step` positions apart.
     """
 

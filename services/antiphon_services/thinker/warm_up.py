@@ -1,6 +1,7 @@
-"""Runs requests before the stage is ready, so that no client has to wait for one-time work.
+"""Runs requests before the stage is ready, so that no client has to wait for one-time
+initialization.
 
-Such work includes compiling the chat template, computing mel filters, the first calls of towers and
+This includes compiling the chat template, computing mel filters, the first calls of towers and
 layers, allocating slots, greedy and random sampling, log probabilities (for which vLLM compiles
 code), and forward passes with one and with several segments.
 """

@@ -187,7 +187,7 @@ class VllmHost:
                 await self._schemas.close()
 
     async def _live_on(self) -> None:
-        """Start the engine again and again until the host is closed."""
+        """Restart the engine whenever it dies, until the host is closed."""
         while not self._closing.is_set():
             self._died = asyncio.Event()
             self._life += 1

@@ -1,4 +1,4 @@
-"""antiphon's representation of requests to vLLM."""
+"""The form in which antiphon represents requests to vLLM."""
 
 from __future__ import annotations
 

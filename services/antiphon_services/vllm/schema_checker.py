@@ -1,9 +1,9 @@
 """Compiles each new JSON schema in a child process before vLLM receives it.
 
-xgrammar doesn't limit the time or memory for compiling a schema, and vLLM parses schemas on its
-caller's event loop. A schema is therefore only passed to vLLM after a child process has compiled it
-within certain limits. vLLM then compiles it again. The checker stores the result under the schema's
-digest, so that an identical schema doesn't have to be checked again.
+xgrammar limits neither the time nor the memory that it uses to compile a schema, and vLLM parses
+schemas on its caller's event loop. A schema is therefore only passed to vLLM after a child process
+has compiled it within certain limits. vLLM then compiles it again. The checker stores the result
+under the schema's digest, so that an identical schema doesn't have to be checked again.
 
 A child process occupies a slot of a lane. Every schema starts in the first lane. If it uses up its
 CPU time in this lane, it starts again in the next one. As a result, expensive schemas only delay
@@ -50,8 +50,8 @@ FIELD = "json_schema"
 
 @dataclass(frozen=True, slots=True)
 class SchemaLane:
-    """A lane, with the CPU time for a schema, the number of child processes that can run at the
-    same time, and their niceness.
+    """The settings of a lane: the CPU time for each schema, the number of child processes that can
+    run at the same time, and their niceness.
     """
 
     cpu_s: float
@@ -118,7 +118,7 @@ class _RunningSchemaServer:
 
 @dataclass(slots=True)
 class _Queue:
-    """A lane's free slots, and the number of schemas that are waiting for one."""
+    """The free slots of a lane, and the number of schemas that are waiting for a slot."""
 
     lane: SchemaLane
     slots: asyncio.Semaphore

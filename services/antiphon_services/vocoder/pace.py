@@ -1,4 +1,6 @@
-"""Determines how much a step decodes and which segments share a decoder call."""
+"""Determines the number of frames that a step decodes, and the segments that share a decoder
+call.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Exact streaming decoding. Each frame is decoded once, and a session's state has a fixed size.
+"""Decodes streams exactly. Each frame is decoded once, and a session's state has a fixed size.
 
 Codec frames arrive a few at a time, and audio must be sent immediately. Decoding all frames again
 for each chunk would have a quadratic cost. Decoding windows with some context would mean decoding
 the context every time, and the result still wouldn't be exact: the joints are audible, and the
-samples depend on how the frames were divided into chunks.
+samples depend on how the frames were split into chunks.
 
 The vocoders supported here are causal, which means that the output of every layer at a row depends
 only on this row and on earlier ones. Each layer can therefore keep exactly the inputs that later
@@ -15,7 +15,7 @@ rows need:
   (`SlidingTransformer`).
 
 Concatenating the samples of all chunks gives the same result as calling the model's `forward` with
-all frames, no matter how the frames are divided into chunks and which sessions share the calls. The
+all frames, no matter how the frames are split into chunks or which sessions share the calls. The
 state has the same size for a stream of any length (`state_bytes`).
 
 The following functions take part in a call:

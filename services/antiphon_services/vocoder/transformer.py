@@ -26,9 +26,7 @@ FRAMES = Level()
 
 @dataclass(frozen=True, slots=True)
 class _Frames:
-    """Data about the new frames that is the same for all layers: the rotation, and a mask for the
-    keys.
-    """
+    """Data about the new frames that all layers share: the rotation, and a mask for the keys."""
 
     batch: Batch
     rotation: Rotation

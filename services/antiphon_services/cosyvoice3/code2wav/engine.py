@@ -1,13 +1,13 @@
 """The code2wav engine, which computes the audio of many segments concurrently.
 
-The delivery setting of the edge `codes` determines how the audio is computed:
+The delivery setting of the `codes` edge determines how the audio is computed:
 
 - If the edge is delivered whole, the flow attends to the entire utterance, so the engine decodes an
   utterance once its last code has arrived.
 - If the edge is streamed, the flow processes one block at a time, and the engine emits samples
   whenever a block is complete. This mode is described in `mel_stream`.
 
-The time at which codes arrive doesn't make a difference.
+The arrival times of codes make no difference.
 """
 
 from __future__ import annotations

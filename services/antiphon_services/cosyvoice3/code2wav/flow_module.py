@@ -1,4 +1,4 @@
-"""The weights of CosyVoice3's flow, with the tensor names of `flow.pt`.
+"""The weights of CosyVoice3's flow. Tensors have the same names as in `flow.pt`.
 
 The computations are in `flow.py`.
 """

@@ -1,12 +1,12 @@
 """The vocoder, which computes samples from mel frames.
 
-It consists of a harmonic source, convolutions and an inverse STFT, and mirrors the vendor's
+It consists of a harmonic source, convolutions and an inverse STFT. It mirrors the vendor's
 `CausalHiFTGenerator.inference`. The source generates sine waves at multiples of the pitch of each
 frame and adds noise. The generator then shapes both. The noise of a sample depends only on its
 index.
 
 Utterances are processed in pieces. The stream of an utterance stores the past state of each layer
-and the phases of the sine waves, so the result does not depend on how the utterance is divided. All
+and the phases of the sine waves, so the result does not depend on how the utterance is split. All
 layers are causal except the first convolutions of the generator and the pitch predictor. Because of
 these convolutions and the STFT, the samples of a frame depend on the `LOOK_AHEAD` frames that
 follow it.

@@ -1,4 +1,4 @@
-"""The weights of CosyVoice3's vocoder, with the tensor names of `hift.pt`.
+"""The weights of CosyVoice3's vocoder. Tensors have the same names as in `hift.pt`.
 
 The computations are in `vocoder.py`. The kernels of the convolutions are stored as directions and
 lengths (weight normalization), which are combined when the model is loaded.

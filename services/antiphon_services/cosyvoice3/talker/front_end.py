@@ -1,13 +1,13 @@
-"""Prepares the talker's prompts from the text and the voice of a request.
+"""Prepares the talker's prompts from the text and the voice in a request.
 
 This module mirrors the vendor's `frontend_zero_shot`, `frontend_cross_lingual`,
-`frontend_instruct2` and `frontend_sft`, and uses the texts of the vendor's example. The voice of a
+`frontend_instruct2` and `frontend_sft`. It uses the texts from the vendor's example. The voice in a
 request determines the mode:
 
 - A recording with a transcript selects zero-shot mode.
 - A recording without a transcript selects cross-lingual mode.
 - A recording with an instruction selects instruct mode.
-- A voice of the checkpoint selects SFT mode.
+- A voice from the checkpoint selects SFT mode.
 
 In zero-shot and instruct mode, the text is split into utterances. Streamed text is neither split
 nor normalized. If the vendor does not define a prompt for streamed text in a mode, the system

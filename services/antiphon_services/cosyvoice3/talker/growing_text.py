@@ -1,9 +1,9 @@
 """Tokenizes streamed text, with the same result as for the complete text. Does not import torch.
 
-The tokenizer first splits a text into words. A run of letters and digits ends at the first other
-character, so the tokens before that character do not depend on the text that follows. The exception
-is a special token that can be written in the text, such as `[breath]`. The tokens of the last word
-are final once the next character, or the end of the text, has arrived.
+The tokenizer first splits a text into words. A run of letters and digits ends at the first
+character of a different kind, so the tokens before that character do not depend on the text that
+follows. The exception is a special token that can be written in the text, such as `[breath]`. The
+tokens of the last word are final once the next character, or the end of the text, has arrived.
 """
 
 from __future__ import annotations

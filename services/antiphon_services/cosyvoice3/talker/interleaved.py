@@ -11,7 +11,7 @@ which requests more text. If the text is complete and fewer than 5 tokens remain
 added at once, and the talker may sample `END`.
 
 The rows depend only on the text tokens and the draws. They do not depend on arrival times or on how
-the text is divided, because tokens are processed one by one, as in the vendor's code. This module
+the text is split, because tokens are processed one by one, as in the vendor's code. This module
 does not import torch.
 """
 
@@ -33,7 +33,7 @@ from antiphon_services.cosyvoice3.talker.prompt import (
 )
 
 Row = tuple[int, bool]
-"""A token ID and whether it is a speech token."""
+"""A token ID, and whether it is the ID of a speech token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,9 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class MixRatio:
-    """The ratio of streamed text to speech, which is `codes` codes for every `text` text tokens."""
+    """The ratio of streamed text to speech. There are `codes` codes for every `text` text
+    tokens.
+    """
 
     text: int
     codes: int

@@ -1,4 +1,4 @@
-"""The weights of CosyVoice3's talker, with the tensor names of `llm.pt`.
+"""The weights of CosyVoice3's talker. Tensors have the same names as in `llm.pt`.
 
 The layers are the same as Qwen2's in transformers. The computations are in `antiphon_services.lm`.
 """

@@ -1,8 +1,8 @@
 """Normalizes texts and splits them into parts.
 
-This module mirrors the vendor's `text_normalize` and `split_paragraph` for the case that neither
+This module mirrors the behavior of the vendor's `text_normalize` and `split_paragraph` when neither
 ttsfrd nor WeText is installed. If a text does not contain Chinese, its digits are spelled out in
-English. Some characters are replaced. Sentences are joined to parts of 60 to 80 characters for
+English. Some characters are replaced. Sentences are joined into parts of 60 to 80 characters for
 Chinese, or 60 to 80 tokens for other languages.
 """
 
@@ -115,7 +115,7 @@ def _without_blanks(text: str) -> str:
 
 
 def _parts(text: str, ends: str, end: str, length: Length) -> list[str]:
-    """Join sentences to parts."""
+    """Join sentences into parts."""
     if not text:
         return []
     parts: list[str] = []

@@ -1,8 +1,8 @@
 """The flow-matching model, which computes the latents of a complete answer from its codes.
 
 Each code corresponds to four latents. The velocity is evaluated 18 times. Each evaluation processes
-all rows twice, once with the codes and once without them, and includes the rows of the voice
-recording. Because every row attends to every other row, each latent depends on all of the codes, so
+all rows twice, once with the codes and once without them. The rows of the voice recording are
+included. Because every row attends to every other row, each latent depends on all of the codes, so
 computation can only start after the last code has arrived.
 """
 

@@ -1,8 +1,8 @@
 """The vocoder, which computes samples from latents.
 
 Most of its convolutions are causal. The first convolution and the filters around each activation
-also look ahead. To keep memory usage independent of the length of an answer, the latents are
-processed in pieces. Each piece is extended by up to `LEFT` latents before it and `RIGHT` latents
+also look ahead. The latents are processed in pieces, so that memory usage doesn't depend on the
+length of the answer. Each piece is extended by up to `LEFT` latents before it and `RIGHT` latents
 after it, and the samples of these extra latents are discarded.
 """
 

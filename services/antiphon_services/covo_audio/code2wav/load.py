@@ -50,7 +50,7 @@ from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_services.vocoder.stage import NO_SAMPLING, warm_up_decoder
 
 WRAPPER = "module."
-"""The prefix of every tensor name in files that were saved by a multi-GPU training run."""
+"""The prefix that precedes every tensor name in files saved by a multi-GPU training run."""
 MOST_CODES = 8192
 """The maximum number of codes in a segment, which corresponds to 5.5 minutes of speech. The flow
 attends to all of them at once.
@@ -166,9 +166,9 @@ def _sizes(kind: type[Sizes], weights: Weights, prefix: str) -> Sizes:
 
 
 def _unused(weights: Weights, wrapper: str, prefix: str) -> list[str]:
-    """Return the tensors below `prefix` that are only needed for training.
+    """Return the names of the tensors below `prefix` that are only needed for training.
 
-    The returned names do not include the prefix.
+    The names do not include the prefix.
     """
     names = (name.removeprefix(wrapper) for name in weights.files)
     return [

@@ -1,4 +1,4 @@
-"""The weights of Covo-Audio's token2wav, with the tensor names of `model.pt`.
+"""The weights of Covo-Audio's token2wav. Tensors have the same names as in `model.pt`.
 
 The modules only store weights. The computations are in `answer_flow.py` and `answer_vocoder.py`.
 Because the checkpoint does not contain a configuration for token2wav, all sizes are derived from

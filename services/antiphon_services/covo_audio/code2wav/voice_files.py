@@ -1,4 +1,5 @@
-"""Reads the voice, which consists of the codes, the latents and the speaker of a recording.
+"""Reads the voice, which consists of the codes, the latents and the speaker embedding of a
+recording.
 
 The vendor distributes these files with its source code instead of the checkpoint, so the operator
 must provide them in a directory.

@@ -1,4 +1,4 @@
-"""The weights of the thinker, with the tensor names of Covo-Audio's checkpoint."""
+"""The weights of the thinker. Tensors have the same names as in Covo-Audio's checkpoint."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The code2wav engine, which computes the audio of many segments.
 
-If the edge `codes` is delivered whole, one minute of frames is decoded at a time, as in the
+If the `codes` edge is delivered whole, one minute of frames is decoded at a time, as in the
 vendor's code. If the edge is streamed, frames are decoded in smaller windows, so the samples are
-only approximately the same, as explained in `FrameCodecDecoder`. Which of these applies depends on
-the delivery setting and not on when frames arrive.
+only approximately the same, as explained in `FrameCodecDecoder`. Which method is used depends only
+on the delivery setting, not on when frames arrive.
 """
 
 from __future__ import annotations

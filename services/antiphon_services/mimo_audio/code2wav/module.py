@@ -1,4 +1,5 @@
-"""The decoder weights of MiMo-Audio's audio tokenizer, with the tensor names of its checkpoint.
+"""The decoder weights of MiMo-Audio's audio tokenizer. Tensors have the same names as in its
+checkpoint.
 
 The computations are in `decoder.py`.
 """

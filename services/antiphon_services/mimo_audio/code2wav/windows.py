@@ -1,7 +1,7 @@
 """Chooses which frames are decoded together. The functions of this module have no side effects.
 
 The vendor's code decodes `SEGMENT_FRAMES` frames at a time, independently of all other frames. If
-the input is delivered whole, the same segments are decoded here. A stream is divided into blocks,
+the input is delivered whole, the same segments are decoded here. A stream is split into blocks,
 which are decoded together with additional frames before and after them. The positions of blocks
 depend only on the number of frames, so the samples do not depend on arrival times.
 """
@@ -28,7 +28,7 @@ class DecodeWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """Divides frames into blocks of `block` frames with up to `before` and `after` frames of
+    """Splits frames into blocks of `block` frames with up to `before` and `after` frames of
     context.
 
     If `block` is None, complete segments are decoded.
@@ -41,7 +41,8 @@ class WindowPlan:
     def following(self, sent: int, come: int, *, finished: bool) -> DecodeWindow | None:
         """Return the window that follows the first `sent` frames, or None if it is incomplete.
 
-        `come` is the number of frames that have arrived. `finished` is true if there are no more.
+        `come` is the number of frames that have arrived. `finished` is true if no more frames
+        follow.
         """
         start = sent - sent % SEGMENT_FRAMES
         end = start + SEGMENT_FRAMES

@@ -1,4 +1,4 @@
-"""The language model of MiMo-Audio, with the tensor names of its checkpoint.
+"""The language model of MiMo-Audio. Tensors have the same names as in its checkpoint.
 
 The layers of all three models are the same as Qwen2's in transformers. The modules only store
 weights. The computations are in `group_encoder.py`, `frame_predictor.py` and

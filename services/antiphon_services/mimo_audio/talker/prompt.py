@@ -42,7 +42,9 @@ USER, ASSISTANT, SYSTEM, END = (
     "<|im_end|>\n",
 )
 IN_A_ROW = 5
-"""In an earlier spoken answer, this many text tokens alternate with this many groups of frames."""
+"""The number of consecutive text tokens, and of consecutive groups of frames, in an earlier spoken
+answer. Text and groups alternate.
+"""
 
 Ids = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint16]

@@ -3,7 +3,7 @@
 A log-mel spectrogram is processed by transformer layers with full attention, followed by residual
 codebooks.
 
-The vendor's code divides a recording into segments of `SEGMENT_FRAMES` mel frames, which do not
+The vendor's code splits a recording into segments of `SEGMENT_FRAMES` mel frames, which do not
 attend to each other. It repeats the last frame of codes until the number of frames is a multiple of
 the group size. Because it encodes the segments in one batch, a last segment that is shorter than
 the first one is padded, which changes its last rows. This module reproduces that behavior.

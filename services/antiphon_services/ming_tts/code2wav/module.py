@@ -1,4 +1,4 @@
-"""The audio decoder of Ming TTS, with the tensor names of its checkpoint.
+"""The audio decoder of Ming TTS. Tensors have the same names as in its checkpoint.
 
 These tensors are below `audio.decoder`, or below `decoder` in Ming-flash-omni. The layers are the
 same as Qwen2's in transformers. The computations are in `decoder.py`.

@@ -1,4 +1,4 @@
-"""Removes the silence at the end of speech.
+"""Removes silence from the end of speech.
 
 This module mirrors `silence_holder` in the talker of Ming-flash-omni. A window of 0.1 seconds is
 silent if its mean magnitude is at most 1e-3. Silent windows are held back until a window is loud or

@@ -1,4 +1,6 @@
-"""The audio encoder of Ming TTS, with the tensor names of its checkpoint (`audio.encoder`)."""
+"""The audio encoder of Ming TTS. Tensors have the same names as in its checkpoint
+(`audio.encoder`).
+"""
 
 from __future__ import annotations
 

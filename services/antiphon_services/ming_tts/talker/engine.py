@@ -1,9 +1,9 @@
 """The talker engine, which decodes frames of latents for many segments, one frame per step.
 
-Prompts are prepared on worker threads, because it takes a long time to tokenize a text or to encode
-a reference recording. Each step performs one forward pass, which includes up to `prefill_rows`
-prompt rows, frames that the client already has, and one row for each segment whose prompt is
-complete. Each of these segments samples one frame, which is emitted in the same step.
+Prompts are prepared on worker threads, because tokenizing text and encoding reference recordings
+take a long time. Each step performs one forward pass, which includes up to `prefill_rows` prompt
+rows, frames that the client already has, and one row for each segment whose prompt is complete.
+Each of these segments samples one frame, which is emitted in the same step.
 
 The stop head reads the same state from which a frame is sampled. An utterance ends with the frame
 at which the stop head stops, or after the maximum number of draws. In both cases, the last frame is

@@ -1,4 +1,4 @@
-"""Prepares the talker's prompts from the text and the voice of a request.
+"""Prepares the talker's prompts from the text and the voice in a request.
 
 This module mirrors `speech_generation` in the vendor's example. A request with a recording and its
 transcript continues the recording. A request with only a recording uses the speaker of the
@@ -6,8 +6,8 @@ recording. A caption describes the voice, but without a recording, it does not d
 speaker.
 
 In Ming-flash-omni, the name of a voice selects a recording of the checkpoint and its transcript. A
-long text is divided into utterances, each of which has its own prompt. Streamed text is divided
-into utterances in both layouts.
+long text is split into utterances, each of which has its own prompt. Streamed text is split into
+utterances in both layouts.
 """
 
 from __future__ import annotations

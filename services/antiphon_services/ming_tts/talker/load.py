@@ -75,7 +75,7 @@ seconds.
 """
 MOST_STEPS_OF_ALL = 2000
 """The default of `max_tokens` for Ming-flash-omni, which corresponds to 640 seconds. It is higher
-because its texts are divided into utterances.
+because its texts are split into utterances.
 """
 
 DENSE = "dense"

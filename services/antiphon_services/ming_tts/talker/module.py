@@ -1,4 +1,4 @@
-"""The talker of Ming TTS, with the tensor names of its checkpoint.
+"""The talker of Ming TTS. Tensors have the same names as in its checkpoint.
 
 The language model is Qwen2 of transformers. The modules only store weights. The computations of the
 language model are in `antiphon_services.lm`. The flow head and the aggregator are computed in

@@ -60,8 +60,8 @@ class LatentDrawn:
 class LatentOutcome:
     """The result of a turn.
 
-    `drawn` is set if the turn had a draw. `known_stops`, a float32 array of shape [n, 2], contains
-    the logits of the stop head at known frames, and is set if the turn had any.
+    `drawn` is set if the turn had a draw. `known_stops` is set if the turn had known frames. It is
+    a float32 array of shape [n, 2] that contains the logits of the stop head at these frames.
     """
 
     drawn: LatentDrawn | None = None

@@ -1,13 +1,13 @@
-"""Divides a text into utterances. The functions of this module have no side effects.
+"""Splits text into utterances. The functions of this module have no side effects.
 
 The length of a text is measured in units. A unit is a Chinese character or a word of Latin letters.
 In Ming-flash-omni, an utterance has up to `MOST_UNITS` units, because the model was trained on
 short utterances.
 
-A complete text is divided as in the vendor's `text_segment_cut.py`, following the port in
-vllm-omni. Sentences are joined as long as they fit. Longer sentences are divided into clauses and
-then between words. A streamed text is divided after the first sentence that ends after
-`LEAST_UNITS` units. The result depends only on the text, and not on how it arrives.
+A complete text is split in the same way as in the vendor's `text_segment_cut.py`, following the
+port in vllm-omni. Sentences are joined as long as they fit. Longer sentences are split into clauses
+and then between words. Streamed text is split after the first sentence that ends after
+`LEAST_UNITS` units. The result depends only on the text, not on how it arrives.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from antiphon_services.text.utf8_pieces import Utf8Pieces
 MOST_UNITS = 50
 LEAST_UNITS = 5
 MOST_CHARACTERS = 400
-"""A streamed text without units, for example one that consists of digits, is divided after this
-many characters.
+"""Streamed text without units, such as text that consists only of digits, is split after this many
+characters.
 """
 
 # Stands for a full stop within a number or an abbreviation. Unicode does not assign this character,
@@ -51,7 +51,7 @@ def says_something(text: str) -> bool:
 
 
 def split_text(text: str) -> list[str]:
-    """Divide a complete text into one or more utterances. A text that fits is returned unchanged.
+    """Split a complete text into one or more utterances. A text that fits is returned unchanged.
 
     In longer texts, ASCII punctuation between sentences and clauses is replaced with Chinese
     punctuation.
@@ -149,7 +149,7 @@ def _append(utterances: list[str], text: str) -> None:
 
 
 class ArrivingText:
-    """Divides a text that arrives as pieces of UTF-8 as soon as the end of an utterance is
+    """Splits text that arrives as pieces of UTF-8. An utterance is returned as soon as its end is
     known.
     """
 

@@ -1,1 +1,1 @@
-"""The talker stage, which turns the thinker's rows into codes, one code per step."""
+"""The talker stage, which turns the thinker's rows into codes. Each step generates one code."""

@@ -1,4 +1,4 @@
-"""The talker's engine. It decodes the speech codes of many segments, one code per segment and step.
+"""The talker's engine. In each step, it decodes one speech code for each of many segments.
 
 A step is one forward pass over all rows that are ready: parts of prompts, with a total of up to
 `prefill_rows` rows, and one row for every segment whose next row has arrived. These segments sample

@@ -27,9 +27,7 @@ from antiphon_services.qwen2_5_omni.talker.ids import TalkerIds
 from antiphon_services.qwen2_5_omni.talker.rows import TextRow, ThinkerRows
 
 RowText = Array | TextRow
-"""The text side of a draw's row. It is either a thinker row, or a marker if there is no thinker
-row.
-"""
+"""The text side of a draw's row. It is either a thinker row or, if there is none, a marker."""
 
 
 class CodecTalker(FrameDecoder):

@@ -1,10 +1,10 @@
 """The token2wav engine, which computes the audio of many segments in shared calls.
 
-A call decodes all segments that have blocks which can become final, from noise to samples. Each
-engine step computes a part of the call (see `Decoding`). Codes that arrive during a call wait for
-the next one. If a segment receives many codes at once, as with `whole` delivery, it gets a call of
-its own that alternates with the shared call. The shared call then never waits for more than half of
-a step.
+A call starts from noise and computes the samples of all segments that have blocks which can become
+final. Each engine step computes a part of the call (see `Decoding`). Codes that arrive during a
+call wait for the next one. If a segment receives many codes at once, as with `whole` delivery, it
+gets a call of its own that alternates with the shared call. The shared call then never waits for
+more than half of a step.
 
 If a segment is put on hold during a call, it stays in the call, and its samples wait. If a segment
 is released, its samples are dropped. An error in a call only affects the segments in this call.

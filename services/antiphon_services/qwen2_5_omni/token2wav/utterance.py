@@ -28,9 +28,9 @@ from antiphon_services.qwen2_5_omni.token2wav.vocoder import CONTEXT
 class Utterance:
     """An utterance. Its codes are passed to `add`.
 
-    As long as `next_part` returns a part, its mel frames must be passed to `take`, and the samples
-    for `window` must then be passed to `cut`. `seed` determines the noise. A block becomes final
-    after `held_blocks` more blocks, which makes no difference if all codes arrive at once.
+    As long as `next_part` returns a part, pass its mel frames to `take`, and then pass the samples
+    for `window` to `cut`. `seed` determines the noise. A block becomes final after `held_blocks`
+    more blocks, which makes no difference if all codes arrive at once.
     """
 
     def __init__(self, flow: Flow, voice: FlowVoice, *, seed: int, held_blocks: int) -> None:

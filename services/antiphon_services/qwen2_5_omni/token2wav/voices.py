@@ -16,7 +16,9 @@ from antiphon.runtime.checkpoint.torch_files import read_torch_file
 
 @dataclass(frozen=True, slots=True)
 class VoiceTensors:
-    """A recording's `condition` [1, width] and `mel` frames [1, frames, mel bins], in float32."""
+    """The `condition` [1, width] and the `mel` frames [1, frames, mel bins] of a recording, in
+    float32.
+    """
 
     condition: Tensor
     mel: Tensor

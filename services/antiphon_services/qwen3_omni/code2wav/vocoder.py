@@ -1,4 +1,4 @@
-"""Describes Qwen3-Omni's vocoder, so that `antiphon_services.vocoder` can stream it."""
+"""Describes Qwen3-Omni's vocoder so that `antiphon_services.vocoder` can stream it."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Omni3Towers:
 
 
 def _chunks(features: Tensor, frames: list[int], size: int) -> tuple[Tensor, list[int]]:
-    """Divide every recording into chunks of `size` frames and pad them to the length of the longest
+    """Split every recording into chunks of `size` frames and pad them to the length of the longest
     chunk.
 
     `features` [mel bins, frames] contains all recordings in sequence. Returns the chunks [chunks,

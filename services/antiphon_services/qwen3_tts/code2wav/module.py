@@ -195,7 +195,7 @@ def _codec_config(model_dir: Path) -> CodecConfig:
 
 
 def vocoder_of(module: CodecDecoder) -> Vocoder:
-    """Describe the decoder, so that it can be streamed."""
+    """Describe the decoder so that it can be streamed."""
     config = module.config
     with torch.no_grad():
         table = module.quantizer.table()

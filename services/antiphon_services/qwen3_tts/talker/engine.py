@@ -1,9 +1,9 @@
-"""The talker's engine. It decodes codec frames for many segments, one frame per segment and step.
+"""The talker's engine. In each step, it decodes one codec frame for each of many segments.
 
-Prompts are prepared on worker threads, because it takes a long time to tokenize a text or to encode
-a reference recording. A step is one forward pass over all rows that are ready: parts of prompts,
-within the limit of `antiphon_services.lm.frames`, and one row for every segment whose prompt is
-complete. These segments sample a frame in the same step, and the engine emits it.
+Prompts are prepared on worker threads, because tokenizing text and encoding reference recordings
+take a long time. A step is one forward pass over all rows that are ready: parts of prompts, within
+the limit of `antiphon_services.lm.frames`, and one row for every segment whose prompt is complete.
+These segments sample a frame in the same step, and the engine emits it.
 
 If a voice is cloned from the codes of a recording, the engine emits the recording's frames first,
 to prime the decoder.

@@ -163,8 +163,8 @@ class Clone:
 
 @dataclass(frozen=True, slots=True)
 class SpeechRequest:
-    """The IDs of the text to speak and how it is to be spoken. `role` contains the three IDs of an
-    assistant header.
+    """The IDs of the text to speak, and the settings for speaking it. `role` contains the three IDs
+    of an assistant header.
 
     All names are in lower case. `voice` and `language` may be empty, and `voice` is always empty
     for a clone.

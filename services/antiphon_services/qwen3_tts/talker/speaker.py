@@ -41,7 +41,7 @@ def _plain(inputs: int, outputs: int, kernel: int = 1, dilation: int = 1) -> nn.
 
 
 class _Res2Net(nn.Module):
-    """Divides the channels into `scale` parts. The input of each part includes the previous part's
+    """Splits the channels into `scale` parts. The input of each part includes the previous part's
     output.
     """
 

@@ -42,8 +42,8 @@ class TtsTurn:
 
 
 class TtsTalker(GroupedFrameDecoder):
-    """The talker's forward passes and sampling, for up to `slots` sessions of `context_limit`
-    positions.
+    """Performs the talker's forward passes and sampling for up to `slots` sessions of
+    `context_limit` positions.
 
     `code_entries` is the size of the codec's codebooks. `predictor` contains the sampling settings
     of the later groups, which apply unless the first codes are greedy. `readback` copies frames to

@@ -169,7 +169,7 @@ class VllmThinkerEngine:
     def _alone(
         self, segment: Segment, events: list[EngineEvent]
     ) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager in which an exception only makes this segment fail."""
+        """Return a context manager in which an exception fails only this segment."""
         return segment.alone(events, lambda: self._stop(segment))
 
     def _begin(self, key: SegmentKey, events: list[EngineEvent]) -> None:

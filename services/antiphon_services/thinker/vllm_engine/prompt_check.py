@@ -1,4 +1,4 @@
-"""Rejects prompts that would crash vLLM's engine and thereby end all sessions.
+"""Rejects prompts that would crash vLLM's engine, which would end all sessions.
 
 vLLM only validates IDs if it has a tokenizer, and its code for positions assumes that each
 recording, image and video is followed by an ID. A prompt that violates either of these rules would
