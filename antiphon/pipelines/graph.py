@@ -75,7 +75,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A named output of one stage, or of the client, and the stages that consume it.
+    """A named output of a stage or of the client, together with the stages that consume it.
 
     `unit` is the unit in which positions on this edge are counted. `counted_by` is the name of the
     tensor whose length along axis 0 is the number of positions.
@@ -173,8 +173,8 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """The layout of a checkpoint, which is the set of files that the stages read. Only these files
-    are downloaded.
+    """The layout of a checkpoint. It specifies which files the stages read. Only these files are
+    downloaded.
 
     Each of the `folders` contains a configuration, tokenizer files, and weights in the format that
     `runtime.checkpoint.weights` chooses. The checkpoint's own directory is `""`. `others` are

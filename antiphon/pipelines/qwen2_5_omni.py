@@ -58,7 +58,9 @@ are used by token2wav.
 """
 
 DEFAULT_VOICE = "chelsie"
-"""The default voice if the checkpoint contains it, as in the reference."""
+"""The voice that is used by default if the checkpoint contains it. The reference uses the same
+default.
+"""
 
 CODE_RATE_HZ = 50.0
 TOKEN_PACE_S = 0.018

@@ -43,7 +43,9 @@ from antiphon.values.chunk import Chunk
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
 
 DEFAULT_VOICE = "ethan"
-"""The default voice if the checkpoint contains it, as in the reference."""
+"""The voice that is used by default if the checkpoint contains it. The reference uses the same
+default.
+"""
 
 AUDIO_CHUNK_POSITIONS = 13
 """The number of prompt positions for a full chunk of the audio tower.
@@ -143,7 +145,7 @@ PIPELINE = Pipeline(
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """The IDs in the thinker's vocabulary that structure a prompt, as read from `config.json`."""
+    """The thinker IDs that structure a prompt. They are read from `config.json`."""
 
     im_start: int
     im_end: int

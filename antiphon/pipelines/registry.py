@@ -41,7 +41,9 @@ class Declaration:
 
     @property
     def origin(self) -> str:
-        """The module, or the distribution and its entry point, as shown in error messages."""
+        """The origin to show in error messages, which is either a module or a distribution with its
+        entry point.
+        """
         if isinstance(self.source, str):
             return self.source
         value = self.source.value

@@ -1,1 +1,1 @@
-"""The stage runtime, with sessions, engine scheduling, links, and the gRPC server."""
+"""The stage runtime. It contains sessions, engine scheduling, links, and the gRPC server."""

@@ -1,4 +1,4 @@
-"""The span interface that traced code uses, and a span that records nothing."""
+"""Defines the span interface that traced code uses, and a span that records nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAMPLED = 1
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """The identity of a span, in the form in which a `traceparent` transmits it."""
+    """The identity of a span, as transmitted in a `traceparent`."""
 
     trace_id: int
     span_id: int

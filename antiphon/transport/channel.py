@@ -1,4 +1,4 @@
-"""Options for gRPC channels and servers, which are the same for all antiphon processes.
+"""The gRPC channel and server options that all antiphon processes use.
 
 gRPC's message size limit is disabled. Its default of 4 MiB is too small for the hidden states of 30
 seconds of audio, and sizes are limited per session anyway.

@@ -1,4 +1,4 @@
-"""The addresses on which a process listens, for IPv4 and IPv6.
+"""Resolves the IPv4 and IPv6 addresses on which a process listens.
 
 `localhost` stands for both loopback addresses, and `[::]` for all addresses of both families. A
 family that the host does not support is left out.

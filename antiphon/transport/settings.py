@@ -90,7 +90,7 @@ class Peer(NamedTuple):
 
 @dataclass(slots=True)
 class LinkState:
-    """The state of one end of a link, with the same fields as the proto message `LinkState`.
+    """The state of one end of a link. It has the same fields as the proto message `LinkState`.
 
     A producer learns its peer's role and name when the peer accepts the link. `counts` contains the
     number of chunks and bytes for each transport ("chunks.grpc", "bytes.grpc"), and the number of

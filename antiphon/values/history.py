@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 IDS, FRAMES, LATENTS = "ids", "frames", "latents"
-"""The types of history from which a stage can continue, as reported by `Describe`."""
+"""The types of history from which a stage can continue. `Describe` reports which of them a stage
+supports.
+"""
 MAX_HISTORY_BYTES = 4 << 20
 """The maximum total size of all parts, in bytes. It is large enough for the codes of several hours
 of speech.

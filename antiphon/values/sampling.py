@@ -18,7 +18,7 @@ MAX_SCHEMA_BYTES = 64 << 10
 MAX_SEED = (1 << 64) - 1
 KEY_BITS = 128
 INPUT_STAGE = ""
-"""The key for the stage that receives the messages, in the sampling settings of a request."""
+"""The key that a request's sampling settings use for the stage that receives the messages."""
 SMALLEST = 1e-6
 """The smallest value that is allowed for a repetition penalty, or for a temperature other than 0.
 

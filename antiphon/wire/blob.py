@@ -81,7 +81,7 @@ _Signature = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A blob without its tensors, which leaves the head and the padding before each tensor."""
+    """A blob without its tensors. What remains is the head and the padding before each tensor."""
 
     head: bytes
     paddings: tuple[bytes, ...]

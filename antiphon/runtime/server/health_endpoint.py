@@ -1,4 +1,4 @@
-"""The health port, which answers the probes of an orchestrator.
+"""Serves the health port, which answers an orchestrator's probes.
 
 It is separate from the main port and unencrypted, because Kubernetes' gRPC probes don't support
 TLS. Probes are answered on the event loop of the process, so they fail if the event loop is

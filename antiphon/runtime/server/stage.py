@@ -81,8 +81,8 @@ STEP_TIMEOUT_S = 30.0
 # is stopping.
 RETRY_AFTER_S = 1.0
 GRANT_BYTES = 64
-"""The approximate size of a grant in bytes. Because it is counted, only a limited number of grants
-can wait for a producer that isn't reading them.
+"""The approximate size of a grant in bytes. Grants count towards the outbox's size limit, so only a
+limited number of them can wait for a producer that isn't reading.
 """
 
 

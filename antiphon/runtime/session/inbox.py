@@ -14,7 +14,7 @@ from antiphon.runtime.session.facts import ChunkArrived
 from antiphon.values.chunk import Chunk
 
 CHUNK_BYTES = 1024
-"""The approximate memory used by a chunk, in bytes, in addition to its tensors. Counting it ensures
+"""The approximate number of bytes that a chunk uses in addition to its tensors. Counting it ensures
 that empty chunks are limited as well.
 """
 

@@ -50,7 +50,8 @@ class PlayOut:
 
 
 class OutputFlow:
-    """Counters for a segment's output edges, from the time it is opened until `end` is called.
+    """Counts events on a segment's output edges from the time the segment is opened until `end` is
+    called.
 
     `rates` contains the number of positions per second for each edge that the client plays.
     """

@@ -1,4 +1,4 @@
-"""A session on a stage, consisting of its current segment, the order of its chunks, and its clocks.
+"""A session on a stage. It consists of the current segment, the order of chunks, and the clocks.
 
 Methods process facts and return instructions. If something is wrong, they raise an `AntiphonError`,
 and the session table ends the session with that error. A session never ends itself.

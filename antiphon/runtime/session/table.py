@@ -1,5 +1,4 @@
-"""The session table, which is the sole owner of a stage's sessions. It turns facts into
-instructions.
+"""The session table, which owns all sessions of a stage and turns facts into instructions.
 
 `handle` is called with a fact and the time, and it returns instructions. It has no side effects, so
 the same facts at the same times always result in the same instructions. The whole loop is described

@@ -67,7 +67,7 @@ class Pulse:
             self._back()
 
     def forget(self) -> None:
-        """Forget that the work is late, so that `back` isn't called when it ends."""
+        """Clear the record that the work is late, so that `back` isn't called when it ends."""
         with self._lock:
             self._late = False
 

@@ -1,5 +1,5 @@
-"""A payload transport based on a process group with two ranks, which is created for a single
-connection of a link.
+"""A payload transport that is based on a process group with two ranks. A group is created for a
+single connection of a link.
 
 On CUDA devices, the group uses NCCL. On a CPU, the same code uses Gloo. There is no global process
 group. The producer runs a TCP store as the rendezvous and offers its address. The consumer joins

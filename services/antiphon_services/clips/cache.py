@@ -1,6 +1,4 @@
-"""A cache for the results of recent clips, which is useful because most voices are cloned
-repeatedly.
-"""
+"""Caches the results for recent clips, because most voices are cloned repeatedly."""
 
 from __future__ import annotations
 

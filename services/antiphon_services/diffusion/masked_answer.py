@@ -1,4 +1,4 @@
-"""One step of masked diffusion for several answers, in a single call to the model.
+"""Performs one step of masked diffusion for several answers in a single call to the model.
 
 A step draws an ID for each masked position in its range and fixes the IDs with the highest
 confidence (`unmasking_plan.py`). Draws depend only on the answer's seed, the step and the position,
@@ -36,7 +36,7 @@ SMALLEST_LOGARITHM = 1e-20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnIds:
-    """The IDs that an answer can contain, and their rows of the head.
+    """The IDs that an answer can contain, and the head's rows for these IDs.
 
     `weight` has the shape [choices, width]. `ids` is int64 [choices], or None if the choices are
     the IDs themselves. Choices marked in `forbidden` (bool [choices]) are never drawn, but still
@@ -131,8 +131,8 @@ class MaskedAnswer:
 
     @property
     def steps_due(self) -> int:
-        """The number of steps for the entire answer, which is smaller than the number in the plan
-        if the answer has ended early.
+        """The number of steps for the entire answer. It is smaller than the number in the plan if
+        the answer has ended early.
         """
         return self._taken if self._ended else len(self._plan)
 
@@ -143,8 +143,8 @@ class MaskedAnswer:
 
     @property
     def settled(self) -> int:
-        """The number of positions, counted from the beginning, that are final because their blocks
-        are finished.
+        """The number of positions at the beginning that are final because their blocks are
+        finished.
         """
         whole = self._taken == len(self._plan)
         return self._count if whole else self._plan[self._taken].start

@@ -17,7 +17,7 @@ PREFIX = "decoder."
 UNIT_ENTRIES = 4096
 
 ATTENTION_WINDOW = 4
-"""The maximum relative position, in each direction, that has a learned embedding."""
+"""The maximum relative position, in either direction, for which there is a learned embedding."""
 DILATIONS = 1, 3, 5
 """The dilations of the convolution pairs in a block of the waveform generator."""
 END_KERNEL = 7
@@ -25,7 +25,7 @@ END_KERNEL = 7
 
 @dataclass(frozen=True, slots=True)
 class UnitDecoderSizes:
-    """The number of channels and layers, and the kernel sizes.
+    """The numbers of channels and layers, and the kernel sizes.
 
     `symbols` is the number of rows in the embedding table, whose last `UNIT_ENTRIES` rows belong to
     speech units. Each level of the waveform generator increases the sample rate by a factor of half

@@ -1,4 +1,4 @@
-"""The Euler method, with smaller steps at the beginning."""
+"""The Euler method with steps that are smaller at the beginning."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ AnyWindow = TypeVar("AnyWindow", contravariant=True)
 
 
 class SeenRows(Protocol[AnyWindow]):
-    """The rows of a call, and the keys and values that they attend to in each layer."""
+    """Determines the rows in a call, and the keys and values that they attend to in each layer."""
 
     def seen(self, own: Tensor, evaluation: Any, window: AnyWindow) -> tuple[Tensor, Tensor | None]:
         """Return the keys and values that the rows attend to, and a mask. The mask is None if every

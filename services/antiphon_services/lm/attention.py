@@ -223,7 +223,7 @@ class AttentionPlan:
 
     @property
     def _most_gathered(self) -> int:
-        """The maximum size, in bytes, of a sequence's keys and values for the sequence to be
+        """If a sequence's keys and values take up more than this many bytes, the sequence isn't
         gathered into a shared call.
         """
         return CPU_GATHER_BYTES if self._cache.shape.device.type == "cpu" else sys.maxsize

@@ -39,8 +39,8 @@ from antiphon_services.lm.kv_cache import CacheShape
 FLASH_WIDTH, FLASH_MULTIPLE = 256, 8
 FLASH_CAPABILITY = (8, 0)
 MASK_STRIDE = 8
-"""The alignment of the rows of a mask, in elements. Memory-efficient attention reads an aligned
-mask in place.
+"""The alignment of mask rows, in elements. Memory-efficient attention reads an aligned mask in
+place.
 """
 
 

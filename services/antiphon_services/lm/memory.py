@@ -1,5 +1,4 @@
-"""The device memory of a stage, which is checked before allocation and logged when the stage is
-ready.
+"""Checks a stage's device memory before it is allocated, and logs its use when the stage is ready.
 
 Most of the memory that remains after loading the weights is used for slots. Any slot may have to
 store a segment of the maximum length. On a GPU, all of this memory is either allocated at startup
@@ -30,8 +29,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SlotMemory:
-    """The memory for `slots` sequences of up to `positions` positions, with `position_bytes` bytes
-    per position.
+    """The memory for `slots` sequences of up to `positions` positions, each of which takes up
+    `position_bytes` bytes.
     """
 
     slots: int

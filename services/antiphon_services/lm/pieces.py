@@ -1,4 +1,4 @@
-"""A decoder's forward pass for a small number of rows, in which everything except attention runs in
+"""Performs a decoder's forward pass for a small number of rows. Everything except attention runs in
 buckets.
 
 Attention doesn't run in buckets because the number of positions that a row can attend to, and the

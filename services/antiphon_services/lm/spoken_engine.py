@@ -1,4 +1,4 @@
-"""An engine for segments that speak a text. Prompts are prepared on separate threads."""
+"""An engine for segments that speak text. Prompts are prepared on separate threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments that speak a text, which must be complete before its prompt is prepared.
+"""Segments that speak a text. The text must be complete before the prompt is prepared.
 
 `antiphon_services.lm.spoken_engine` prepares prompts on a worker thread, because tokenizing long
 text and encoding reference recordings take a long time.
@@ -33,7 +33,7 @@ Made = TypeVar("Made")
 
 
 class SpokenText(ABC, Generic[Made]):
-    """A text that arrives on `edge` in one chunk, and the prompt that `make` prepares from it.
+    """Text that arrives on `edge` in one chunk, and the prompt that `make` prepares from this text.
 
     `check_size` raises `InvalidArgument` if the text has more bytes than can possibly fit. `make`
     may be slow and raises an error if the text is invalid. `recording_bytes` is the size of the
@@ -195,7 +195,7 @@ Spoken = TypeVar("Spoken", bound=SpokenText[Any])
 
 @dataclass(slots=True)
 class SpokenTextSegment(FrameSegment[Spoken]):
-    """A segment that speaks a text. `preparation` is set while its prompt is being prepared."""
+    """A segment that speaks text. `preparation` is set while its prompt is being prepared."""
 
     preparation: Future[Any] | None = None
 

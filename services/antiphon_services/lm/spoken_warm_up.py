@@ -1,4 +1,4 @@
-"""Warm-up input for models that speak a text."""
+"""Warm-up input for models that speak text."""
 
 from __future__ import annotations
 

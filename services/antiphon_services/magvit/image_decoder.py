@@ -68,7 +68,7 @@ class ImageDecoder:
     def __init__(self, module: ImageDecoderModule, sizes: PixelSizes) -> None:
         self._module = module
         self.scale = sizes.scale
-        """The side of the square that a token covers, in pixels."""
+        """The side length, in pixels, of the square that a token covers."""
 
     @torch.inference_mode()
     def pixels(self, ids: Array) -> Array:

@@ -17,13 +17,13 @@ IMAGE_ENTRIES = 1 << IMAGE_BITS
 """The number of distinct image tokens. A token has one bit for each channel of the latents."""
 
 MOST_SIDE_TOKENS = 32
-"""The maximum side of an image, in tokens.
+"""The maximum side length of an image in tokens.
 
 It corresponds to 512 pixels, which is the largest size in the vendor's settings.
 """
 
 WEIGHT_FILES = ("pytorch_model.safetensors", "model.safetensors", "pytorch_model.bin")
-"""The possible names of the weights file, in order of preference.
+"""The names that the weights file can have, in order of preference.
 
 The vendor's class reads either the first or the last one.
 """
@@ -78,5 +78,5 @@ class PixelSizes:
 
     @property
     def scale(self) -> int:
-        """The side of the square that a token covers, in pixels."""
+        """The side length, in pixels, of the square that a token covers."""
         return 1 << (len(self.levels) - 1)

@@ -66,7 +66,7 @@ class ImageTokenizer:
     def __init__(self, module: ImageEncoderModule, sizes: PixelSizes) -> None:
         self._module = module
         self.scale = sizes.scale
-        """The side of the square that a token covers, in pixels."""
+        """The side length, in pixels, of the square that a token covers."""
 
     @torch.inference_mode()
     def ids(self, pixels: Array) -> Array:

@@ -175,7 +175,7 @@ def _no_state() -> int:
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """The memory that a stage needs, which can be determined before the stage is loaded.
+    """The memory that a stage needs. It can be determined before the stage is loaded.
 
     The stage loads the parts in `stored` and computes tables with a total of `tables` numbers from
     them. Both use the dtype `dtype`. `cached` describes the memory for each position of a segment,

@@ -50,7 +50,7 @@ class Vocabulary:
 
 
 class Detokenizer:
-    """The text of a reply, which is built from its IDs."""
+    """Builds the text of a reply from its IDs."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary

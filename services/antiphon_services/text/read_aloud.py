@@ -8,7 +8,9 @@ from antiphon.values.conversation import Conversation, TextPart
 MESSAGES = "messages"
 
 JSON_ESCAPE, JSON_AROUND = 6, 256
-"""The maximum number of JSON bytes for one byte of text, and for the fields around the text."""
+"""The maximum number of JSON bytes for one byte of text, and the maximum number for the fields
+around the text.
+"""
 
 
 def most_json_bytes(text_bytes: int) -> int:

@@ -208,8 +208,8 @@ class SlotGeneration:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether sending rows has to wait because the prompt is still growing, which a talker that
-        reads every row doesn't support.
+        """Whether rows can't be sent yet because the prompt is still growing. A talker that reads
+        every row doesn't support growing prompts.
         """
         return self.is_open and self._every_row
 

@@ -1,5 +1,5 @@
-"""The mel features of a recording in progress, which are bit-identical to those of the complete
-recording.
+"""Computes the mel features of a recording in progress. They are bit-identical to those of the
+complete recording.
 
 A frame depends on the `n_fft` samples around it, so it can be computed as soon as these samples
 have arrived. It also depends on the loudest frame of the recording, which determines the floor. If
@@ -21,8 +21,8 @@ from torch import Tensor
 Float32 = npt.NDArray[np.float32]
 
 RANGE = 8.0
-"""The distance between the loudest cell and the floor, in powers of ten (as in
-`WhisperFeatureExtractor`).
+"""The distance between the loudest cell and the floor, in powers of ten. The value is taken from
+`WhisperFeatureExtractor`.
 """
 
 

@@ -1,4 +1,5 @@
-"""The input of a live segment, which is a conversation whose last recording is still in progress.
+"""Handles the input of a live segment, which is a conversation whose last recording is still in
+progress.
 
 The prompt grows by complete windows of the audio tower, and each stage of its growth is reported as
 a `HeardPrompt`. The first one contains the conversation up to the recording. The last one contains

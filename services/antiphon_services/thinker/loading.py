@@ -25,7 +25,7 @@ VLLM_READS_IT = "set the stage's engine to vllm, which supports it"
 DEFAULT_SAMPLING = Sampling(
     temperature=0.0, top_k=50, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1024
 )
-"""The defaults of Hugging Face's `generate`, which are greedy decoding and 1024 tokens."""
+"""The default settings of Hugging Face's `generate`: greedy decoding and 1024 tokens."""
 
 
 def load_extractor(model_dir: Path) -> WhisperFeatureExtractor:

@@ -1,4 +1,4 @@
-"""One forward pass over new positions of many sequences, with Hugging Face's weights.
+"""Performs a forward pass over new positions of many sequences, using Hugging Face's weights.
 
 The results are equal to those of the families' thinkers in transformers 5.19, except that images
 don't have deepstack features. For a prompt that contains only text and audio, the rotary positions
@@ -61,7 +61,7 @@ class ThinkerFeed:
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """The logits [V] after the last ID if they were requested, and the kept rows [n, hidden]."""
+    """The kept rows [n, hidden] and, if they were requested, the logits [V] after the last ID."""
 
     logits: Tensor | None
     rows: Tensor

@@ -59,7 +59,7 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Visual:
-    """An image or a video in a conversation, as described by its file header.
+    """An image or a video in a conversation. The values are taken from its file header.
 
     `grid` contains the number of time steps, rows and columns of its positions. Consecutive time
     steps are `step` positions apart. `decoded` is the total number of pixels in memory, counting

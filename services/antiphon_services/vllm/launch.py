@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A running host, its mailbox, and a function that stops both."""
+    """A running host with its mailbox, and a function that stops both."""
 
     host: VllmHost
     mailbox: Mailbox

@@ -1,4 +1,4 @@
-"""The vLLM plugin, which is the entry point `antiphon` of `vllm.general_plugins`.
+"""The vLLM plugin. It is the entry point `antiphon` in the group `vllm.general_plugins`.
 
 vLLM calls the plugin in each of its processes. The plugin registers the family's models by name, so
 that each model is only imported where it is built. It also makes each process exit together with

@@ -1,4 +1,4 @@
-"""The stage's end of the row connection, which receives hidden rows from vLLM's workers.
+"""Implements the stage's end of the row connection, which receives hidden rows from vLLM's workers.
 
 The socket has no name in the file system, so nothing has to be cleaned up. A client must prove that
 it knows a secret (HMAC challenge).

@@ -83,8 +83,8 @@ DEADLINE_S = 60.0
 applies to its child process.
 """
 END_TIMEOUT_S = 5.0
-"""The maximum time, in seconds, that a server may take to end, or a child to end after being
-killed. If it takes longer, the server is killed.
+"""The maximum time, in seconds, that the server may take to exit, or that a child may take to exit
+after being killed. If it takes longer, the server is killed.
 """
 MAX_KEPT = 1024
 """The maximum number of stored results."""
@@ -105,8 +105,8 @@ _decoder = msgspec.json.Decoder(FromServer)
 
 @dataclass(slots=True)
 class _RunningSchemaServer:
-    """The schema server's process, and its children by number, with their results and process
-    IDs.
+    """The schema server's process. `ended` and `pids` contain the results and the process IDs of
+    its children by number.
     """
 
     process: subprocess.Popen[bytes]

@@ -1,5 +1,4 @@
-"""A program, started by `SchemaChecker`, that forks a child process for each JSON schema to
-compile.
+"""A program that forks a child process for each JSON schema to compile. `SchemaChecker` starts it.
 
 The server imports xgrammar and reads the vocabulary only once. It has a single thread, so that it
 can fork, which takes milliseconds. Each child compiles a schema in the same way as vLLM, within

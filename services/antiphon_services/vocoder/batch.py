@@ -1,4 +1,5 @@
-"""The state of many sessions in slots, and the batch of new frames that a call processes.
+"""Stores the state of many sessions in slots, and represents the batch of new frames that a call
+processes.
 
 A call reads the state of its slots at the beginning and only writes the new state at its end
 (`Batch.commit`). If it fails before that, nothing has changed, so it can be repeated. Rows of
@@ -88,8 +89,8 @@ def numbers_of(shapes: Sequence[Sequence[Shape]]) -> int:
 
 
 class Members:
-    """The sessions that take part in a call, as int64 arrays on the host with one entry per
-    session.
+    """The sessions that take part in a call. Its int64 arrays are on the host and have one entry
+    per session.
     """
 
     def __init__(self, states: StreamStates, slots: Sequence[int], lengths: Sequence[int]) -> None:

@@ -36,7 +36,7 @@ from antiphon_services.flow.work import Work
 STEPS = 10
 HALVES = 2
 MOST_FRAMES = FRAMES_PER_CODE * MOST_CODES
-"""The maximum number of frames in the prompt and the utterance, which is the length of the
+"""The maximum total number of frames in the prompt and the utterance. It is the length of the
 noise.
 """
 NOISE_SEED = 0

@@ -160,7 +160,7 @@ class UtteranceSegment(ServedSegment):
 
     @property
     def due_edge(self) -> str:
-        """The edge whose next chunk the segment waits for, which is `speaker_prompt` or `codes`."""
+        """The edge that the segment waits for, which is either `speaker_prompt` or `codes`."""
         return VOICE if self.voice is None and self._codes_suffice else CODES
 
     @property

@@ -93,7 +93,7 @@ class ResBlock(nn.Module):
 
 
 class SnakeLayer(nn.Module):
-    """The activation x + sin(alpha x)² / alpha, with one alpha per channel."""
+    """The activation x + sin(alpha x)² / alpha. Each channel has its own alpha."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

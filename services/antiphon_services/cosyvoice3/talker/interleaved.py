@@ -64,7 +64,7 @@ class MixRatio:
 
 
 class InterleavedText:
-    """The text received so far, and the turns made from it.
+    """The text received so far, and the turns that have been created from it.
 
     `context_limit` is the maximum number of positions.
     """

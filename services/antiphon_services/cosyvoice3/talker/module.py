@@ -39,7 +39,7 @@ class SpeechTalkerModule(nn.Module):
 
     @property
     def stack(self) -> Any:
-        """The decoder layers, with the interface that `lm.decoder` requires, and the word
-        embeddings.
+        """The decoder layers and the word embeddings. The interface is the one that `lm.decoder`
+        requires.
         """
         return self.llm.model.model  # type: ignore[union-attr]

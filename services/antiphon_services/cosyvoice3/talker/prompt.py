@@ -87,7 +87,7 @@ class UtterancePrompt:
 
 @dataclass(frozen=True, slots=True)
 class SpeechPrompt:
-    """A voice, and the prompts of the utterances in the order in which they are spoken."""
+    """A voice, and the prompts for the utterances in the order in which they are spoken."""
 
     voice: Voice
     utterances: Sequence[UtterancePrompt]

@@ -192,8 +192,8 @@ class AnswerVocoderModule(nn.Module):
 
 
 class NormedKernel(nn.Module):
-    """The kernel of a convolution, stored as directions and lengths (weight normalization), and its
-    bias.
+    """The kernel and the bias of a convolution. The kernel is stored as directions and lengths
+    (weight normalization).
     """
 
     def __init__(self, shape: tuple[int, int, int], outputs: int) -> None:

@@ -72,7 +72,7 @@ precedence over these values.
 
 PREFIX = "model.transformer."
 SIDES = (MOST_SIDE_TOKENS, SOURCE_SIDE, 16)
-"""The image sides, in tokens, that the vendor's settings use."""
+"""The side lengths of images, in tokens, that the vendor's settings use."""
 CPU_POSITIONS, GPU_POSITIONS = 1 << 11, 1 << 14
 """The maximum number of positions in a call if `prefill_rows` is not set."""
 WARM_UP_POSITIONS = 4

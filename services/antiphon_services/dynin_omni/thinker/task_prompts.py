@@ -33,7 +33,9 @@ MESSAGES = "messages"
 TRANSCRIBE = "Transcribe the given audio."
 READ_ALOUD = "Generate speech for the given text."
 SOURCE_SIDE = 21
-"""The side, in tokens, of an image that the user attaches. This corresponds to 336 pixels."""
+"""The side length, in tokens, of an image that the user attaches. This corresponds to 336
+pixels.
+"""
 
 
 PADDED_TEXT = 129

@@ -26,8 +26,8 @@ Frames = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True)
 class PositionDraw:
-    """The index of a draw in its answer, including known positions, and the sampling of its
-    codes.
+    """The index of a draw in its answer, and the sampling settings for its codes. Known positions
+    are counted in the index.
     """
 
     number: int

@@ -50,8 +50,8 @@ class PositionDraws:
         self.device, self.dtype = self._head.device, self._head.dtype
         self._empty_id = empty_id
         self.scores: dict[int, Score] = {}
-        """For segments that request log probabilities, the last token and the most likely tokens
-        with their log probabilities, by slot.
+        """The last token and the most likely tokens, with their log probabilities, for each slot
+        whose segment requests log probabilities.
         """
         # Both tensors are indexed by slot. They contain the position that is the input of the next
         # draw, and the tokens drawn so far.

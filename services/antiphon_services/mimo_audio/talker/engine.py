@@ -1,4 +1,5 @@
-"""The talker engine, which decodes the text and codes of many segments, one position per step.
+"""The talker engine, which decodes the text and codes of many segments. Each step decodes one
+position per segment.
 
 Prompts are prepared on worker threads, because encoding recordings takes a long time. Each step
 performs one forward pass, which includes up to `prefill_rows` prompt rows, and one row for each

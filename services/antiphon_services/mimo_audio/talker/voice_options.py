@@ -12,7 +12,7 @@ from antiphon.values.options import DIALOGUE, SPEECH, TASK, OptionValue
 from antiphon.values.sampling import Sampling
 
 CODE_TEMPERATURE, CODE_TOP_P = 0.9, 0.95
-"""The vendor's sampling settings for codes, which are the same for all tasks."""
+"""The vendor's sampling settings for codes. They are the same for all tasks."""
 
 
 @dataclass(frozen=True, slots=True)

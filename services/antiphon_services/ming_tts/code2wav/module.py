@@ -21,7 +21,7 @@ WINDOW_ROWS = 4
 """The number of rows that a window of the inverse transform spans."""
 
 UNUSED = ("decoder.embed_tokens.weight", "head.istft.window")
-"""A table that is not used, and a window that is computed instead of loaded."""
+"""Tensors that are not loaded: a table that is not used, and a window that is computed instead."""
 
 SEMANTIC = ("fc2", "fc3", "semantic_model")
 """The modules for audio understanding, which only some checkpoints contain."""

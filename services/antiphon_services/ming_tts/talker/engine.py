@@ -1,4 +1,5 @@
-"""The talker engine, which decodes frames of latents for many segments, one frame per step.
+"""The talker engine, which decodes frames of latents for many segments. Each step decodes one frame
+per segment.
 
 Prompts are prepared on worker threads, because tokenizing text and encoding reference recordings
 take a long time. Each step performs one forward pass, which includes up to `prefill_rows` prompt

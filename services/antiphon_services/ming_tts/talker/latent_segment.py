@@ -122,7 +122,9 @@ class LatentSegment(SpokenTextSegment[LatentText]):
 
     @property
     def next_known_end(self) -> int | None:
-        """The end of the next part of known frames, which is limited to the current utterance."""
+        """The end of the next part of known frames. Such a part doesn't extend beyond the current
+        utterance.
+        """
         if not self.prompt_complete or self.frames >= len(self.known):
             return None
         stop = self.frames - self.frames % PART_ROWS + PART_ROWS

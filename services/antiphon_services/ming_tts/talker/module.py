@@ -18,7 +18,7 @@ from antiphon_services.lm.qwen2_config import Qwen2Config
 from antiphon_services.lm.qwen2_stack import Qwen2Stack
 
 AUDIO = "audio"
-"""The module with the audio encoder and the audio decoder, which are loaded separately."""
+"""The module that contains the audio encoder and the audio decoder, which are loaded separately."""
 
 FLASH_UNUSED = ("aggregator.rotary_embed.inv_freq", "cfm.model.rotary_embed.inv_freq")
 """The equivalent of `UNUSED` in the layout of Ming-flash-omni."""
@@ -78,8 +78,8 @@ class MingTalkerModule(nn.Module):
 
     @property
     def stack(self) -> Any:
-        """The decoder layers, with the interface that `lm.decoder` requires, and the word
-        embeddings.
+        """The decoder layers and the word embeddings. The interface is the one that `lm.decoder`
+        requires.
         """
         return self.model.model
 
@@ -115,8 +115,8 @@ class FlashTalkerModule(nn.Module):
 
     @property
     def stack(self) -> Any:
-        """The decoder layers, with the interface that `lm.decoder` requires, and the word
-        embeddings.
+        """The decoder layers and the word embeddings. The interface is the one that `lm.decoder`
+        requires.
         """
         return self.model
 

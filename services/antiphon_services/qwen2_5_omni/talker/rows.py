@@ -1,4 +1,5 @@
-"""The thinker rows that have arrived for a segment, and the rows that can already be computed.
+"""Keeps track of the thinker rows that have arrived for a segment, and of the rows that can already
+be computed.
 
 The talker's prompt consists of a row for each position of the thinker's prompt, a row that starts
 the voice, and the row of the reply's first token. Each later step adds the next token's row, then

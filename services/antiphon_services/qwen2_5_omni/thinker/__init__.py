@@ -1,3 +1,3 @@
-"""The thinker stage, which turns recordings, images, videos and text into a reply, and also
-provides a row for the talker at every position.
+"""The thinker stage. It turns recordings, images, videos and text into a reply, and it provides a
+row for the talker at every position.
 """

@@ -1,4 +1,6 @@
-"""The number of rows that Qwen2.5-Omni's audio tower computes, and its batching rules."""
+"""Determines the number of rows that Qwen2.5-Omni's audio tower computes, and describes its
+batching rules.
+"""
 
 from __future__ import annotations
 

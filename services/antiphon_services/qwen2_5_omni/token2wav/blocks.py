@@ -1,4 +1,4 @@
-"""The blocks in a call of the flow, and the blocks that each row attends to.
+"""Determines the blocks in a call of the flow, and the blocks that each row attends to.
 
 Frames are processed in blocks. A row attends to its own block and, in a few layers, to the previous
 or the next block as well. The blocks of all utterances in a call form one batch [blocks, frames,
@@ -72,7 +72,7 @@ class BlockWindow:
 
 
 class BlockPlan:
-    """The attention of one call, which is the same for all evaluations and layers."""
+    """The attention of one call. It is the same for all evaluations and layers."""
 
     def __init__(self, spans: Sequence[BlockSpan], frames: int, device: torch.device) -> None:
         self._frames, self._device = frames, device

@@ -1,4 +1,4 @@
-"""The state of a token2wav segment, with the codes received and the samples emitted."""
+"""The state of a token2wav segment, which includes the received codes and the samples to emit."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Token2Wav:
 
 
 class Decoding:
-    """A call of the flow and the vocoder for a number of utterances, which is computed in parts.
+    """A call of the flow and the vocoder for one or more utterances. It is computed in parts.
 
     No codes may be added to the utterances during the call.
     """

@@ -1,5 +1,5 @@
-"""The diffusion transformer with Hugging Face's weights, which turns noise and codes into mel
-frames.
+"""The diffusion transformer, which turns noise and codes into mel frames. It uses Hugging Face's
+weights.
 
 Results are the same as in the reference, but nothing is computed more often than necessary. Terms
 that depend only on the time are computed when the stage is loaded. These are the scales, shifts and

@@ -1,4 +1,5 @@
-"""The input that has arrived for a talker segment, and the rows that can already be computed.
+"""Keeps track of the input that has arrived for a talker segment, and of the rows that can already
+be computed.
 
 The talker's prompt consists of all user turns in the thinker's prompt, followed by nine rows for
 the answer. Let A be the IDs from the last assistant header onwards, which are the end of the prompt

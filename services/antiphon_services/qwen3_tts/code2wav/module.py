@@ -82,8 +82,8 @@ class _Books(nn.Module):
 
 
 class _ResidualQuantizer(nn.Module):
-    """Codebooks of half the width, with a projection to this width (for encoding) and one from
-    it.
+    """Codebooks with half the width. One projection leads to this width (for encoding), and another
+    one leads back.
     """
 
     def __init__(self, books: int, entries: int, width: int) -> None:

@@ -51,7 +51,7 @@ class SpeechFrontEnd:
 
     @property
     def max_text_bytes(self) -> int:
-        """The maximum size of a text that can fit, in bytes."""
+        """The maximum size, in bytes, of a text that can fit."""
         return self._context_limit * self._tokenizer.bytes_per_id
 
     def check_size(self, json_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""The prompt of Qwen3-TTS's talker, as IDs. This module doesn't import torch.
+"""Builds the prompt of Qwen3-TTS's talker as a sequence of IDs. This module doesn't import torch.
 
 Each row of the prompt is the sum of a text side and, after the role, a codec side:
 
@@ -41,7 +41,8 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SpeechIds:
-    """The IDs of the text and codec vocabularies that a prompt needs, as read from `config.json`.
+    """The IDs in the text and codec vocabularies that a prompt needs. They are read from
+    `config.json`.
 
     `im_start` and `im_end` are the text IDs at the beginning and end of a turn. `voices` maps
     speaker names in lower case to IDs, and `languages` maps language names to IDs. If a voice

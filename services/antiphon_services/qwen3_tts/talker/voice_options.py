@@ -1,4 +1,4 @@
-"""A request's voice options, which are validated against the checkpoint's type.
+"""Validates a request's voice options against the checkpoint's type.
 
 Types and defaults are the same as in the vendor's package. A checkpoint either has preset voices,
 designs a voice based on an instruction, or clones the voice in a recording. Options that the

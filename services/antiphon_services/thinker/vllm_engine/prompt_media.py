@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from antiphon_services.thinker.vision import Visual
 
 NAMED_AT_ONCE = 1 << 20
-"""The size of the features, in bytes, whose names can be computed within one or two
-milliseconds.
-"""
+"""The size, in bytes, of features whose names can be computed within one or two milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
