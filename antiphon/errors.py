@@ -1,7 +1,7 @@
 """The errors that antiphon raises. They are the same in all protocols.
 
-Every error has a code, a message and a location. The code tells the caller how to react. The
-location is the request field, the stage or the edge that caused the error.
+Every error has a code, a message and a location. The code indicates how the caller should react.
+The location is the request field, the stage or the edge that caused the error.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class MingCheckpoint:
 
     @property
     def audio_prefix(self) -> str:
-        """The prefix of the names of the audio tensors."""
+        """The prefix of the audio tensors' names."""
         return "" if self.flash else "audio."
 
     @property

@@ -28,7 +28,7 @@ ticks between two requests.
 
 
 class ClockedEnd(Protocol):
-    """The interface of an end of a numbered stream."""
+    """The interface that one end of a numbered stream implements."""
 
     def confirm(self) -> None:
         """Send a confirmation, because `NumberedStream.owes_count` has become true."""

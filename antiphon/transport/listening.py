@@ -1,7 +1,7 @@
 """Resolves the IPv4 and IPv6 addresses on which a process listens.
 
-`localhost` stands for both loopback addresses, and `[::]` for all addresses of both families. A
-family that the host does not support is left out.
+`localhost` stands for both loopback addresses, and `[::]` stands for all addresses of both
+families. A family that the host does not support is left out.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class LinkIdentity:
-    """How this process identifies itself in a hello.
+    """The identity that this process states in a hello.
 
     `address` is the address on which it listens, if any. `name` is a human-readable name.
     """

@@ -43,7 +43,7 @@ class VoiceTurns:
 
 @dataclass(frozen=True, slots=True)
 class TimedTurns:
-    """Turns of a fixed duration. Each `answer_every_s` seconds of audio become a message, which is
+    """Turns of a fixed duration. Every `answer_every_s` seconds of audio form a message, which is
     answered.
 
     `answer_every_s` must be at least 0.5. Turns that arrive during an answer are queued. All of
@@ -220,8 +220,8 @@ class AudioDropped:
 
 @dataclass(frozen=True, slots=True)
 class SpeechBegan:
-    """The user started to speak. The resulting item starts `start_s` seconds after the beginning of
-    all audio that was sent.
+    """The user started to speak. The resulting item starts `start_s` seconds into the audio that
+    the client has sent.
     """
 
     item_id: str
@@ -230,7 +230,7 @@ class SpeechBegan:
 
 @dataclass(frozen=True, slots=True)
 class SpeechEnded:
-    """The user's turn ended `end_s` seconds after the beginning of all audio that was sent.
+    """The user's turn ended `end_s` seconds into the audio that the client has sent.
     `AudioAccepted` follows.
     """
 

@@ -34,11 +34,11 @@ class SamplingRequest:
     If `temperature` is 0, decoding is greedy, which means that the most likely ID is chosen after
     applying the repetition penalty and suppression. All other temperatures and the repetition
     penalty must be at least `SMALLEST`. If `top_k` is 0, all IDs are kept. `max_tokens` includes
-    the stop ID. `top_logprobs` requests the log probability of each text token, and of that many of
-    the most likely tokens. Stages that don't produce text ignore `top_logprobs` and `stop`.
-    `json_schema` is the text of a JSON schema that constrains the output. The resulting text is
-    complete unless the output ends early. Only some engines support schemas, and `Describe` reports
-    whether a stage does.
+    the stop ID. Set `top_logprobs` to request the log probability of each text token. Its value is
+    the number of most likely tokens whose log probabilities are returned as well. Stages that don't
+    produce text ignore `top_logprobs` and `stop`. `json_schema` is the text of a JSON schema that
+    constrains the output. The resulting text is complete unless the output ends early. Only some
+    engines support schemas, and `Describe` reports whether a stage does.
 
     If a value is out of range, `InvalidArgument` is raised with the `field`.
     """

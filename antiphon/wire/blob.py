@@ -102,8 +102,8 @@ class _Place:
 class Encoding:
     """A blob with a computed layout, whose bytes haven't been written yet.
 
-    Raises `ValueError` if the format doesn't support a dtype or a size. This is a mistake of the
-    caller, not a problem with the connection.
+    Raises `ValueError` if the format doesn't support a dtype or a size. This is an error by the
+    caller rather than a problem with the connection.
     """
 
     def __init__(self, tensors: Tensors, metadata: Mapping[str, str] | None = None) -> None:

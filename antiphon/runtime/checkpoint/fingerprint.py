@@ -36,7 +36,7 @@ MAX_FOLDERS = 64
 
 
 def fingerprint(model_dir: Path, *others: Path) -> str:
-    """Return a short hexadecimal digest of a checkpoint and of the directories in `others`.
+    """Return a short hexadecimal digest that covers a checkpoint and the directories in `others`.
 
     If two stages have the same digest, they serve the same checkpoint. The digest covers the
     complete content of configuration, tokenizer and index files. For weight files, it covers the

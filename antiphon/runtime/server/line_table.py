@@ -2,7 +2,7 @@
 performs no I/O.
 
 Each session on the stream is a numbered line. Requests are handled as soon as they arrive, so there
-is no request queue, and sessions don't need tasks of their own. Each session's replies wait in its
+is no request queue, and sessions don't need their own tasks. Each session's replies wait in its
 outbox until `take` combines the replies of all lines into a batch:
 
     table → outbox of a session → ready line → batch → one message to the gateway

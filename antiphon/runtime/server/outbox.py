@@ -20,10 +20,10 @@ class Outbox(Generic[Item]):
     """A queue with a writer that never blocks and a reader that waits for items.
 
     `put_nowait` raises `ResourceExhausted` if the reader has fallen too far behind. `end` always
-    succeeds, and the reader still receives all earlier items. The limit on the number of items
-    counts only those without a size. An item that is larger than the size limit is accepted if no
-    other bytes are waiting, because otherwise it could never be sent. No items are lost if the
-    reader is cancelled.
+    succeeds, and the reader still receives all earlier items. Only items without a size count
+    towards the limit on the number of items. An item that is larger than the size limit is accepted
+    if no other bytes are waiting, because otherwise it could never be sent. No items are lost if
+    the reader is cancelled.
 
     To read from many outboxes, pass an `on_item` callback to each of them and call `take_nowait`
     when it is called.

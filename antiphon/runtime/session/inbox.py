@@ -20,7 +20,7 @@ that empty chunks are limited as well.
 
 
 def held_size(chunk: Chunk) -> int:
-    """Return the number of bytes that a held chunk counts as."""
+    """Return the number of bytes that a held chunk contributes to the total."""
     return CHUNK_BYTES + chunk.size_bytes
 
 

@@ -240,8 +240,9 @@ class SegmentRequest:
 
     If `deadline_s` is 0, there is no deadline. If the segment is the `last` one, the session
     doesn't accept any others. If it is `live`, its input arrives while it is still being recorded.
-    `history` is the beginning of the output, which the client already has. If a request asks for
-    several answers, which are sampled independently, `choice` is the number of this answer.
+    `history` is the beginning of the output, which the client already has. A request can specify
+    several answers, which are sampled independently. In this case, `choice` is the number of this
+    answer.
 
     Raises `InvalidArgument` if the deadline is out of range, the name of the voice is too long, or
     there are too many options.

@@ -409,8 +409,8 @@ class LiveSession:
     # -- credit ------------------------------------------------------------------------
 
     def credited(self, credit: Credited, now: float) -> list[Instruction]:
-        """Apply the credit of one destination of an output. Credit for any other segment is
-        outdated, so it is ignored.
+        """Apply the credit that one of an output's destinations has granted. Credit for any other
+        segment is outdated, so it is ignored.
         """
         edge = credit.edge
         if edge not in self._plan.outputs:

@@ -92,7 +92,7 @@ def _hand_out(waiting: dict[SegmentKey, list[EngineCommand]]) -> Iterator[Engine
 
 
 def _size(command: EngineCommand) -> int:
-    """Return the number of bytes of input in a command."""
+    """Return the size of a command's input in bytes."""
     match command:
         case Feed(_, chunk):
             return sum([tensor.nbytes for tensor in chunk.tensors.values()])

@@ -51,7 +51,7 @@ class Pulse:
         return self._late
 
     def begin(self) -> None:
-        """Mark the start of a piece of work."""
+        """Record that a piece of work is starting."""
         if self._starvation is None:
             self._starvation = self._make_starvation()
         starved_s = self._starvation.seconds()
@@ -59,7 +59,7 @@ class Pulse:
             self._began, self._starved_before_s = time.monotonic(), starved_s
 
     def end(self) -> None:
-        """Mark the end of a piece of work."""
+        """Record that a piece of work is complete."""
         with self._lock:
             self._began = None
             was_late, self._late = self._late, False

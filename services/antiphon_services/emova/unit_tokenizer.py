@@ -34,7 +34,7 @@ CONSTANT = 1e-5
 """Added to the maximum sample and to standard deviations before dividing by them."""
 
 LEVELS = 8
-"""The number of levels of each quantized value.
+"""The number of levels for each quantized value.
 
 A unit is a combination of four such values.
 """

@@ -1,9 +1,9 @@
 """Attention for a flat batch that contains the rows of many sequences.
 
-A sequence that contributes several rows (a part of its prompt) is computed in a call of its own.
-The exception is new short prompts on a CPU. If their lengths are within a power of two of each
-other, they are padded to the longest one and share a call, because the overhead of a call exceeds
-the cost of its arithmetic. Batch-invariant plans never do this.
+A sequence that contributes several rows (a part of its prompt) is computed in its own call. The
+exception is new short prompts on a CPU. If their lengths are within a power of two of each other,
+they are padded to the longest one and share a call, because the overhead of a call exceeds the cost
+of its arithmetic. Batch-invariant plans never do this.
 
 Sequences that contribute a single row share a call if their lengths are within a power of two of
 each other, so that a short sequence doesn't pay for a long one. A mask hides the positions after

@@ -224,8 +224,8 @@ class FrameSegment(ABC, Generic[Prompt]):
 
     @property
     def next_known_end(self) -> int | None:
-        """The end of the next part of the known frames, or None if input for one of its rows is
-        missing or no known frames are left.
+        """The end of the next part that consists of known frames, or None if input for one of its
+        rows is missing or no known frames are left.
         """
         if not self.prompt_complete or self.frames >= len(self.known):
             return None

@@ -4,7 +4,8 @@ MKL selects a kernel based on the number of rows. On Intel CPUs with AVX-512, pr
 rows are summed in a different order than larger products. MKL has a mode for strict reproducibility
 ("conditional numerical reproducibility") in which all products use the same order. According to its
 documentation, this mode requires an Intel CPU with AVX2 or later. When it is enabled, padding to
-`LEAST_ROWS` rows is sufficient. Other CPUs don't support the mode, and so far haven't needed it.
+`LEAST_ROWS` rows is sufficient. Other CPUs don't support the mode. So far, none of them has needed
+it.
 """
 
 from __future__ import annotations

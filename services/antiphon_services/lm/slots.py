@@ -11,8 +11,8 @@ Some engines don't reuse content or have their own implementation
 rules apply:
 
 - If a prompt continues a kept sequence, it takes over the slot, so that a conversation uses a
-  single slot. The prompt must start with the entire kept prompt. The kept reply is reused as far as
-  its IDs match.
+  single slot. The prompt must start with the entire kept prompt. The kept reply is reused up to the
+  first ID that doesn't match.
 - If a prompt shares only a shorter beginning, this beginning is copied, provided that another slot
   is available. The kept sequence remains available for its own conversation.
 - The least recently used sequence is evicted first.

@@ -40,7 +40,7 @@ def image_weights(folder: Path) -> Weights:
 
 @dataclass(frozen=True, slots=True)
 class PixelSizes:
-    """The channel counts of one of the networks.
+    """The channel counts of a network.
 
     Each entry of `levels` contains the channel counts of one level, starting with its input
     channels. The first level has the resolution of the image.

@@ -1,5 +1,5 @@
-"""Converts messages to prompt IDs by means of a chat template and a tokenizer. Each recording,
-image and video becomes a placeholder.
+"""Uses a chat template and a tokenizer to convert messages to prompt IDs. Each recording, image and
+video becomes a placeholder.
 
 For ordinary text, the IDs are the same as with Hugging Face, which tokenizes the entire rendered
 template. However, the content of a message, the description of a function or a call can never

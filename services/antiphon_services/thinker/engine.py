@@ -12,9 +12,9 @@ the segment goes through three kinds of steps:
   is sent as well.
 
 Each call to `step` runs one forward pass, which contains the latest ID of every segment that is
-decoding, and up to `prefill_rows` prompt rows. It also begins all prompts that are ready and
-encodes the media of one segment, or of several segments if the row budget allows. A long prompt
-therefore neither makes a step longer nor increases the interval between two IDs of another reply.
+decoding and up to `prefill_rows` prompt rows. It also begins all prompts that are ready and encodes
+the media of one segment, or of several segments if the row budget allows. A long prompt therefore
+neither makes a step longer nor increases the interval between two IDs of another reply.
 
 An error in a step only affects the segment in which it occurred. If a forward pass fails as a
 whole, it is repeated for each segment separately. This is safe because it writes the same keys and
@@ -55,8 +55,8 @@ from antiphon_services.thinker.thinker_segment import INPUT, PROMPT
 from antiphon_services.thinker.thinker_segment import ThinkerSegment as AnySegment
 
 ROWS_AT_ONCE = 512
-"""The maximum number of rows of a prompt that are sent in one step, unless a step computes more
-than this.
+"""The maximum number of prompt rows that are sent in one step, unless a step computes more than
+this.
 """
 
 Segment = AnySegment[SlotGeneration]

@@ -150,9 +150,7 @@ class SlotGeneration:
 
     @property
     def to_encode(self) -> int:
-        """The number of positions of the media that have to be encoded next, or 0 if there are
-        none.
-        """
+        """The number of positions that the next media to encode take up, or 0 if there are none."""
         while self._pieces and self._pieces[0][0][-1] < self.length:
             self._pieces.popleft()
         return len(self._pieces[0][0]) if self._pieces else 0

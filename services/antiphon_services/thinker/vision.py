@@ -4,8 +4,8 @@ model.
 The number of positions can be determined from a file's header, so a prompt that is too long is
 rejected before any pixels are decoded. Decoding doesn't run on the engine's thread. Afterwards, the
 pixels are processed by the checkpoint's image and video processors, both with vLLM and with Hugging
-Face. This module computes the sizes that these processors choose, by means of Hugging Face's own
-function.
+Face. This module uses Hugging Face's own function to compute the sizes that these processors
+choose.
 """
 
 from __future__ import annotations

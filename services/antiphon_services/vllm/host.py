@@ -44,8 +44,8 @@ DECODED_AT_ONCE = 2
 decoded pixels take up memory.
 """
 LARGE_PIXELS = 16_000_000
-"""If an order has more decoded pixels than this, it is decoded while no other large order is, so
-that large orders don't delay small ones.
+"""Orders with more decoded pixels than this are decoded one at a time, so that large orders don't
+delay small ones.
 """
 # vLLM's process takes a few seconds to unload. It is killed if it takes longer than this.
 UNLOAD_TIMEOUT_S = 5.0

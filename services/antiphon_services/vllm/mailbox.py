@@ -1,7 +1,7 @@
 """Passes deliveries to the engine's thread, from the threads that serve vLLM or prepare prompts.
 
-The work in progress limits the size of the mailbox: each segment delivers at most one prompt, the
-IDs and rows of its request, and one end.
+The size of the mailbox is limited by the work in progress. Each segment delivers at most one
+prompt, the IDs and rows of its request, and the end of the request.
 """
 
 from __future__ import annotations

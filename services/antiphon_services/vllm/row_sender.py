@@ -67,8 +67,8 @@ class RowSender:
         """Create a sender. Up to `most_bytes` bytes can wait for the socket, except that the rows
         of a single step are always accepted.
 
-        `copies` copies rows to the host by way of `staging`. Both are None if the rows are already
-        on the host.
+        `copies` copies rows to the host, using `staging` as intermediate memory. Both are None if
+        the rows are already on the host.
         """
         self._connection = connection
         self._limit = most_bytes

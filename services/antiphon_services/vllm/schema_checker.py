@@ -7,8 +7,9 @@ under the schema's digest, so that an identical schema doesn't have to be checke
 
 A child process occupies a slot of a lane. Every schema starts in the first lane. If it uses up its
 CPU time in this lane, it starts again in the next one. As a result, expensive schemas only delay
-each other. When a schema has been accepted, vLLM spends the same time on it once more, on a thread
-of its engine's process that doesn't yield. The last lane's CPU time limits this delay as well.
+each other. When a schema has been accepted, vLLM spends the same amount of time on it again. This
+happens on a thread of its engine's process that doesn't yield. The last lane's CPU time limits this
+delay as well.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class StreamStates:
     """The state that sessions have between calls. It is one tensor with one slot per session.
 
     `shapes` contains, for each layer, the shape [rows, channels] of each of a session's state
-    tensors. A slot must be reset before its first use, because this is when a CPU commits its
-    memory.
+    tensors. A slot must be reset before its first use. On a CPU, its memory is committed at that
+    point.
     """
 
     def __init__(

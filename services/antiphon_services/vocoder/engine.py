@@ -71,7 +71,7 @@ class VocoderEngine:
 
     @property
     def state_bytes(self) -> int:
-        """The size, in bytes, of the decoder states of all segments."""
+        """The total size, in bytes, of all segments' decoder states."""
         return (self._slots - len(self._free_slots)) * self._decoder.state_bytes
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:

@@ -21,7 +21,7 @@ from antiphon_services.vocoder.least_served import LeastServedEngine
 from antiphon_services.vocoder.received_codes import CheckedCodes
 
 ROWS_AT_A_TIME = 16_384
-"""The number of rows of one layer to compute per step.
+"""The number of layer rows to compute per step.
 
 At the released model size, 10 seconds of speech require 22,000 rows for each of 22 layers and 10
 evaluations.

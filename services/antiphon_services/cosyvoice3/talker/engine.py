@@ -2,9 +2,9 @@
 
 Prompts are prepared on worker threads, because tokenizing text and encoding reference recordings
 take a long time. Each step performs one forward pass, which includes up to `prefill_rows` prompt
-rows, and one row for each segment whose prompt is complete. Each of these segments samples one
-code, which is emitted in the same step. A segment's first output is its voice, which is sent in a
-single chunk.
+rows and one row for each segment whose prompt is complete. Each of these segments samples one code,
+which is emitted in the same step. A segment's first output is its voice, which is sent in a single
+chunk.
 
 Draws are counted in the same way as in the vendor's code. An utterance ends if the sampled token is
 not a code, or after the maximum number of draws. In the latter case, the last code is still spoken.

@@ -1,4 +1,4 @@
-"""Normalizes texts and splits them into parts.
+"""Normalizes text and splits it into parts.
 
 This module mirrors the behavior of the vendor's `text_normalize` and `split_paragraph` when neither
 ttsfrd nor WeText is installed. If a text does not contain Chinese, its digits are spelled out in
@@ -44,7 +44,7 @@ Length = Callable[[str], int]
 def split_text(text: str, tokens: Length) -> list[str]:
     """Split a text into parts, each of which is spoken as one utterance.
 
-    Returns an empty list if there is nothing to speak. `tokens` counts the tokens of a text. A text
+    Returns an empty list if there is nothing to speak. `tokens` counts the tokens in a text. A text
     that contains the vendor's control tokens is returned unchanged, as a single part.
     """
     if all(each in text for each in _CONTROL) or not text:

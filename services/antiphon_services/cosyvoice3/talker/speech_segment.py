@@ -174,8 +174,8 @@ class SpeechSegment(JointSegment[UtteranceTexts]):
     """A CosyVoice3 segment.
 
     `drawn_before` is the number of draws in earlier utterances. `begins` is true if the current
-    utterance has not emitted a code yet, except for the first utterance. `silent` is the number of
-    silent codes at the end of the current utterance, and `last_code` is the most recent code.
+    utterance is not the first one and has not emitted a code yet. `silent` is the number of silent
+    codes at the end of the current utterance, and `last_code` is the most recent code.
     """
 
     drawn_before: int = 0

@@ -19,7 +19,7 @@ from antiphon_services.vocoder.least_served import LeastServedEngine, ServedSegm
 from antiphon_services.vocoder.received_codes import ReceivedCodes
 
 ROWS_AT_A_TIME = 16_384
-"""The number of rows of one layer to compute per step.
+"""The number of layer rows to compute per step.
 
 At the released model size, 10 seconds of speech require 4,300 rows for each of 12 layers and 18
 evaluations.

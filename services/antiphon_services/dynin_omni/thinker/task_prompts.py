@@ -207,7 +207,7 @@ class MaskedPromptFactory:
         return self._answered(HEARD, ids, heard=len(units))
 
     def _speech(self, message: ConversationMessage) -> MaskedPrompt:
-        """Return the prompt for reading a text aloud."""
+        """Return the prompt for reading text aloud."""
         text, tokens = _only_text(message, "read aloud"), self._tokens
         asked = self._asked(f"{READ_ALOUD}\n{text}", MESSAGES)
         ids = [tokens.t2s, tokens.text_start, *asked, tokens.text_end, tokens.soa]

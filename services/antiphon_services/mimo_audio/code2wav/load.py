@@ -41,8 +41,8 @@ from antiphon_services.vocoder.stage import NO_SAMPLING, warm_up_decoder
 PREFIX, CODEBOOK = "decoder.", "encoder.quantizer.vq.layers.{}._codebook.embed"
 
 MOST_FRAMES = 1 << 15
-"""The maximum number of frames in a segment. It allows all positions of a context of 8192 to be
-speech.
+"""The maximum number of frames in a segment. It allows all positions in a context of 8192 positions
+to be speech.
 """
 
 

@@ -1,7 +1,8 @@
 """Samples positions from the last hidden states.
 
-A position consists of a text token, and of a group of frames if the token stands for a group. The
-sampled values are stored per slot, because they are the input of the next position.
+A position consists of a text token. If this token stands for a group, the position also contains a
+group of frames. The sampled values are stored per slot, because they are the input of the next
+position.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 position per segment.
 
 Prompts are prepared on worker threads, because encoding recordings takes a long time. Each step
-performs one forward pass, which includes up to `prefill_rows` prompt rows, and one row for each
+performs one forward pass, which includes up to `prefill_rows` prompt rows and one row for each
 segment whose prompt is complete. Each of these segments samples a token in the same step, and also
 a group of frames if the token stands for one.
 

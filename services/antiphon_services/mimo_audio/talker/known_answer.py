@@ -2,8 +2,8 @@
 
 The client sends it as `antiphon.values.history`. Its positions are processed together with the
 prompt, and decoding continues as if they had been drawn one by one. A group is only known if its
-frames are, because frames reach the client later than tokens. The last token is drawn again, so
-that the usual code decides whether it ends the answer.
+frames are known, because frames reach the client later than tokens. The last token is drawn again,
+so that the usual code decides whether it ends the answer.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@ torch.
 
 It mirrors the prompts of the vendor's `MimoAudio`. Spoken dialogue, speech-to-text, text dialogue
 and understanding share one layout, which contains the parts of all messages in order. Speech
-synthesis and transcription have layouts of their own. The vendor's code picks an instruction such
-as "Please transcribe this audio file" at random, whereas this module always uses the first one in
-the vendor's list.
+synthesis and transcription have their own layouts. The vendor's code picks an instruction such as
+"Please transcribe this audio file" at random, whereas this module always uses the first one in the
+vendor's list.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class TaskPromptFactory:
         return self._made(page, draws, speaks=False)
 
     def speech(self, said: Conversation, request: TaskRequest) -> TaskPrompt:
-        """Create the prompt for reading a text aloud. Raises `InvalidArgument` if there is no
+        """Create the prompt for reading text aloud. Raises `InvalidArgument` if there is no
         text.
         """
         text = text_to_read(said)

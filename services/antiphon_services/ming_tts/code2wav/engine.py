@@ -1,8 +1,8 @@
 """The code2wav engine, which computes the audio of many segments.
 
-Each segment has a stream of its own, which stores the state needed to decode further latents.
-Latents are decoded exactly once, in order, as soon as they arrive. However, a latent has to wait
-for the next one, and the last rows have to wait for the end of the stream, so samples are completed
+Each segment has its own stream, which stores the state needed to decode further latents. Latents
+are decoded exactly once, in order, as soon as they arrive. However, a latent has to wait for the
+next one, and the last rows have to wait for the end of the stream, so samples are completed
 slightly later than their frames arrive.
 
 Each step decodes pieces of many segments in a single call, but the streams don't affect each other.

@@ -109,8 +109,8 @@ class LatentSegment(SpokenTextSegment[LatentText]):
 
     @property
     def handed_on(self) -> int:
-        """The number of frames of the current utterance that have been emitted, including known
-        frames.
+        """The number of frames in the current utterance that have been emitted. Known frames are
+        included.
         """
         return self.frames - self.drawn_before
 

@@ -96,7 +96,7 @@ class Decoding:
         return samples
 
     def _run(self) -> Iterator[int]:
-        """Compute the call. Yields the number of rows of each layer."""
+        """Compute the call. After each layer, yields the number of rows."""
         parts = [
             (each, part) for each in self._utterances if (part := each.next_part()) is not None
         ]

@@ -3,8 +3,8 @@
 A call starts from noise and computes the samples of all segments that have blocks which can become
 final. Each engine step computes a part of the call (see `Decoding`). Codes that arrive during a
 call wait for the next one. If a segment receives many codes at once, as with `whole` delivery, it
-gets a call of its own that alternates with the shared call. The shared call then never waits for
-more than half of a step.
+gets its own call, which alternates with the shared call. The shared call then never waits for more
+than half of a step.
 
 If a segment is put on hold during a call, it stays in the call, and its samples wait. If a segment
 is released, its samples are dropped. An error in a call only affects the segments in this call.
@@ -34,7 +34,7 @@ from antiphon_services.stage.voices import choose_voice
 from antiphon_services.vocoder.received_codes import CheckedCodes
 
 LONG_BLOCKS = 16
-"""If a segment has more blocks than this, not counting held blocks, it gets a call of its own."""
+"""If a segment has more blocks than this, not counting held blocks, it gets its own call."""
 
 
 @dataclass(frozen=True, slots=True)

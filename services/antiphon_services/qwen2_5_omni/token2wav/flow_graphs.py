@@ -103,8 +103,8 @@ class FlowSizes:
 
 
 class FlowGraphs:
-    """The velocity function for calls of up to `GRAPH_BLOCKS` blocks, replayed by means of
-    `bucketing`.
+    """The velocity function for calls of up to `GRAPH_BLOCKS` blocks. `bucketing` replays the
+    calls.
     """
 
     def __init__(self, evaluate: Evaluate, sizes: FlowSizes, bucketing: Bucketing) -> None:

@@ -24,7 +24,7 @@ class Omni3Towers:
 
     def audio(self, tower: Any, features: Tensor, frames: Tensor) -> Iterator[TowerInputs]:
         """Yield calls that contain complete attention windows, with a total of up to `MOST_CHUNKS`
-        chunks. A window that is larger than this gets a call of its own.
+        chunks. A window that is larger than this gets its own call.
 
         All chunks are padded to the longest chunk among all recordings.
         """

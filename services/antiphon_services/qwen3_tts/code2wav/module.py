@@ -1,4 +1,4 @@
-"""The weights of the decoder of Qwen3-TTS's 12 Hz codec, under the same names as in the checkpoint.
+"""The decoder weights of Qwen3-TTS's 12 Hz codec, under the same names as in the checkpoint.
 
 transformers doesn't have a class for this decoder, but its layers are the same as in Qwen3-Omni's
 vocoder, with two differences. First, it begins with a residual vector quantizer, a convolution, and

@@ -1,5 +1,5 @@
-"""vLLM's Qwen3-Omni thinker, with a tap for hidden rows and with Hugging Face's way of encoding
-audio.
+"""vLLM's Qwen3-Omni thinker, with a tap for hidden rows. It encodes audio in the same way as
+Hugging Face.
 
 The audio tower pads its chunks to the longest chunk in the call and derives the size of its
 attention windows from this length. As a result, the rows of a short recording depend on the other
