@@ -5,7 +5,7 @@ its machine. By the time it runs again, the peer's answer may already be waiting
 wall-clock deadline would then blame the peer for a delay that the waiting process itself caused. To
 avoid this, the process waits in slices and reports how late each slice ended. A slice that ended on
 time counts in full, while a slice that ended late counts less. This ensures that the last slice
-before the deadline always ended on time, so an answer would have been read during it.
+before the deadline always ended on time, so an answer would have been read during that slice.
 
 The idea comes from Lifeguard's local health (https://arxiv.org/abs/1707.00788): a failure detector
 should suspect itself before it suspects its peers.

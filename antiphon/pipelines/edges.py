@@ -62,7 +62,7 @@ def spoken_edge(consumer: str) -> Edge:
 def text_edge(producer: str) -> Edge:
     """Return the `text` edge, which carries the answer's tokens.
 
-    If the request specifies log probabilities, the edge carries them as well.
+    If log probabilities are requested, the edge carries them as well.
     """
     return Edge(
         "text",

@@ -36,8 +36,8 @@ class SegmentSettings:
     stage's description. If the segment is `live`, its input arrives while it is still being
     recorded. `history` is the beginning of the output, limited to the parts from which the stage
     can continue. `whole_inputs` contains the input edges with whole delivery. `asked` contains the
-    sampling settings that were set in the request itself, for engines whose defaults depend on the
-    input.
+    sampling settings that were set in the request itself. It is needed by engines whose defaults
+    depend on the input.
     """
 
     voice: str

@@ -1,8 +1,8 @@
 """Frees the calls of abandoned connections.
 
-gRPC closes a connection when the last call on it has been freed, which can be long after the call
-and its channel were closed: gRPC's Python calls are part of reference cycles, so only the garbage
-collector frees them. Without help, an otherwise idle process kept such connections open for
+gRPC closes a connection when the last call on it has been freed. This can be long after the call
+and its channel were closed, because gRPC's Python calls are part of reference cycles that only the
+garbage collector frees. Without help, an otherwise idle process kept such connections open for
 minutes, together with the other end and everything in between.
 """
 

@@ -8,8 +8,9 @@ server notices this within `KEEPALIVE_TIME_MS` + `PING_TIMEOUT_MS`, and a client
 `WATCHED_KEEPALIVE_MS` + `PING_TIMEOUT_MS`. If a process is killed, its peers notice immediately,
 without a ping. gRPC answers pings on its own threads, so they are answered even if the peer's event
 loop or GIL is busy. The gateway's health checks detect more kinds of failures, and they are faster.
-They also tolerate a pause of the whole machine. gRPC's ping timer doesn't, because it expires
-before the answer is read from the socket, so the ping timeout has to be longer.
+They also tolerate a pause of the whole machine. gRPC's ping timer doesn't tolerate such a pause,
+because it expires before the answer is read from the socket. The ping timeout therefore has to be
+longer.
 """
 
 from __future__ import annotations

@@ -94,10 +94,11 @@ class LinkState:
 
     A producer learns its peer's role and name when the peer accepts the link. `counts` contains the
     number of chunks and bytes for each transport ("chunks.grpc", "bytes.grpc"), and the number of
-    fallbacks for each reason ("fallback.slab_full"). It also contains "messages" and
-    "message_bytes", which count what the producer has written, the number of these messages for
-    each carrier ("carried.ring", "carried.stream"), as well as "reconnected", "resent", and
-    "damaged". The last of these counts the corrupt messages that were received.
+    fallbacks for each reason ("fallback.slab_full"). "messages" and "message_bytes" are the number
+    and the size of the messages that the producer has written, and "carried.ring" and
+    "carried.stream" are the numbers of messages for each carrier. The remaining counts are
+    "reconnected", "resent", and "damaged". The last one counts the corrupt messages that were
+    received.
     """
 
     outgoing: bool

@@ -121,8 +121,9 @@ def stream_key(seed: int, role: str, choice: int = 0) -> int:
     `seed` is the request's seed, which must not exceed `MAX_SEED`. `role` is the role of the stage.
     If a request has several answers, `choice` is the number of this answer, which must fit into 32
     bits. The key is a cryptographic hash of an unambiguous encoding of these three values. As a
-    result, the draws of different stages, answers and seeds are independent of each other, even if
-    seeds are equal or consecutive, or have been chosen with knowledge of the draws.
+    result, the draws of different stages, answers and seeds are independent of each other. This is
+    true even if seeds are equal or consecutive, or if they have been chosen with knowledge of the
+    draws.
     """
     message = seed.to_bytes(8, "little") + choice.to_bytes(4, "little") + role.encode()
     digest = blake2b(message, digest_size=KEY_BITS // 8, person=b"antiphon.draws").digest()

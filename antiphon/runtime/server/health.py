@@ -1,7 +1,7 @@
 """Readiness and liveness of a stage.
 
-A stage is ready once `tell` has set it to serving, as long as no source reports a fault. Sources
-are the processes of a detached engine and the steps of the engine. A stage is alive unless it has a
+A stage is ready once it has been set to serving, as long as no source reports a fault. Sources are
+the processes of a detached engine and the steps of the engine. A stage is alive unless it has a
 fault that can't go away on its own. Other processes check readiness through the health service on
 the stage's main port. The health service on the separate health port answers an orchestrator's
 probes, under the service names `READY` and `ALIVE`.

@@ -1,7 +1,7 @@
 """The HTTP endpoint for a stage's metrics, which runs on its own threads.
 
-It exports the metrics of the stage together with the process's default registry, which contains CPU
-time, memory, open files, and the metrics of libraries in this process, such as vLLM.
+It exports the metrics of the stage together with the process's default registry. This registry
+contains CPU time, memory, open files, and the metrics of libraries in this process, such as vLLM.
 """
 
 from __future__ import annotations

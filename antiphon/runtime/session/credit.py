@@ -17,7 +17,7 @@ It works as follows:
 3. The consumer adds each chunk to its `Intake`. When its engine has consumed everything and its own
    output is not held, `LiveSession._grant_inputs` sends a `Grant`. In this way, back-pressure
    propagates from the client to the first stage.
-4. A grant is a total since the start of the segment, and not an increment, so duplicated or
+4. A grant is a total since the start of the segment rather than an increment, so duplicated or
    reordered grants do no harm.
 
 Two rules prevent deadlocks:

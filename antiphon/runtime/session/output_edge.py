@@ -7,9 +7,9 @@ into pieces of about `PIECE_BYTES` bytes. This allows chunks of other sessions t
 between.
 
 Tensors that have the same number of rows are split together. Tensors with a different length are
-split separately, except on edges that count positions, where they have to stay together (for
-example, because characters belong to certain IDs). Positions must be contiguous. If the engine
-skips or repeats a position, `Internal` is raised.
+split separately, except on edges that count positions. On those edges, all tensors have to stay
+together, for example because characters belong to certain IDs. Positions must be contiguous. If the
+engine skips or repeats a position, `Internal` is raised.
 
 On a paced edge, output that would follow the previous piece too soon waits until `due_at`. The
 final piece is exempt.

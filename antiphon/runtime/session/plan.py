@@ -240,7 +240,7 @@ class SegmentRequest:
 
     If `deadline_s` is 0, there is no deadline. If the segment is the `last` one, the session
     doesn't accept any others. If it is `live`, its input arrives while it is still being recorded.
-    `history` is the beginning of the output, which the client already has. A request can specify
+    `history` is the beginning of the output, which the client already has. A request can ask for
     several answers, which are sampled independently. In this case, `choice` is the number of this
     answer.
 

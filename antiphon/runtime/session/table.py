@@ -87,9 +87,9 @@ class SessionTable:
         """Return the instructions that result from a fact.
 
         Only `SessionRequested` raises errors. It raises `FailedPrecondition` if the ID has been
-        used before, `InvalidArgument` if a route starts at an unknown edge, `ResourceExhausted` if
-        there are already `max_sessions` sessions, and, if chunks arrived early, any error that was
-        found in them. All other errors end the session in which they occur.
+        used before, `InvalidArgument` if a route starts at an unknown edge, and `ResourceExhausted`
+        if there are already `max_sessions` sessions. If chunks arrived early, it also raises any
+        error that was found in them. All other errors end the session in which they occur.
         """
         self._tally.stalls.now = now
         return self._handlers[type(fact)](fact, now)

@@ -42,9 +42,9 @@ log = logging.getLogger(__name__)
 class _Running:
     """A segment that has been admitted.
 
-    It keeps track of the accepted chunks, of the positions that have been produced and that are
-    allowed on each output edge, of the engine time used, and of the last status that the event loop
-    has received.
+    It keeps track of four things: the accepted chunks, the positions that have been produced and
+    that are allowed on each output edge, the engine time used, and the last status that the event
+    loop has received.
     """
 
     accepted: int = 0

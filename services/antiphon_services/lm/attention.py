@@ -9,13 +9,13 @@ Sequences that contribute a single row share a call if their lengths are within 
 each other, so that a short sequence doesn't pay for a long one. A mask hides the positions after
 each row's own position. Adjacent slots are read in place, while other slots have to be gathered. On
 a CPU, gathering a long sequence costs more than an extra call, so sequences with more than 256 KB
-of keys and values per layer (a measured threshold) are computed separately.
+of keys and values per layer are computed separately. This threshold was measured.
 
 For each of these single rows, a batch-invariant plan reads the positions up to the next power of
-two, so that the arithmetic, and therefore the exact result, depends only on the row's position and
-not on the batch. Other plans read as many positions as the longest sequence in the call has. On a
-GPU, this length is rounded up to a multiple of `GPU_LENGTHS` to keep the shapes the same from one
-step to the next.
+two. The arithmetic, and therefore the exact result, then depends only on the row's position and not
+on the batch. Other plans read as many positions as the longest sequence in the call has. On a GPU,
+this length is rounded up to a multiple of `GPU_LENGTHS` to keep the shapes the same from one step
+to the next.
 
 `antiphon_services.lm.attention_calls` describes which kernel is used for each call.
 """

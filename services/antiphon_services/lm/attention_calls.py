@@ -52,8 +52,8 @@ class Call:
     The rows can attend to the first `length` positions of `slots`. `mask` contains 0 or -inf and is
     added to the scores. Its shape is [n, length] for n rows of a prompt, and [n, 1, 1, length] for
     single rows. `mask` is None if all positions are visible. It is also None for a prompt whose
-    attention can be computed as causal, which is the case if the rows are the beginning of the
-    prompt (`from_start`) or if flash attention is used.
+    attention can be computed as causal attention. This is the case if the rows are the beginning of
+    the prompt (`from_start`) or if flash attention is used.
     """
 
     rows: slice

@@ -1,8 +1,8 @@
 """Checks a stage's device memory before it is allocated, and logs its use when the stage is ready.
 
 Most of the memory that remains after loading the weights is used for slots. Any slot may have to
-store a segment of the maximum length. On a GPU, all of this memory is either allocated at startup
-or the configuration is rejected, because a cache that outgrows the device's memory would fail in
+store a segment of the maximum length. On a GPU, either all of this memory is allocated at startup
+or the configuration is rejected. Otherwise, a cache could outgrow the device's memory and fail in
 the middle of an answer. On a CPU, memory is only allocated when it is written. The cache is
 therefore checked against the machine's total memory, and only if it allocates everything at
 startup.

@@ -3,7 +3,7 @@
 `antiphon_services.lm.decoder` does the computation, so a module only has a `forward` method if
 something calls it. Shapes and names match transformers' implementations of Qwen's models. Stages
 don't import these implementations, because each of the modelling files imports `torch._dynamo` and
-`sympy`, which would take 90 MB of memory and two seconds of CPU time for code that no stage runs.
+`sympy`. This would cost 90 MB of memory and two seconds of CPU time for code that no stage runs.
 
 `config` is the section of `config.json` that describes the stack. Its fields have the same names as
 in transformers.

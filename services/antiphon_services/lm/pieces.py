@@ -1,9 +1,9 @@
 """Performs a decoder's forward pass for a small number of rows. Everything except attention runs in
 buckets.
 
-Attention doesn't run in buckets because the number of positions that a row can attend to, and the
-rows that share a call, are decided on the host and change from step to step. Everything between the
-attention of two consecutive layers depends only on the number of rows and forms one piece.
+Attention doesn't run in buckets. The host determines how many positions a row can attend to and
+which rows share a call, and both change from step to step. Everything between the attention of two
+consecutive layers depends only on the number of rows and forms one piece.
 """
 
 from __future__ import annotations

@@ -314,7 +314,7 @@ def _weights(scores: Tensor, largest: Tensor) -> Tensor:
 
 
 def _weights_of_few(scores: Tensor, largest: Tensor, settings: SamplingRows) -> Tensor:
-    """Implement `_kept_weights` for rows that all have a top_k, without sorting the whole
+    """Implement `_kept_weights` for rows that all have a top_k. This doesn't sort the whole
     vocabulary.
 
     top_k keeps at most k - 1 IDs whose score is higher than the last one, and every ID whose score

@@ -4,8 +4,8 @@ The tokenizer starts by splitting a text at added tokens, so the text between tw
 the same IDs if it is tokenized separately. If control tokens are disabled, text that contains the
 spelling of one is tokenized as a sequence of ordinary characters.
 
-Control tokens are the special tokens and those like `<tool_call>`, `</tool_response>` and
-`<think>`, which Qwen's tokenizers don't declare as special so that decoding keeps them.
+Control tokens are the special tokens, and also tokens such as `<tool_call>`, `</tool_response>` and
+`<think>`. Qwen's tokenizers don't declare the latter as special, so that decoding keeps them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Runs requests before the stage is ready, so that no client has to wait for one-time
 initialization.
 
-This includes compiling the chat template, computing mel filters, the first calls of towers and
-layers, allocating slots, greedy and random sampling, log probabilities (for which vLLM compiles
-code), and forward passes with one and with several segments.
+These requests compile the chat template, compute mel filters, call towers and layers for the first
+time, and allocate slots. They use greedy and random sampling, log probabilities (for which vLLM
+compiles code), and forward passes with one and with several segments.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ def _start(arguments: AsyncEngineArgs, *, measured: bool) -> AsyncLLM:
     """Create an engine. This blocks until the engine's processes are ready to serve requests.
 
     If `measured` is true, the engine's metrics are added to Prometheus's default registry, which
-    the stage exports. vLLM's other logger is not used, because it accumulates data until it logs
-    its line.
+    the stage exports. vLLM's other logger isn't used, because it accumulates data until it logs a
+    line.
     """
     loggers: list[StatLoggerFactory] = [PrometheusStatLogger] if measured else []
     try:

@@ -8,9 +8,9 @@ a group of frames if the token stands for one.
 
 An answer's text consists of all of its tokens, and its speech consists of all groups before the
 first end-of-speech token. A group at the last position is omitted, because the vendor's code drops
-the position that ends the answer, even if the answer only ends because it has reached the maximum
-length. The vendor's code also drops all groups before a later start-of-speech token. This engine
-has already emitted them by that time, so it keeps them.
+the position that ends the answer. This is true even if the answer only ends because it has reached
+the maximum length. The vendor's code also drops all groups before a later start-of-speech token.
+This engine has already emitted them by that time, so it keeps them.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ A block of mel frames becomes final once `held_blocks` later blocks have been co
 it, or at the end of the utterance. All later blocks affect a block, but the effect decreases
 quickly with distance. Blocks that have been held are computed again, together with the blocks that
 follow. Samples are emitted once the frames that the vocoder needs after them are final as well.
-With random weights, 2 held blocks are enough to reduce the difference from decoding the whole
-utterance to rounding errors. Trained weights may need more, because layers with wide gates reach
-further.
+With random weights, 2 held blocks are enough: apart from rounding errors, the result is the same as
+when the whole utterance is decoded. Trained weights may need more, because layers with wide gates
+reach further.
 
 Each utterance has its own generator, which draws its noise on the CPU, so the noise depends only on
 the seed. A shorter utterance's noise is a prefix of a longer one's.
