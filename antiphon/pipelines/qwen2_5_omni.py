@@ -6,9 +6,9 @@ bug, which is fixed here: its generation loop loses the attention mask.
 
 The talker needs a row from the thinker for every position of the prompt and of the reply. A row is
 the last hidden state, after the final norm, plus the word embedding. The word embedding is zero at
-positions of audio, images and videos. Therefore all rows are transmitted, and the row of a reply ID
-is available one step after the ID itself. Token2wav generates audio from noise, in blocks of codes.
-The noise is determined by the seed of its sampling settings, as described at `noise_source`.
+positions of audio, images and videos. For this reason, all rows are transmitted, and the row of a
+reply ID is available one step after the ID itself. Token2wav generates audio from noise, in blocks
+of codes. The seed in its sampling settings determines the noise, as described in `noise_source`.
 """
 
 from __future__ import annotations

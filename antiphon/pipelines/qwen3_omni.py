@@ -5,7 +5,7 @@ that the talker reads. The reference is `transformers.Qwen3OmniMoeForConditional
 (5.19).
 
 At text positions, the talker needs the thinker's word embedding, which it can look up by ID. It
-needs hidden rows only at the positions of audio, images and videos in user turns. Therefore
+needs hidden rows only at the positions of audio, images and videos in user turns. For this reason,
 `prompt` carries all IDs at once, followed by the rows as prefill produces them.
 """
 

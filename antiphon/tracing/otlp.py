@@ -1,4 +1,4 @@
-"""Spans that are recorded by OpenTelemetry's SDK and exported with OTLP over gRPC. This is the only
+"""Records spans with OpenTelemetry's SDK and exports them with OTLP over gRPC. This is the only
 module that imports the SDK.
 
 The SDK's sampler records every span, because the sampling decision is made before a span is

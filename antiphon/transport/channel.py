@@ -4,7 +4,7 @@ gRPC's message size limit is disabled. Its default of 4 MiB is too small for the
 seconds of audio, and sizes are limited per session anyway.
 
 Keepalive pings detect a peer that has been stopped (SIGSTOP) or whose host has disappeared. A
-server notices this within `KEEPALIVE_TIME_MS` + `PING_TIMEOUT_MS`, and a client within
+server notices this within `KEEPALIVE_TIME_MS` + `PING_TIMEOUT_MS`, and a client notices it within
 `WATCHED_KEEPALIVE_MS` + `PING_TIMEOUT_MS`. If a process is killed, its peers notice immediately,
 without a ping. gRPC answers pings on its own threads, so they are answered even if the peer's event
 loop or GIL is busy. The gateway's health checks detect more kinds of failures, and they are faster.

@@ -52,7 +52,7 @@ class ConfirmationClock:
     """The clock of one end. It stops when both ends have confirmed everything and this end isn't
     waiting for messages. Without `asking`, it never is.
 
-    Call `start` after sending or receiving a message, and `stop` when the call is over.
+    Call `start` after sending or receiving a message, and call `stop` when the call is over.
     """
 
     def __init__(

@@ -139,7 +139,7 @@ TOOLS = "tools"
 TEMPLATE = "template"
 MAX_TEMPLATE_BYTES = 128 << 10
 """The maximum size of the variables as JSON, in bytes. A character can take up to six bytes, and a
-surrogate pair twelve.
+surrogate pair can take up to twelve.
 """
 
 KEY_BYTES = 16

@@ -1,4 +1,4 @@
-"""The receiving end of a stage's links. It delivers incoming chunks to the stage, and returns
+"""The receiving end of a stage's links. It delivers incoming chunks to the stage and returns
 refusals and credit.
 
 If a chunk is malformed, only its own session fails. If a chunk is refused, the producer is

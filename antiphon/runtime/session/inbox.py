@@ -51,7 +51,7 @@ class EarlyChunks:
     """Chunks that arrived before their session was opened. There are limits on their total size and
     on how long they are kept.
 
-    Callers pass times in non-decreasing order, so sessions expire in the order in which they
+    Callers must pass times in non-decreasing order, so sessions expire in the order in which they
     arrived. The IDs of closed sessions are remembered so that late chunks can be rejected
     immediately instead of being held. Only a limited number of IDs is remembered, but for longer
     than chunks are held.

@@ -73,7 +73,7 @@ class Segment:
         self._last_output_at = 0.0
 
     def note_input(self, chunk: InputChunk, now: float) -> None:
-        """Record input, and restart the stall clock.
+        """Record input and restart the stall clock.
 
         Raises `DataLoss` if a chunk arrives after its edge has ended, or if a priming chunk arrives
         after another chunk.

@@ -45,7 +45,8 @@ class EngineThread:
     `post` is called with every batch. It is called on the engine thread, or on the thread of the
     `Handover` if the batch has to wait for `copies`. The receiver must call `batch_taken` after
     processing a batch. `pulse` provides the heartbeats for the watchdog. `nice` is the niceness of
-    the thread (Linux only). See `EngineRounds` for `counted_by`, and `LoadedStage` for `is_fatal`.
+    the thread (Linux only). `counted_by` is described in `EngineRounds`, and `is_fatal` is
+    described in `LoadedStage`.
     """
 
     def __init__(

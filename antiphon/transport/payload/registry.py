@@ -99,7 +99,7 @@ async def make_senders(
 async def attach_best(
     offers: Iterable[stage_pb2.TransportOffer], settings: LinkSettings
 ) -> Attached:
-    """Attach to the first offer that works, and return it with its proof.
+    """Attach to the first offer that works and return it with its proof.
 
     If the list of offers is empty, the link itself is used. If no offer works, `FailedPrecondition`
     is raised with all the reasons.

@@ -111,7 +111,7 @@ class SlabReceiver(PayloadReceiver):
 
 
 async def attach_slab(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> Attachment:
-    """Attach to the offered slab, and return it with its proof.
+    """Attach to the offered slab and return it with its proof.
 
     If this process can't access the slab, `OSError` or `ValueError` is raised with the reason.
     """

@@ -12,8 +12,8 @@ Invariants:
 * A slot begins with the generation of its last placement, which the consumer checks.
 * The head of the slab contains a mark for each unit. When the last view of a slot is deleted, the
   consumer writes the slot's generation to its mark. The producer reads the marks when it needs a
-  slot. Returning a slot thus requires no message and wakes no thread. The next payload uses the
-  slot whose cache lines are still warm.
+  slot. Returning a slot therefore doesn't require a message and doesn't wake a thread. The next
+  payload uses the slot whose cache lines are still warm.
 * The consumer can only write to the head.
 * The consumer never unmaps the memory while a view exists. Views hold a reference to the mapping,
   which is dropped instead of closed. The producer has no views and unmaps immediately.
@@ -234,5 +234,5 @@ def _head_bytes(capacity: int) -> int:
 
 
 def _units(offset: int, size: int) -> tuple[int, int]:
-    """Return the first unit in a range, and the unit after the last one."""
+    """Return the first unit in a range and the unit after the last one."""
     return offset // UNIT_BYTES, -(-(offset + size) // UNIT_BYTES)

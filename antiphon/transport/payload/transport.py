@@ -130,7 +130,7 @@ class PayloadReceiver(Protocol):
 
 
 Attachment = tuple[PayloadReceiver, bytes]
-"""A receiver, and the proof that it can access the sender."""
+"""A receiver and the proof that it can access the sender."""
 
 
 @dataclass(frozen=True, slots=True)

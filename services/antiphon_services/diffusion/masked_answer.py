@@ -67,9 +67,9 @@ class DrawnIds:
 class Guidance:
     """Classifier-free guidance with the logits u + (scale + 1) * (c - u).
 
-    c are the logits for the answer's own sequence, and u are those for a second sequence with a
-    different `prompt`. In the second sequence, the answer's positions are masked unless
-    `sees_answer` is true.
+    The logits c are computed for the answer's own sequence. The logits u are computed for a second
+    sequence with a different `prompt`. In the second sequence, the answer's positions are masked
+    unless `sees_answer` is true.
     """
 
     scale: float
@@ -80,8 +80,8 @@ class Guidance:
 class MaskedAnswer:
     """An answer between a prompt and the IDs in `after`.
 
-    `ids` (int64 [count]) contains the IDs that have been fixed so far, and `mask_id` at all other
-    positions. The confidence of an ID is its probability, which is computed at the temperature of
+    `ids` (int64 [count]) contains the IDs that have been fixed so far. All other positions contain
+    `mask_id`. The confidence of an ID is its probability, which is computed at the temperature of
     `sampling` if `tempered` is true, or at a temperature of 1 otherwise. If the temperature is 0,
     the most likely ID is chosen. `sampling.seed` is the key for all draws.
 

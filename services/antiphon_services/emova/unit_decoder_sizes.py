@@ -25,7 +25,7 @@ END_KERNEL = 7
 
 @dataclass(frozen=True, slots=True)
 class UnitDecoderSizes:
-    """The numbers of channels and layers, and the kernel sizes.
+    """The number of channels, the number of layers, and the kernel sizes.
 
     `symbols` is the number of rows in the embedding table, whose last `UNIT_ENTRIES` rows belong to
     speech units. Each level of the waveform generator increases the sample rate by a factor of half

@@ -51,7 +51,7 @@ class FramePrompt(Protocol):
 
     @property
     def ready_rows(self) -> int:
-        """The number of prompt rows, counted from the start, that can already be computed."""
+        """The number of rows at the start of the prompt that can already be computed."""
 
     @property
     def silent(self) -> bool:

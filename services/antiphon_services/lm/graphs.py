@@ -51,7 +51,7 @@ def bucket_sizes(least: int, most: int) -> tuple[int, ...]:
 
 
 class Eager:
-    """Calls the function with padded buffers, like graphs do, but on a device that doesn't support
+    """Calls the function with padded buffers, as graphs do, but on a device that doesn't support
     graphs.
 
     The function's inputs are `buffers`, each of shape [most, ...]. A call accepts up to `most` rows

@@ -31,7 +31,7 @@ class PenaltyWindow:
 
 @dataclass(frozen=True, slots=True)
 class PenalisedIds:
-    """One or more IDs in the vocabulary, and the penalty for each of them."""
+    """One or more IDs in the vocabulary and the penalty for each of them."""
 
     ids: Sequence[int]
     penalty: float

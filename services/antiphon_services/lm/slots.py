@@ -37,8 +37,8 @@ Content = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The content of an ended sequence's positions, and the number of positions that belong to the
-    prompt.
+    """The content of a completed sequence's positions, and the number of positions that belong to
+    the prompt.
     """
 
     content: Content

@@ -139,7 +139,7 @@ def declared_fields(config_class: type[ReadsConfig]) -> frozenset[str]:
 
 def check_fields(file: Path, config: Mapping[str, Any], parts: Sequence[ConfigPart]) -> None:
     """Raise `FailedPrecondition` if a value is not supported. The error names the field and its
-    value, and suggests a remedy.
+    value. It also suggests a remedy.
 
     `config` is the content of `file`. Missing objects are skipped, because the code that needs them
     reports that they are missing.

@@ -1,4 +1,4 @@
-"""The dtype of a stage, and the rounding of float32 on a GPU."""
+"""Determines the dtype of a stage and the rounding of float32 on a GPU."""
 
 from __future__ import annotations
 

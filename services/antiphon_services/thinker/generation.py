@@ -1,4 +1,4 @@
-"""A prompt that is being prefilled into a slot, and its reply."""
+"""A prompt that is being prefilled into a slot, together with its reply."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def _tapped(overrides: Mapping[str, Any], tap: Tap, waiting_bytes: int) -> dict[
 
 def _position_bytes(shape: TextShape, config: StageConfig) -> int:
     """Return the amount of paged memory needed for one position. It consists of the keys and values
-    of all layers, and the tapped row.
+    of all layers and the tapped row.
     """
     numbers = 2 * shape.layers * shape.key_value_heads * shape.head_dim + shape.hidden
     return numbers * (4 if dtype_name(VLLM, config, on_gpu=BFLOAT16) == FLOAT32 else 2)

@@ -58,8 +58,8 @@ _log = logging.getLogger(__name__)
 
 
 class VllmHost:
-    """Runs orders on an engine that is created by `start_engine`, and restarts the engine if it
-    dies.
+    """Runs orders on an engine that is created by `start_engine`. If the engine dies, it is
+    restarted.
 
     `role` is the stage's name in error messages. JSON schemas are first compiled in child processes
     for the engine's `vocabulary`. If there is no vocabulary, schemas are rejected. `nice` is the

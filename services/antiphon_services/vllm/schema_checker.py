@@ -235,8 +235,8 @@ class SchemaChecker:
                 self._keep(digest, _outcome(end.status, content))
 
     async def _ready_server(self, queue: _Queue) -> _RunningSchemaServer:
-        """Wait for one of the lane's slots and for the server and return the server. The slot is
-        then taken.
+        """Wait for the server and for one of the lane's slots. Return the server. The slot is then
+        taken.
         """
         if queue.waiting >= MAX_WAITING:
             raise _busy("is checking too many schemas")

@@ -1,4 +1,4 @@
-"""Selects the hidden rows to send in each step. This is the connector's policy, and doesn't depend
+"""Selects the hidden rows to send in each step. This is the connector's policy. It doesn't depend
 on vLLM.
 
 Each row of a request is sent exactly once, in order of position. Normally, this happens in the step

@@ -33,7 +33,7 @@ from antiphon_services.stage.preparation import Preparations
 
 @dataclass(frozen=True, slots=True)
 class DrawPlace:
-    """The indices of a draw, and the restrictions that apply to it.
+    """The indices of a draw and the restrictions that apply to it.
 
     `number` is the index of the draw in the segment, and `place` is its index among all tokens of
     the utterance. `early` and `continues` are described in `UtterancePrompt`. If `continues` is

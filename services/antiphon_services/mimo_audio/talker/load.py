@@ -260,7 +260,7 @@ def _load_torch(
 def _load_vllm(
     model_dir: Path, codec_dir: Path, config: StageConfig, described: _Described
 ) -> SpeechTextEngine:
-    """Create an engine whose layers and word embeddings are in vLLM's processes."""
+    """Create an engine whose layers and word embeddings run in vLLM's processes."""
     environment.prepare(config, MODELS)
     # This imports vLLM, so its environment has to be prepared first.
     from antiphon_services.mimo_audio.talker.vllm_engine.loading import start_engine

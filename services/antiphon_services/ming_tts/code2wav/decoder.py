@@ -47,7 +47,7 @@ class StreamingUpsample:
     before: int = 0
 
     def advance(self, latents: Tensor, *, finished: bool) -> tuple[Tensor, StreamingUpsample]:
-        """Return the rows that are complete, and the next state."""
+        """Return the rows that are complete and the next state."""
         joined = torch.cat((self.kept, latents), 1)
         first, count = self.before, joined.shape[1]
         stop = count if finished else count - 1

@@ -65,8 +65,8 @@ class ThinkerRows:
 
     @property
     def ready_rows(self) -> int:
-        """The number of rows, counted from the start of the prompt, that are ready. It doesn't
-        include the row of the first draw.
+        """The number of rows at the start of the prompt that are ready. It doesn't include the row
+        of the first draw.
         """
         return self._rows_come + (VOICE_ROWS if self._rows_come == self._length else 0)
 

@@ -109,7 +109,7 @@ class TalkerPrompt:
 
     @property
     def ready_rows(self) -> int:
-        """The number of rows, counted from the start of the prompt, that can be computed."""
+        """The number of rows at the start of the prompt that can be computed."""
         if self._user_ids is None:
             return 0
         if self._rows_come < len(self._heard):

@@ -1,4 +1,4 @@
-"""The fields of the configurations that the talker supports.
+"""The configuration fields that the talker supports.
 
 The classes used here are documented in `stage/config_fields.py`.
 """

@@ -1,4 +1,4 @@
-"""A segment's requests to vLLM, and their results."""
+"""A segment's requests to vLLM and their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from antiphon_services.thinker.thinker_segment import Positions
 
 @dataclass(slots=True)
 class VllmGeneration:
-    """A prompt that vLLM processes, and its reply.
+    """A prompt that vLLM processes, together with its reply.
 
     While a prompt `is_open`, it grows, and each new request adds the new part to vLLM's prefix
     cache. The last request, `replies_to`, generates the reply. `numbers` contains the numbers of
