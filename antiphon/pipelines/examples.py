@@ -64,7 +64,7 @@ class Example(Protocol):
     """Generates a stage's input."""
 
     def __call__(self, settings: ExampleSettings) -> MadeUp:
-        """Return the function that generates the requests of a run.
+        """Return the function that generates the requests for a run.
 
         Raises `FailedPrecondition` if a setting is missing.
         """

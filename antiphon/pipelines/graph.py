@@ -87,10 +87,10 @@ class Edge:
     of a segment, in seconds. It applies to edges that are neither grouped nor governed. Output that
     is produced earlier is sent with the next chunk. `rate_hz` is the number of positions per second
     of audio. It is 0 if the edge carries no audio or the checkpoint determines the rate. If an edge
-    is `primed`, its consumer can be primed, as described at `Emitted.prime`. `look_ahead` is the
-    number of positions that the consumer needs in addition to the positions that it decodes. Every
-    chunk of a grouped edge therefore ends that many positions later, so that the consumer can
-    decode complete groups.
+    is `primed`, its consumer can be primed, as described in `Emitted`. `look_ahead` is the number
+    of positions that the consumer needs in addition to the positions that it decodes. Every chunk
+    of a grouped edge therefore ends that many positions later, so that the consumer can decode
+    complete groups.
     """
 
     name: str
@@ -203,8 +203,9 @@ class Companion:
     def directory(self, model_dir: Path, files: FilesConfig) -> Path:
         """Return the directory of the repository.
 
-        If the setting is empty, `folder` is looked for inside the model's directory and next to it.
-        Raises `FailedPrecondition` if the directory has no `config.json`.
+        If the setting is empty, the directory is searched for under the name `folder`, both inside
+        the model's directory and next to it. Raises `FailedPrecondition` if the directory has no
+        `config.json`.
         """
         if configured := getattr(files, self.setting):
             tried = [Path(configured)]

@@ -9,7 +9,7 @@ the model was trained on, a recording in the checkpoint, a clone of a reference 
 description in words.
 
 There are two layouts. Ming-omni-tts has one `config.json` and one set of weights. The talker of
-Ming-flash-omni 2.0 is the folder `talker` of a larger checkpoint. That folder can also be used by
+Ming-flash-omni 2.0 is the folder `talker` in a larger checkpoint. That folder can also be used by
 itself. Its subfolder `llm` contains the configuration and tokenizer of the language model, `vae`
 contains the audio networks, and `data/voice_name.json` lists the voices.
 """

@@ -1,6 +1,6 @@
 """Receive buffers that are reused once the last view of them has been deleted.
 
-Page faults in a large new buffer cost about 0.5 ms per MiB, which is more than it costs to copy the
+Page faults in a large new buffer cost about 0.5 ms per MiB, which exceeds the cost of copying the
 data into it. The most recently freed buffer is reused first. The pool keeps only a limited amount
 of memory.
 """

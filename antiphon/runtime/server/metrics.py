@@ -1,4 +1,4 @@
-"""Exports the counters of a stage as Prometheus metrics. They are computed on each scrape."""
+"""Exports a stage's counters as Prometheus metrics. They are computed on each scrape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A single session of a stage, on any type of stream. It converts requests to facts and replies to
+"""A session on a stage. It can use any type of stream. It converts requests to facts and replies to
 responses.
 """
 

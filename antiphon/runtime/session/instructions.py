@@ -15,7 +15,7 @@ from antiphon.values.segment import FinishReason, SegmentKey
 
 
 class Destination(Struct, frozen=True):
-    """The target of an output edge. It is either the address of a stage, or an empty string for the
+    """The target of an output edge. It is either the address of a stage or an empty string for the
     session's own stream.
 
     `boot_id` identifies the target process, if known.

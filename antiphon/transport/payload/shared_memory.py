@@ -104,7 +104,7 @@ class SlabReceiver(PayloadReceiver):
     def close(self) -> None:
         """Drop the slab right away.
 
-        Each mapping uses a file descriptor, and it can take a while until a broken connection is
+        Each mapping uses a file descriptor, and it can take a while before a broken connection is
         garbage collected.
         """
         self._slab = None

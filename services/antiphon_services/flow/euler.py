@@ -33,7 +33,7 @@ class EulerSteps:
     def cosine(cls, steps: int) -> EulerSteps:
         """Return steps between the points 1 - cos(pi * k / (2 * steps)).
 
-        The times are computed as sums of float32 widths, like in CosyVoice's `solve_euler`, because
+        The times are computed as sums of float32 widths, as in CosyVoice's `solve_euler`, because
         the rounding errors of both are part of the reference.
         """
         points = 1 - torch.cos(torch.linspace(0, 1, steps + 1) * 0.5 * torch.pi)

@@ -107,7 +107,7 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
         """Return the frames for the first `count` draws, given the last states [n, hidden].
 
         The result is int64 [count, G + 1]. Each row contains the frame's codes, followed by a value
-        that indicates whether the logits left at least one ID to choose. First codes that are
+        that indicates whether the logits left at least one ID to choose from. First codes that are
         marked in `suppressed` (bool [V] or [n, V]) are never drawn. The draws are only recorded at
         the end, so the call can be repeated after an error.
         """

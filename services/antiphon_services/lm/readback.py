@@ -1,4 +1,4 @@
-"""The draws of a step while they are being copied to the host.
+"""Represents the draws of a step while they are being copied to the host.
 
 With launch-ahead (`lm.frame_engine`), step n + 1 is launched before the draws of step n are read.
 Both steps run on the same stream, one after the other, so step n + 1 overwrites the model's memory,
@@ -22,7 +22,7 @@ from antiphon.transport.device_edge import Mark, ToHost
 
 class Drawn(NamedTuple):
     """A single draw. It consists of IDs (int64 [G]) and a flag that is true if the logits left at
-    least one ID to choose.
+    least one ID to choose from.
 
     If the first ID is the stop code, for example, the draw is not a frame.
     """

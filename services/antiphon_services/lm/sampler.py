@@ -135,7 +135,7 @@ def choose(
     `step` is the number of this choice within the segment, and `group` distinguishes several
     choices within one step. The repetition penalty applies to the IDs in `history` (int64 [n]). IDs
     outside the vocabulary are ignored. The IDs in `suppressed` (int64 [m]) are never chosen. Raises
-    `Internal` if the logits are NaN or leave no ID to choose.
+    `Internal` if the logits are NaN or leave no ID to choose from.
     """
     scores = penalise(logits, sampling, history=history, suppressed=suppressed)
     if not math.isfinite(scores.max().item()):

@@ -77,7 +77,9 @@ def sample_together(rows: Sequence[LogitsRow]) -> list[int | None]:
 
 
 def sample_alone(row: LogitsRow) -> int:
-    """Return the ID for a single row. Raises `Internal` if the logits leave no ID to choose."""
+    """Return the ID for a single row. Raises `Internal` if the logits leave no ID to choose
+    from.
+    """
     history = None if row.seen is None else row.seen.nonzero()[:, 0]
     (logits,) = _lower_latest(row.logits[None], [row])
     return choose(logits, row.sampling, step=row.step, history=history)

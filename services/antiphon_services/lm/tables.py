@@ -1,4 +1,4 @@
-"""Tables whose rows depend only on an ID, so that they can be computed in advance."""
+"""Computes tables in advance. This is possible because each of their rows depends only on an ID."""
 
 from __future__ import annotations
 

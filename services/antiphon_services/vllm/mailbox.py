@@ -1,4 +1,5 @@
-"""Passes deliveries to the engine's thread, from the threads that serve vLLM or prepare prompts.
+"""Passes deliveries to the engine's thread. They come from the threads that serve vLLM or prepare
+prompts.
 
 The size of the mailbox is limited by the work in progress. Each segment delivers at most one
 prompt, the IDs and rows of its request, and the end of the request.

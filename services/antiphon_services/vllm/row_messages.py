@@ -1,4 +1,4 @@
-"""Messages from vLLM's worker to the stage. They contain hidden rows, and the numbers of requests
+"""Messages from vLLM's worker to the stage. They contain hidden rows and the numbers of requests
 that have lost rows.
 
 A message is a single tensor blob with three tensors. `spans` (int64 [n, 3]) contains a request

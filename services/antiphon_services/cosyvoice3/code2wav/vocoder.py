@@ -135,7 +135,7 @@ class HarmonicVocoder:
     def decode(self, stream: VocoderStream, mel: Tensor, *, finished: bool) -> Work[Tensor]:
         """Compute the samples that mel frames of shape [n, bins] complete, one piece at a time.
 
-        The result is a float32 tensor. Set `finished` if no more frames follow. The stream then has
+        The result is a float32 tensor. Set `finished` if no more frames follow. The stream has then
         produced exactly `samples_per_frame` samples for each of its frames.
         """
         if not (len(mel) or finished):

@@ -194,7 +194,7 @@ def _sides(path: Path, config: Mapping[str, Any], scale: int) -> dict[str, int]:
 
 
 def _look(tokenizer: ImageTokenizer, file: Array, side: int, name: str) -> Array:
-    """Convert an image file to image tokens, a uint16 array of shape [side²].
+    """Convert an image file to image tokens, as a uint16 array of shape [side²].
 
     Raises `InvalidArgument`, with the name of the image, if the file is not a supported image.
     """

@@ -80,7 +80,7 @@ class MaskedPrompt:
 
     `unguided` contains the tokens before the second copy of the answer, which is computed if
     guidance is enabled. `count` is the number of positions in an image, or 0 for other answers.
-    `heard` and `seen` are the number of positions that recordings and images occupy. No position
+    `heard` and `seen` are the numbers of positions that recordings and images occupy. No position
     attends to tokens with the ID `padding`.
     """
 
