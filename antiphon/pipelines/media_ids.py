@@ -25,7 +25,7 @@ class MediaIds(Protocol):
 
 
 def is_media(ids: npt.NDArray[np.int32], special: MediaIds) -> npt.NDArray[np.bool_]:
-    """Return which IDs are media placeholders, as a bool array of the same shape."""
+    """Return a bool array of the same shape that marks the IDs that are media placeholders."""
     # For short prompts, `np.isin` would take five times as long.
     found: npt.NDArray[np.bool_] = ids == special.audio
     found |= (ids == special.image) | (ids == special.video)

@@ -183,7 +183,7 @@ def function_names(tools: Sequence[str]) -> tuple[str, ...]:
 
 
 def to_tensors(conversation: Conversation) -> dict[str, Tensor]:
-    """Return the tensors of an `input` chunk with this conversation."""
+    """Return the tensors of an `input` chunk that contains this conversation."""
     tensors: dict[str, Tensor] = {
         "messages": np.frombuffer(msgspec.json.encode(conversation.messages), dtype=np.uint8)
     }

@@ -1,8 +1,9 @@
 """Converts recordings to speech units.
 
 The tokenizer consists of the SPIRAL encoder (arXiv 2201.10207) and a finite scalar quantizer. Each
-unit covers 40 ms. Consecutive repetitions of a unit are removed. The decoder predicts the durations
-that are lost by this step. All tensors have the shape [channels, n] and contain a single recording.
+unit covers 40 ms. Consecutive repetitions of a unit are removed. The durations that are lost in
+this step are predicted by the decoder. All tensors have the shape [channels, n] and contain a
+single recording.
 """
 
 from __future__ import annotations

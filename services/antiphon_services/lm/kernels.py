@@ -4,7 +4,7 @@ eight.
 With only a few rows, the cost of a step depends on the number of kernels. `torch.compile` turns
 each function into one kernel, and CUDA graphs replay these kernels together with the rest of the
 step (`antiphon_services.lm.graphs`). Matrix products, attention and sorting use library kernels.
-Drawing an ID is a Triton kernel (`antiphon_services.lm.draw_kernel`), because the compiler doesn't
+IDs are drawn by a Triton kernel (`antiphon_services.lm.draw_kernel`), because the compiler doesn't
 fuse a sort with the sums that follow.
 
 The functions round in the same places as the operations that they replace, including in bfloat16,

@@ -284,8 +284,8 @@ def _lowered(scores: Tensor, settings: SamplingRows) -> Tensor:
 
 
 def _few_likeliest(scores: Tensor, settings: SamplingRows) -> tuple[Tensor, Tensor] | None:
-    """Return the scores [n, k] that top_k leaves of [n, V], in the order of their IDs, and these
-    IDs.
+    """Return the scores [n, k] that remain of [n, V] after applying top_k, in the order of their
+    IDs, together with these IDs.
 
     Returns None if too many scores are left or if other IDs have the same score as the last one.
     Checking for ties requires reading the scores, so the result is also None on a GPU.

@@ -142,8 +142,8 @@ class SpokenText(ABC, Generic[Made]):
 class ConversationInput(SpokenText[Made]):
     """Input that is a conversation on `edge` instead of a text.
 
-    If `live` is true, the conversation is followed by the samples of its last recording, of which
-    there can be up to `most_samples`.
+    If `live` is true, the conversation is followed by the samples of its last recording. There can
+    be up to `most_samples` of them.
     """
 
     def __init__(

@@ -71,7 +71,9 @@ def require_pillow(role: str) -> None:
 
 
 def _warm_up(engine: DrawingEngine, terms: DrawingTerms) -> None:
-    """Generate an image from one token, so that no request pays for one-time initialization."""
+    """Generate an image from one token, so that no request has to wait for one-time
+    initialization.
+    """
     tokens = {terms.tokens: np.zeros(1, np.uint16)}
     run_segment(
         engine,

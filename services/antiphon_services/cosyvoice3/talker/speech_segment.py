@@ -187,7 +187,7 @@ class SpeechSegment(JointSegment[UtteranceTexts]):
         """Does nothing, because the prompts are prepared to fit within the limit."""
 
     def next_draw(self) -> FrameDraw[DrawPlace]:
-        """Return the next row and draw and mark them as launched. Only call this if `can_draw` is
+        """Return the next row and draw, marking them as launched. Only call this if `can_draw` is
         true.
         """
         utterance, drawn = self.prompt.current, self.launched

@@ -102,8 +102,8 @@ class FrameCodecDecoder:
     def _overlapped(self, spectra: Tensor) -> Tensor:
         """Convert complex spectra of shape [frames, bins] to samples of shape [frames * hop].
 
-        The windowed frames are overlapped and added and then divided by the sum of the squared
-        windows.
+        The windowed frames are overlapped and added. The result is then divided by the sum of the
+        squared windows.
         """
         window = self.module.vocoder.head.istft.window.float()
         frames = torch.fft.irfft(spectra, self._fft) * window

@@ -65,7 +65,7 @@ class DialogueSegment(JointSegment[DialogueInput]):
         """Does nothing, because the length of the reply is limited when it starts."""
 
     def next_draw(self) -> FrameDraw[PositionDraw]:
-        """Return the next row and draw and mark them as launched. Only call this if `can_draw` is
+        """Return the next row and draw, marking them as launched. Only call this if `can_draw` is
         true.
         """
         assert self.code_sampling is not None

@@ -31,7 +31,7 @@ class PositionDraws:
     """The draws of `slots` sessions.
 
     `empty_id` is the token that stands for a group of frames. `empty_codes` contains, for each
-    channel, the value that means that there is no code.
+    channel, the value that indicates that there is no code.
     """
 
     def __init__(

@@ -26,9 +26,9 @@ class GroupEncoder:
     """Computes the input rows of the language model.
 
     `module` is a `SpeechTextModule`, or a `SpeechHeads`, which can only encode groups.
-    `empty_codes` contains, for each channel, the value that means that there is no code. `empty_id`
-    is the token that stands for a group. If `full` is false, a frame does not attend to later
-    frames of its group.
+    `empty_codes` contains, for each channel, the value that indicates that there is no code.
+    `empty_id` is the token that stands for a group. If `full` is false, a frame does not attend to
+    later frames of its group.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class GroupEncoder:
 
         `ids` is an int64 tensor of token IDs, of shape [n]. `codes` is an int64 tensor of shape [n,
         group, channels], which is only read at positions that contain a group. `groups` is an int64
-        tensor with the positions that may contain a group. If it is None, these positions are
-        searched, which has to wait for the device.
+        tensor with the positions that may contain a group. If it is None, the positions have to be
+        searched for, which requires waiting for the device.
         """
         assert self._words is not None
         words = embedding(ids, self._words)

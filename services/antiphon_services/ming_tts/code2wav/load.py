@@ -126,7 +126,9 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
 
 
 def _warm_up(engine: LatentDecoderEngine, count: int) -> None:
-    """Decode `count` frames one by one, so that no request pays for one-time initialization."""
+    """Decode `count` frames one by one, so that no request has to wait for one-time
+    initialization.
+    """
     key = SegmentKey("warm-up", 0)
     engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({AUDIO})))
     frame = {LATENTS: np.zeros((1, FRAME_WIDTH), np.float32)}

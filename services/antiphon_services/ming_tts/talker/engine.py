@@ -214,7 +214,8 @@ class MingTalkerEngine(SpokenTextEngine[LatentSegment, MingTalker]):
 
 
 def _end_of_utterance(segment: LatentSegment, frames: int, stop: Floats) -> FinishReason | None:
-    """Return why the current utterance ends after `frames` frames, or None if it continues.
+    """Return the reason why the current utterance ends after `frames` frames, or None if it
+    continues.
 
     `stop` contains the logits of the stop head at the last frame.
     """

@@ -166,7 +166,7 @@ class LatentSegment(SpokenTextSegment[LatentText]):
         return FinishReason.LENGTH if self.cut else FinishReason.STOP
 
     def next_draw(self) -> FrameDraw[None]:
-        """Return the next row and draw and mark them as launched. Only call this if `can_draw` is
+        """Return the next row and draw, marking them as launched. Only call this if `can_draw` is
         true.
 
         Draws are numbered across all utterances.

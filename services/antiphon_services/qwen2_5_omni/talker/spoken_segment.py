@@ -72,7 +72,7 @@ class SpokenSegment(FrameSegment[ThinkerRows]):
         return TOKENS if self.prompt_complete else PROMPT
 
     def next_draw(self) -> FrameDraw[RowText]:
-        """Return the next row and its draw and mark them as launched. The segment must be able to
+        """Return the next row and its draw, marking them as launched. The segment must be able to
         draw.
         """
         text = self.take_text(self.launched)

@@ -143,7 +143,7 @@ class BlockPlan:
         return (torch.cat(parts, dim=2) if len(parts) > 1 else own), self._masks[looks]
 
     def _behind_of(self, own: Tensor, evaluation: int, looking: int) -> Tensor:
-        """Return the keys and values of the block before each block and update the memories."""
+        """Update the memories and return the keys and values of the block before each block."""
         known = own
         if self.recalled:
             recalled = torch.stack(

@@ -73,5 +73,5 @@ class TalkerEngine(FrameEngine[TalkerSegment, Talker]):
 
 
 def _next_draw(segment: TalkerSegment) -> FrameDraw[int]:
-    """Return a segment's next row and draw and mark them as launched."""
+    """Return a segment's next row and draw, marking them as launched."""
     return segment.launch(segment.take_text(segment.launched))

@@ -33,7 +33,7 @@ class TtsSegment(SpokenTextSegment[TtsText]):
         return self.prompt.held.beside(step)
 
     def next_draw(self) -> FrameDraw[int | None]:
-        """Return the next row and its draw and mark them as launched. The segment must be able to
+        """Return the next row and its draw, marking them as launched. The segment must be able to
         draw.
         """
         return self.launch(self.take_text(self.launched))
