@@ -42,7 +42,7 @@ class LogitsRow:
     """The logits [V] for choice number `step` of a segment.
 
     The repetition penalty applies to the IDs that are marked in `seen` (bool [V]), or `seen` is
-    None if there is no penalty. The `latest` IDs may have a penalty of their own.
+    None if there is no penalty. The `latest` IDs may have their own penalty.
     """
 
     logits: Tensor

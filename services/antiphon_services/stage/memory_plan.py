@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """The memory that each position of a segment needs, expressed as a count of numbers.
+    """The amount of memory, as a count of numbers, that each position of a segment needs.
 
     It consists of the keys and values of `layers` layers with `key_heads` heads of size `head_dim`,
     and of `row` numbers for a later stage.

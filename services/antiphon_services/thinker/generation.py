@@ -121,9 +121,7 @@ class SlotGeneration:
             self.reply = reply()
 
     def _feed_prompt(self, known: Sequence[int]) -> None:
-        """Set what has to be prefilled, which is the prompt followed by the known part of the
-        reply.
-        """
+        """Set the positions to prefill: the prompt, followed by the known part of the reply."""
         prompt, tapped = self.prompt, self.row_positions
         self._fed = np.concatenate((prompt.ids, np.asarray(known, np.int32)))
         behind = np.arange(len(prompt.ids), len(self._fed))

@@ -41,7 +41,7 @@ class PromptIntake:
     `row_positions` returns the prompt positions whose hidden rows the talker needs, in ascending
     order. If `every_row` is true, the talker needs the rows for all positions of the prompt and the
     reply. `speech` describes replies in which some IDs are codes. If a `window` is given, the
-    latest IDs have a penalty of their own.
+    latest IDs have their own penalty.
     """
 
     prompts: PromptFactory

@@ -91,7 +91,7 @@ def _check(counts: _Counts, name: str) -> None:
 
 
 def _boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the type of each box, and the start and end of its content. Containers come before the
+    """Yield the type of each box and the start and end of its content. Containers come before the
     boxes that they contain.
     """
     waiting = [(at, end)]

@@ -1,7 +1,7 @@
 """The hidden rows of sequences, stored by slot and position like keys and values.
 
 A talker needs the prompt's rows again in every turn of a conversation. For this reason, rows remain
-in the slot of an ended sequence, are copied along with it, and are computed even if the current
+in the slot of a completed sequence, are copied along with it, and are computed even if the current
 turn isn't spoken. Storing them takes as much memory as the keys and values of one layer.
 """
 

@@ -2,7 +2,7 @@
 
 vLLM creates one connector in the scheduler, which selects rows, and one in each worker, which sends
 them. An exception in any of these methods would stop the engine for all sessions. Errors are
-therefore logged, and only affect the request in which they occur. The receiver then detects that
+therefore logged. They only affect the request in which they occur. The receiver then detects that
 this request's rows are missing.
 
 A prompt's rows can take as much space as the keys and values of a small model. If the prompt is in
@@ -75,9 +75,7 @@ class RowsWaiting(KVConnectorWorkerMetadata):
 
 
 class RowConnector(KVConnectorBase_V1, SupportsHMA):
-    """Sends requested rows to the stage. It doesn't load any keys and values and doesn't delay any
-    request.
-    """
+    """Sends requested rows to the stage. It neither loads keys and values nor delays requests."""
 
     # If this were True, rows in flight would be discarded when a request is preempted, which is
     # meant for connectors that move blocks.

@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class TailSilence:
-    """Removes silence from one stream, but keeps `tail` samples of silence at its end."""
+    """Removes silence from one stream but keeps `tail` samples of silence at its end."""
 
     def __init__(self, tail: int) -> None:
         self._tail = tail

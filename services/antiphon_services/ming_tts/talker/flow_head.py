@@ -48,7 +48,7 @@ class FlowHead:
 
     def __init__(self, module: Any, *, noisy_end: bool) -> None:
         self.noises = STEPS if noisy_end else STEPS - 1
-        """How many times noise is added if the temperature is above 0."""
+        """The number of times that noise is added if the temperature is above 0."""
         self._latents = affine(module.x_embedder)
         self._condition = affine(module.c_embedder.cond_embedder)
         self._transformer = RmsTransformer(module, 1 + HISTORY_LATENTS + STEP_LATENTS)

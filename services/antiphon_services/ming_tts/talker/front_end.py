@@ -5,7 +5,7 @@ transcript continues the recording. A request with only a recording uses the spe
 recording. A caption describes the voice, but without a recording, it does not determine the
 speaker.
 
-In Ming-flash-omni, the name of a voice selects a recording of the checkpoint and its transcript. A
+In Ming-flash-omni, the name of a voice selects a recording in the checkpoint and its transcript. A
 long text is split into utterances, each of which has its own prompt. Streamed text is split into
 utterances in both layouts.
 """
@@ -51,7 +51,7 @@ class LatentPrompts:
 
 @dataclass(frozen=True, slots=True)
 class PresetVoice:
-    """A voice of the checkpoint, which consists of a recording and its transcript in `text`."""
+    """A voice in the checkpoint. It consists of a recording and its transcript in `text`."""
 
     voice: RecordedVoice
     text: str

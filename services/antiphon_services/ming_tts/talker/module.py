@@ -28,7 +28,7 @@ UNUSED = (
     "linear_proj_audio.rotary_embed.inv_freq",
     "flowloss.cfm.model.rotary_embed.inv_freq",
 )
-"""The language model head and buffers that are computed instead of loaded."""
+"""Tensors that are not loaded: the language model head, and buffers that are computed instead."""
 
 TIME_WIDTH = 256
 

@@ -43,9 +43,10 @@ CAPTIONED = {
 class MingVoiceRequest:
     """The voice of a request.
 
-    The voice is either described by the parts of a `caption`, or a recording of the checkpoint with
-    the name `stored`. A caption can be combined with a `reference` recording, a float32 array of
-    shape [n] at 44.1 kHz, and its transcript. If none of these are set, the model chooses a voice.
+    The voice is either described by the parts of a `caption`, or it is the recording in the
+    checkpoint whose name is `stored`. A caption can be combined with a `reference` recording, a
+    float32 array of shape [n] at 44.1 kHz, and its transcript. If none of these are set, the model
+    chooses a voice.
     """
 
     caption: Mapping[str, str] = field(default_factory=dict)

@@ -3,7 +3,7 @@ be computed.
 
 The talker's prompt consists of a row for each position of the thinker's prompt, a row that starts
 the voice, and the row of the reply's first token. Each later step adds the next token's row, then
-the row for the end of the text once, and after that padding. A row is only used after it has
+the row for the end of the text once, and padding after that. A row is only used after it has
 arrived. The end and the padding are only used after the end of `tokens`, so that the talker doesn't
 speak silence while a row is late. This module doesn't import torch.
 """

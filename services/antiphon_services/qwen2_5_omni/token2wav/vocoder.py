@@ -23,8 +23,8 @@ CONTEXT = 20
 outermost 6 contribute less than 1e-7.
 """
 PIECE_FRAMES = 240
-"""Longer mels are computed in pieces of this length, so that the time and memory for a call don't
-grow with the length of the speech.
+"""Longer mel spectrograms are computed in pieces of this length, so that the time and memory for a
+call don't grow with the length of the speech.
 """
 CALL_FRAMES = 2 * (PIECE_FRAMES + 2 * CONTEXT)
 """The maximum total number of frames in a call, across all pieces."""

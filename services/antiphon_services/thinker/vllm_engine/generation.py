@@ -33,7 +33,7 @@ class VllmGeneration:
     If `wants_rows` is true, the hidden rows at `row_positions` are needed. The first `rows_asked`
     of them have been requested, and the first `rows_taken` have been received. `reply_rows` is set
     if the reply's rows are needed. `finish` is set together with the last ID of the reply.
-    `overdue_at` is then the deadline for the remaining rows, as a time of the monotonic clock.
+    `overdue_at` is then the deadline for the remaining rows, as a time on the monotonic clock.
     """
 
     prompt: PreparedPrompt
