@@ -171,7 +171,7 @@ class Stage:
         self._engine.start()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Reject new sessions and segments, and wait for all sessions to end.
+        """Stop accepting sessions and segments, then wait for all sessions to end.
 
         If a client keeps a session open between segments, its next segment is rejected, and the
         client moves to another stage. Returns False if any session is still open after `timeout_s`

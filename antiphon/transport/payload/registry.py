@@ -1,4 +1,4 @@
-"""Lists all payload transports, and negotiates which of them a link uses.
+"""Lists all payload transports and negotiates which of them a link uses.
 
 The producer offers all transports that it can create, starting with the best one. The consumer
 attaches to the first offer that works. As proof, it returns data that it has read through the

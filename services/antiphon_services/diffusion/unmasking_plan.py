@@ -1,4 +1,5 @@
-"""Determines which positions of a masked answer a step can fix, and how many.
+"""Determines which positions of a masked answer can be fixed in a step and how many of them are
+fixed.
 
 At the beginning, all positions of an answer are masked. A step draws an ID for each masked position
 in its range and fixes the IDs with the highest confidence. The other positions remain masked. The

@@ -1,4 +1,4 @@
-"""Checks a stage's device memory before it is allocated, and logs its use when the stage is ready.
+"""Checks a stage's device memory before it is allocated and logs its use when the stage is ready.
 
 Most of the memory that remains after loading the weights is used for slots. Any slot may have to
 store a segment of the maximum length. On a GPU, either all of this memory is allocated at startup

@@ -1,4 +1,4 @@
-"""Loads a checkpoint's tokenizer, and tokenizes untrusted text without control tokens.
+"""Loads a checkpoint's tokenizer and tokenizes untrusted text without control tokens.
 
 The tokenizer starts by splitting a text at added tokens, so the text between two added tokens has
 the same IDs if it is tokenized separately. If control tokens are disabled, text that contains the

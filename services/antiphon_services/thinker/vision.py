@@ -1,5 +1,5 @@
-"""Determines the prompt positions that images and videos take up, and prepares their pixels for the
-model.
+"""Determines the prompt positions that images and videos take up. Also prepares their pixels for
+the model.
 
 The number of positions can be determined from a file's header, so a prompt that is too long is
 rejected before any pixels are decoded. Decoding doesn't run on the engine's thread. Afterwards, the

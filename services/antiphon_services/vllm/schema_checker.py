@@ -235,8 +235,8 @@ class SchemaChecker:
                 self._keep(digest, _outcome(end.status, content))
 
     async def _ready_server(self, queue: _Queue) -> _RunningSchemaServer:
-        """Wait for the server and for one of the lane's slots. Return the server. The slot is then
-        taken.
+        """Wait for the server and for one of the lane's slots. Take the slot and return the
+        server.
         """
         if queue.waiting >= MAX_WAITING:
             raise _busy("is checking too many schemas")
@@ -263,7 +263,7 @@ class SchemaChecker:
             self._outcomes.popitem(last=False)
 
     def _running_server(self) -> _RunningSchemaServer:
-        """Return the server and start it first if necessary. Raises `Unavailable` if it can't be
+        """Return the server, starting it first if necessary. Raises `Unavailable` if it can't be
         started.
         """
         if self._server is not None:

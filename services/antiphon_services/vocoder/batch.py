@@ -1,4 +1,4 @@
-"""Stores the state of many sessions in slots, and represents the batch of new frames that a call
+"""Stores the state of many sessions in slots. Also represents the batch of new frames that a call
 processes.
 
 A call reads the state of its slots at the beginning and only writes the new state at its end

@@ -197,7 +197,7 @@ class CodecTalker(FrameDecoder):
         return torch.cat(table)[on_device(index, self._device)]
 
     def _check_known(self, states: Tensor, part: KnownPart[ThinkerRows]) -> list[Drawn]:
-        """Record a part's draws up to the first one that isn't a code, and return them.
+        """Record a part's draws up to the first one that isn't a code. Return these draws.
 
         All other draws are assumed to be the known codes, even if a row was rounded differently.
         """

@@ -1,4 +1,4 @@
-"""Keeps track of the thinker rows that have arrived for a segment, and of the rows that can already
+"""Keeps track of the thinker rows that have arrived for a segment and of the rows that can already
 be computed.
 
 The talker's prompt consists of a row for each position of the thinker's prompt, a row that starts

@@ -1,4 +1,4 @@
-"""Keeps track of the input that has arrived for a talker segment, and of the rows that can already
+"""Keeps track of the input that has arrived for a talker segment and of the rows that can already
 be computed.
 
 The talker's prompt consists of all user turns in the thinker's prompt, followed by nine rows for

@@ -1,5 +1,5 @@
-"""Determines the number of rows that Qwen3-Omni's audio tower computes, and describes its batching
-rules.
+"""Determines the number of rows that Qwen3-Omni's audio tower computes. This module also describes
+the tower's batching rules.
 """
 
 from __future__ import annotations
