@@ -14,7 +14,7 @@ from antiphon.values.live_conversation import CallResultPart, ConversationOpened
 
 
 class AsyncConversationCall(AsyncIterator[TalkEvent]):
-    """A conversation. Iterate over it to receive events, and call its methods to send commands.
+    """A conversation. Iterate over it to receive events and call its methods to send commands.
 
     >>> async with client.converse(instructions="Be brief.") as call:
     ...     await call.add("What is antiphon?")
@@ -131,7 +131,7 @@ class AsyncConversationCall(AsyncIterator[TalkEvent]):
         await self._talk.send([commands.cancel_response(response_id, reference)])
 
     async def interrupt(self, heard_s: float, *, reference: str = "") -> None:
-        """Cancel the current answer, and keep only its first `heard_s` seconds, which the user has
+        """Cancel the current answer and keep only its first `heard_s` seconds, which the user has
         heard.
 
         Call this when the user starts to speak.

@@ -119,7 +119,7 @@ def target(
     read_ahead_bytes: int | None = None,
     options: Options = CHANNEL_OPTIONS,
 ) -> ServerTarget:
-    """Validate the address and the settings, and return the client's target. Raises
+    """Validate the address and the settings and return the client's target. Raises
     `InvalidArgument` if they are invalid.
     """
     where = checks.address(address)

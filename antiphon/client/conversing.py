@@ -118,7 +118,7 @@ class Talk:
                     raise
 
     async def interrupt(self, heard_s: float, reference: str) -> None:
-        """Cancel the current answer, and shorten it to the part that the user has heard.
+        """Cancel the current answer and shorten it to the part that the user has heard.
 
         The command that shortens the item is sent first, so the item has already been shortened by
         the time the answer ends.
@@ -178,7 +178,7 @@ class Talk:
         return server_is_away(error) and self._position.resumable
 
     async def _resume(self, lost: AntiphonError) -> converse_pb2.ConverseResponse:
-        """Continue on another server, and return its first message. If no server can take over,
+        """Continue on another server and return its first message. If no server can take over,
         raises `lost`.
         """
         error = lost

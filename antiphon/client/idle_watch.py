@@ -1,7 +1,7 @@
 """A thread that ends blocking calls when their idle timeout expires.
 
 A reader sets its deadline by assigning to `due_at`. The thread checks a call at the earliest
-possible deadline, and checks it again later if the deadline has been moved. A check can be too
+possible deadline and checks it again later if the deadline has been moved. A check can be too
 early, but never too late.
 """
 

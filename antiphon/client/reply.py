@@ -1,4 +1,4 @@
-"""Decodes a stream of events, and joins them into a reply.
+"""Decodes a stream of events and joins them into a reply.
 
 This module performs no I/O, so it can be used by both the blocking and the asyncio client.
 """
@@ -40,7 +40,7 @@ BYTES_PER_SAMPLE = 2
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A complete answer. `pcm16` contains 16-bit little-endian mono samples, or is empty if the
+    """A complete answer. `pcm16` contains 16-bit little-endian mono samples or is empty if the
     answer has no audio.
 
     `logprobs` is empty unless `top_logprobs` is set. It contains an entry for each text token.
@@ -119,7 +119,7 @@ def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
 
 
 class EventReader:
-    """Decodes the messages of a single answer, and checks that they arrive in order."""
+    """Decodes the messages of a single answer and checks that they arrive in order."""
 
     def __init__(self) -> None:
         self.session_id = ""

@@ -101,7 +101,7 @@ class Message:
 class GenerateOptions(TypedDict, total=False):
     """The options of `generate`. If you omit an option, the server's default applies.
 
-    `model` is only required if the server offers several models. `modalities` selects the outputs,
+    `model` is only required if the server offers several models. `modalities` selects the outputs
     and defaults to all outputs that the model supports. `temperature`, `top_p`, `max_tokens`,
     `stop` and `seed` apply to the stage that receives the messages. Set the temperature to 0 for
     greedy decoding. `sampling` configures the other stages, which are listed in
@@ -118,7 +118,7 @@ class GenerateOptions(TypedDict, total=False):
 
     `functions` lists the functions that the model may call. This requires a model whose
     `ModelInfo.input_kinds` contains "tools". `function_choice` determines whether the model calls a
-    function, and defaults to "auto". If `parallel_calls` is false, the answer ends after its first
+    function and defaults to "auto". If `parallel_calls` is false, the answer ends after its first
     call. `chat_template_kwargs` sets variables for the model's chat template, if it has one.
     """
 

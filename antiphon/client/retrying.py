@@ -162,7 +162,7 @@ async def ask(
     timeout_s: float,
     retry: Retry,
 ) -> Response:
-    """Make a call that has no side effects, and retry it as configured by `retry`."""
+    """Make a call that has no side effects and retry it as configured by `retry`."""
     attempts, pauser = Attempts(retry, timeout_s, channel.contact), channel.pauser()
     while True:
         try:

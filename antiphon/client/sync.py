@@ -57,7 +57,7 @@ class Generation(Iterator[Event]):
 
     @property
     def sample_rate_hz(self) -> int:
-        """The sample rate of the audio in Hz. It is 0 until the first event arrives, and remains 0
+        """The sample rate of the audio in Hz. It is 0 until the first event arrives and remains 0
         if the answer contains no audio.
         """
         return self._answer.reader.sample_rate_hz

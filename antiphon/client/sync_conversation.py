@@ -15,7 +15,7 @@ from antiphon.values.live_conversation import CallResultPart, ConversationOpened
 
 
 class ConversationCall(Iterator[TalkEvent]):
-    """A conversation. Iterate over it to receive events, and call its methods to send commands.
+    """A conversation. Iterate over it to receive events and call its methods to send commands.
 
     >>> with client.converse(instructions="Be brief.") as call:
     ...     call.add("What is antiphon?")
@@ -135,7 +135,7 @@ class ConversationCall(Iterator[TalkEvent]):
         now(self._talk.send([commands.cancel_response(response_id, reference)]))
 
     def interrupt(self, heard_s: float, *, reference: str = "") -> None:
-        """Cancel the current answer, and keep only its first `heard_s` seconds, which the user has
+        """Cancel the current answer and keep only its first `heard_s` seconds, which the user has
         heard.
 
         Call this when the user starts to speak.

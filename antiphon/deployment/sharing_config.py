@@ -12,8 +12,8 @@ from antiphon.errors import InvalidArgument
 class SharingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings for several gateway processes that serve the same ports of one host.
 
-    `antiphon serve --gateways` sets them, and divides the limits among the processes. In a file,
-    all other settings apply to each process.
+    `antiphon serve --gateways` sets them and divides the limits among the processes. In a file, all
+    other settings apply to each process.
     """
 
     # Whether other gateways may also listen on the ports of `http_listen` and `grpc_listen`. The

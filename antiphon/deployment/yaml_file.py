@@ -1,4 +1,4 @@
-"""Reads YAML files as plain data, and reports errors with the name of the file.
+"""Reads YAML files as plain data and reports errors with the name of the file.
 
 PyYAML parses the file, but the document is built here, directly from PyYAML's events. This means
 that a file can't use up memory with its aliases, and that the caller sees no unexpected exceptions.
@@ -37,7 +37,7 @@ _COLLECTIONS = (None, "!", f"{_TAG}map", f"{_TAG}seq")
 
 
 def read_yaml(path: Path, convert: Callable[[object], Content], *, name: str) -> Content:
-    """Read the file, and return the result of `convert`. Raises `InvalidArgument` with a message
+    """Read the file and return the result of `convert`. Raises `InvalidArgument` with a message
     that starts with `name`.
     """
     try:

@@ -137,7 +137,7 @@ def set_version(root: Path, version: str, day: datetime.date) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Set or check the version, and return the exit status."""
+    """Set or check the version and return the exit status."""
     parser = argparse.ArgumentParser(prog="release", description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("set", help="write a version").add_argument("version")

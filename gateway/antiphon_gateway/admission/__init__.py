@@ -1,1 +1,1 @@
-"""Decides which request starts next, and limits the memory and slots that are used."""
+"""Decides which request starts next and limits the memory and slots that are used."""

@@ -99,7 +99,7 @@ Decision = Granted | Denied
 class AdmissionQueue:
     """The admission queue, as described in the module docstring.
 
-    The caller gives each request a unique number. Methods that report a fact take the current time,
+    The caller gives each request a unique number. Methods that report a fact take the current time
     and return the resulting decisions.
     """
 

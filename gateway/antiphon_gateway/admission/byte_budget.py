@@ -186,7 +186,7 @@ class ByteBudget:
 
 
 class ByteLease:
-    """Memory that is leased from a budget for one client. Close the lease, or use it as a context
+    """Memory that is leased from a budget for one client. Close the lease or use it as a context
     manager.
     """
 
@@ -209,7 +209,7 @@ class ByteLease:
         self.close()
 
     def moved(self, size_bytes: int) -> None:
-        """Record that the client has made progress, and set the size of the lease.
+        """Record that the client has made progress and set the size of the lease.
 
         Raises `BudgetExceeded` if there isn't enough memory, or if the lease has been evicted.
         """

@@ -47,7 +47,7 @@ class FairSlots:
             raise
 
     def free(self) -> None:
-        """Release a slot, and give it to the next waiter."""
+        """Release a slot and give it to the next waiter."""
         while self._waiting:
             key, places = self._waiting.popitem(last=False)
             smallest = min(places, key=lambda each: each.size_bytes)

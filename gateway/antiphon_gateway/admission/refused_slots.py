@@ -1,7 +1,7 @@
 """Estimates how many slots of each role would have been used by requests that were recently
 refused. This module performs no I/O.
 
-A refused request uses no slot, and may be sent again right away. For this reason, refusals are
+A refused request uses no slot and may be sent again right away. For this reason, refusals are
 measured as a rate rather than simply added up. By Little's law, the number of slots in use equals
 the arrival rate times the time for which each request uses its slot. If this time isn't known, each
 request counts as one slot for the whole window.

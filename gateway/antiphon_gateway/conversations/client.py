@@ -46,10 +46,10 @@ RefuseResponse = Callable[[LogEntry, AntiphonError], Awaitable[None]]
 
 
 class ConversationClient(Protocol):
-    """Receives a conversation's events, and logs its outputs."""
+    """Receives a conversation's events and logs its outputs."""
 
     async def send(self, events: Sequence[ConversationEvent]) -> None:
-        """Send events, and wait until the client has received them.
+        """Send events and wait until the client has received them.
 
         Raises `Cancelled` if the client has disconnected or has stopped reading.
         """

@@ -442,7 +442,7 @@ class LiveConversation:
             self._expect_audio()
 
     async def _answer_silence(self) -> None:
-        """Ask the model to continue after a period of silence, or answer a slice of audio that has
+        """Ask the model to continue after a period of silence or answer a slice of audio that has
         been waiting.
         """
         async with self._doing, self._saved():

@@ -83,7 +83,7 @@ class InputAudioBuffer:
             return bytes(whole[start * SAMPLE_BYTES : stop * SAMPLE_BYTES])
 
     def take(self, turn: int, end: int | None = None) -> PcmRecording:
-        """Remove the audio up to the position `end`, and return it as the recording of a turn. If
+        """Remove the audio up to the position `end` and return it as the recording of a turn. If
         `end` is None, all of the audio is removed.
 
         Only the audio after `end` is copied. Raises `NoAudio` if the buffer is empty.

@@ -177,7 +177,7 @@ class ItemList:
         del self._items[item_id]
 
     def discard(self, item_id: str) -> bool:
-        """Remove an item if it exists, and return whether it existed."""
+        """Remove an item if it exists and return whether it existed."""
         there = item_id in self._items
         if there:
             self.remove(item_id)

@@ -96,7 +96,7 @@ class LiveTurn:
         return not self._failed and self._rest(order) is not None
 
     async def answer(self, order: Order, on_freed: Callable[[str], None]) -> CallSegment | None:
-        """Complete the input, and return the segment that answers the order.
+        """Complete the input and return the segment that answers the order.
 
         If the order doesn't match or the segment has failed, the turn is abandoned and None is
         returned. See `AnswerAttempt` for `on_freed`.
@@ -114,9 +114,7 @@ class LiveTurn:
         return self._segment
 
     async def give_up(self) -> None:
-        """Abandon the turn, and wait until the stages have released it. This may cost the
-        session.
-        """
+        """Abandon the turn and wait until the stages have released it. This may cost the session."""
         self._failed = True
         self._opened.cancel()
         await asyncio.wait([self._opened])

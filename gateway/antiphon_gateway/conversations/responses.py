@@ -87,7 +87,7 @@ class Responses:
         return bool(self._tasks)
 
     async def close(self) -> None:
-        """Cancel all running responses, and release the stages."""
+        """Cancel all running responses and release the stages."""
         for task in self._tasks:
             task.cancel()
         try:

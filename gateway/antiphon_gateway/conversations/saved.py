@@ -106,7 +106,7 @@ def save(
 ) -> bytes | None:
     """Serialize a conversation, using at most `most_bytes` bytes.
 
-    Returns None if the texts and options alone are larger than that, or can't be encoded as UTF-8.
+    Returns None if the texts and options alone are larger than that or can't be encoded as UTF-8.
     """
     kept = tuple(items)
     texts = sum(item_bytes(each) - _recorded_bytes(each) for each in kept)

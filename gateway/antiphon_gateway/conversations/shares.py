@@ -153,7 +153,7 @@ class ConversationShare:
         self._lease.resize(size_bytes)
 
     def give_way(self) -> None:
-        """Release the share, and end the conversation."""
+        """Release the share and end the conversation."""
         self.close()
         self._end(
             ResourceExhausted(

@@ -31,7 +31,7 @@ class LoggedClient:
     take: SendEvents
 
     async def send(self, events: Sequence[ConversationEvent]) -> None:
-        """Send events, and wait until the client has received them."""
+        """Send events and wait until the client has received them."""
         await self.take(events)
 
     def logged(self, made: Made, refuse: RefuseResponse) -> AbstractAsyncContextManager[LogEntry]:

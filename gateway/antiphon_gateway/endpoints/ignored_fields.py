@@ -14,7 +14,7 @@ MOST_LOGGED = 1024
 
 
 class IgnoredFieldReport:
-    """Counts ignored fields, and logs each of them once per endpoint and API key."""
+    """Counts ignored fields and logs each of them once per endpoint and API key."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -1,7 +1,7 @@
-"""Tracks how much of an answer a client has received, and works out what is missing when the answer
+"""Tracks how much of an answer a client has received and works out what is missing when the answer
 is generated again. This module performs no I/O.
 
-A new attempt either generates the whole answer again with the same seeds, or continues after the
+A new attempt either generates the whole answer again with the same seeds or continues after the
 part that the client has. In both cases, the stages send the complete output. The part that the
 client already has is compared and then dropped, down to the individual ID, character and sample, so
 nothing is repeated or lost.
@@ -157,7 +157,7 @@ class DeliveredOutput:
 
 
 class _Count:
-    """Counts the elements that the client has, and keeps track of the position of the current
+    """Counts the elements that the client has and keeps track of the position of the current
     attempt.
     """
 

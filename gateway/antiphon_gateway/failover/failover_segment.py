@@ -59,8 +59,8 @@ class LostSegment:
 
 
 AskAgain = Callable[[LostSegment, Collection[Replica]], Awaitable[CallSegment]]
-"""A function that leaves the session of a lost segment, and sends the same request in a new
-session. The new session doesn't use the given replicas.
+"""A function that leaves the session of a lost segment and sends the same request in a new session.
+The new session doesn't use the given replicas.
 """
 
 

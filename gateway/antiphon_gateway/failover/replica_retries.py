@@ -50,7 +50,7 @@ class ReplicaRetries:
         self, error: ResourceExhausted | Unavailable, segment: CallSegment, place: Reservation
     ) -> bool:
         """Return whether to send a refused request again. It may be sent to other replicas right
-        away, or have to wait for a slot first.
+        away or have to wait for a slot first.
         """
         if place.is_open and isinstance(error, ResourceExhausted):
             return False

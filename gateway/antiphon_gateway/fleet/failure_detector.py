@@ -120,14 +120,14 @@ class FailureDetector:
         self._unanswered.restart()
 
     def failed(self) -> Liveness:
-        """Record that a probe ended with an error, and return the verdict."""
+        """Record that a probe ended with an error and return the verdict."""
         self._misses += 1
         return Liveness.LOST if self._misses >= MISSES_TO_LOSE else Liveness.SUSPECTED
 
     def waited(
         self, slice_s: float, late_s: float, *, pressure: float, output: bool, reported: bool
     ) -> Liveness:
-        """Record that part of the wait for an answer is over, and return the verdict.
+        """Record that part of the wait for an answer is over and return the verdict.
 
         The wait should have lasted `slice_s` seconds, and ended `late_s` seconds late. `pressure`
         is the fraction of this time during which a thread on this host was waiting for a core.

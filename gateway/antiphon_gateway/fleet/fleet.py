@@ -274,7 +274,7 @@ class Fleet:
         preferred: Assignment | None = None,
         like: Lineup | None = None,
     ) -> tuple[Lineup, Assignment]:
-        """Choose the replicas for a session that is about to start, and return them with their
+        """Choose the replicas for a session that is about to start and return them with their
         line-up.
 
         Replicas in `avoided` are never chosen. Replicas in `preferred` are kept if they have a free
@@ -457,7 +457,7 @@ class Fleet:
             self._by_role[role].keep(found)
 
     def _on_change(self, replaced: bool = True) -> None:
-        """Wake all waiting tasks, and report a change in the number of slots. If replicas were
+        """Wake all waiting tasks and report a change in the number of slots. If replicas were
         `replaced`, which includes changes to their descriptions, all derived values are discarded.
         """
         if replaced:

@@ -129,7 +129,7 @@ class Lineup:
         return self.names.voice_aliases(self.voices)
 
     def choose_voice(self, name: str) -> str:
-        """Resolve the name or alias of a voice, and return the voice's name in lower case. An empty
+        """Resolve the name or alias of a voice and return the voice's name in lower case. An empty
         name is returned as it is, in which case the stages use their default voice.
 
         Raises `InvalidArgument` if there is no such voice.

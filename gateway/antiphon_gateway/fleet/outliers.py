@@ -2,7 +2,7 @@
 
 A replica that fails immediately always has free slots, so it would look like the best choice. After
 several failures in a row, a replica is ejected, for a longer time each time this happens. It then
-receives a single trial session, and returns to service if that session succeeds. At most half of a
+receives a single trial session and returns to service if that session succeeds. At most half of a
 role's replicas are ejected at a time. If most of them are failing, the cause is probably elsewhere,
 and ejecting them would only overload the rest. Sessions that began before an ejection don't count.
 """
@@ -127,7 +127,7 @@ class Outliers(Generic[Key]):
         self._records.pop(key, None)
 
     def pass_time(self, now: float) -> list[Key]:
-        """End all ejections that have expired, and return the replicas that may now receive a trial
+        """End all ejections that have expired and return the replicas that may now receive a trial
         session.
         """
         due = [k for k, r in self._records.items() if r.until is not None and r.until <= now]

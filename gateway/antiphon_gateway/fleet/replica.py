@@ -41,8 +41,8 @@ ReplicaState = Literal["ready", "starting", "draining", "ejected", "away"]
 """The state of a replica.
 
 `ready`: It accepts sessions. `starting`: It hasn't served yet. `draining`: It is completing its
-running sessions, or is already gone. `ejected`: It receives no sessions, because sessions on it
-have failed. `away`: It has served before, but isn't serving now.
+running sessions or is already gone. `ejected`: It receives no sessions, because sessions on it have
+failed. `away`: It has served before, but isn't serving now.
 """
 STATES: tuple[ReplicaState, ...] = get_args(ReplicaState)
 
@@ -234,8 +234,8 @@ class Replica:
             log.exception("updating the state of the stage %s failed", self.role)
 
     def open_anew(self) -> None:
-        """Abandon the connection, and use a new one from now on. Calls on the old connection have
-        `CLOSING_S` seconds to complete, and are then cancelled.
+        """Abandon the connection and use a new one from now on. Calls on the old connection have
+        `CLOSING_S` seconds to complete and are then cancelled.
         """
         closing = asyncio.create_task(self.channel.close(CLOSING_S))
         self._closing.add(closing)
@@ -284,7 +284,7 @@ class Replica:
             self._tell()
 
     def rise(self, description: stage_pb2.DescribeResponse) -> None:
-        """Record that the replica is serving, and store its description. This is logged if the
+        """Record that the replica is serving and store its description. This is logged if the
         replica wasn't ready or its process is new.
         """
         if not self.ready or self.boot_id != description.boot_id:

@@ -1,10 +1,10 @@
-"""Monitors one stage process, and updates its state in the gateway.
+"""Monitors one stage process and updates its state in the gateway.
 
 Three signals determine whether the process is serving:
 
 * The health stream, on which the stage reports whether it is SERVING.
 * The connection. gRPC's keepalive pings detect a stopped or lost process
-  (`antiphon.transport.channel`), and end its streams.
+  (`antiphon.transport.channel`) and end its streams.
 * Probes, which are unary health checks. The gateway probes a stage that has not reported its load
   for `probe_interval_s`.
 
@@ -61,7 +61,7 @@ Serving = health_pb2.HealthCheckResponse.ServingStatus
 
 
 class ReplicaWatch:
-    """Monitors one replica, and updates its state."""
+    """Monitors one replica and updates its state."""
 
     def __init__(
         self, replica: Replica, config: GatewayConfig, tls: ServiceTls | None = None
@@ -182,8 +182,8 @@ class ReplicaWatch:
             await asyncio.sleep(self._config.health.reconnect_s)
 
     async def _probe(self) -> None:
-        """Probe the stage, and compare its answers with its health stream. A stage that is silent
-        is probed at regular intervals, and any other stage only rarely.
+        """Probe the stage and compare its answers with its health stream. A stage that is silent is
+        probed at regular intervals, and any other stage only rarely.
 
         Raises `Unavailable` if the stage is lost, or if its answers contradict its health stream.
         """

@@ -249,7 +249,7 @@ class ReplicatedStage:
             ending.add_done_callback(self._endings.discard)
 
     async def close(self) -> None:
-        """Stop monitoring, and close all channels."""
+        """Stop monitoring and close all channels."""
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.gather(*(self._end(replica) for replica in tuple(self._watches)))

@@ -41,7 +41,7 @@ class ResponseMeter:
     """Counts the bytes of a single response, both those that arrive on the connection and those of
     its content.
 
-    `took` is called with the number of bytes that have arrived, and can raise an error.
+    `took` is called with the number of bytes that have arrived and can raise an error.
     """
 
     took: Callable[[int], None]
@@ -75,7 +75,7 @@ class ResponseMeter:
 
 
 class CheckedNetwork(httpcore2.AsyncNetworkBackend):
-    """Opens the connections for one request, and measures the response. Raises `UrlFault` if an
+    """Opens the connections for one request and measures the response. Raises `UrlFault` if an
     address isn't allowed.
     """
 

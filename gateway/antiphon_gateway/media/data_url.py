@@ -11,7 +11,7 @@ from antiphon.errors import InvalidArgument
 from antiphon_gateway.media.remote import RemoteUrl
 
 _AS_PLAIN = str.maketrans("-_", "+/", " \t\r\n\f\v")
-"""Translates the URL-safe alphabet to the standard one, and removes whitespace."""
+"""Translates the URL-safe alphabet to the standard one and removes whitespace."""
 _ANY_TYPES = ("", "application/octet-stream")
 """Media types that don't say anything. The type can be determined from the file itself."""
 

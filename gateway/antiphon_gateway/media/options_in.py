@@ -1,4 +1,4 @@
-"""Validates the options of a request, and converts them to the form in which the stages receive
+"""Validates the options of a request and converts them to the form in which the stages receive
 them.
 """
 

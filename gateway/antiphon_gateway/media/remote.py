@@ -55,7 +55,7 @@ class RemoteUrl:
 class UrlFetcher:
     """Fetches files for requests, if the deployment permits this.
 
-    The data counts towards `memory`. `resolve` returns the addresses of a name, and defaults to the
+    The data counts towards `memory`. `resolve` returns the addresses of a name and defaults to the
     system's resolver. The resolver runs on its own threads, so that slow lookups delay only other
     lookups. Raises `InvalidArgument` if a configured network is invalid.
     """
@@ -88,7 +88,7 @@ class UrlFetcher:
             yield download
 
     def is_allowed(self, address: Address) -> bool:
-        """Return whether an address is public, or is in one of the networks listed in the
+        """Return whether an address is public or is in one of the networks listed in the
         deployment.
         """
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
@@ -113,7 +113,7 @@ class UrlFetcher:
 
 
 class Download:
-    """The files of one request. They are fetched one at a time, and have a maximum total size of
+    """The files of one request. They are fetched one at a time and have a maximum total size of
     `max_fetch_bytes`.
     """
 

@@ -37,7 +37,7 @@ class Order:
     and `template` have the same meaning as in `Conversation`.
 
     `sampling` maps roles to settings, with `INPUT_STAGE` for the stage that reads the messages.
-    `delivery` applies to every edge, and defaults to the delivery of the deployment. `options` maps
+    `delivery` applies to every edge and defaults to the delivery of the deployment. `options` maps
     names to values. With `recordings_alone`, each recording is encoded independently of the others.
     `instruction` is the value of the option that describes how to speak, whatever its name.
 

@@ -1,7 +1,7 @@
 """Converts an order to a `PreparedRequest`. This happens once per request, before admission.
 
-All validation is based on the same state of the fleet, and takes place before anything is fetched
-or decoded.
+All validation is based on the same state of the fleet and takes place before anything is fetched or
+decoded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Creates the scaler for a deployment, and provides it with the list of gateways and the slots of
+"""Creates the scaler for a deployment and provides it with the list of gateways and the slots of
 their stages.
 """
 

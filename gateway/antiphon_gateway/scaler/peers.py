@@ -70,7 +70,7 @@ class Peers:
         return dict(self._told.values()).values()
 
     def _take(self, endpoints: Iterable[Endpoint]) -> None:
-        """Follow the given gateways, and stop following all others."""
+        """Follow the given gateways and stop following all others."""
         places = {_place(each) for each in endpoints}
         for gone in self._following.keys() - places:
             self._following.pop(gone).cancel()

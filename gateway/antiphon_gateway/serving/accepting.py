@@ -1,4 +1,4 @@
-"""Accepts connections, and counts them before their TLS handshake.
+"""Accepts connections and counts them before their TLS handshake.
 
 asyncio's own servers call the protocol of a TLS connection only after its handshake. If a client
 never completed its handshake, it would occupy a file descriptor without counting towards any limit.
@@ -28,7 +28,7 @@ async def accept_connections(
     """Call `accepted` with each new connection and the address of its client. The callback takes
     ownership of the socket.
 
-    This runs until it is cancelled, and closes the listening socket at the end.
+    This runs until it is cancelled and closes the listening socket at the end.
     """
     loop = asyncio.get_running_loop()
     listener.setblocking(False)

@@ -36,7 +36,7 @@ def descriptors_needed(config: GatewayConfig) -> int:
 
 
 def within_limit(config: GatewayConfig) -> GatewayConfig:
-    """Raise the soft limit on open files to the hard limit, and adjust the number of connections to
+    """Raise the soft limit on open files to the hard limit and adjust the number of connections to
     it.
 
     If the limit is too low, the maximum number of connections is reduced proportionally for both
@@ -64,7 +64,7 @@ def within_limit(config: GatewayConfig) -> GatewayConfig:
 
 
 def _raise_limit() -> int:
-    """Raise the soft limit as far as the system allows, and return the result.
+    """Raise the soft limit as far as the system allows and return the result.
 
     Linux always accepts the hard limit. macOS reports an infinite hard limit but rejects values
     above its own maximum, which is at least `OPEN_MAX`.

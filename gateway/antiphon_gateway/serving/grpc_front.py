@@ -61,7 +61,7 @@ def network_of(address: str) -> str:
 
 
 class GrpcFront:
-    """Accepts connections, and forwards them to `target`, which is the address of a Unix socket.
+    """Accepts connections and forwards them to `target`, which is the address of a Unix socket.
 
     `count` is called whenever a client reaches a limit. `peers` receives the addresses of clients.
     If all connections are in use and a client connects from another address, a connection of the
@@ -116,7 +116,7 @@ class GrpcFront:
             connected.close()
 
     def admit(self, new: ClientSide) -> bool:
-        """Make room for a connection, or refuse it."""
+        """Make room for a connection or refuse it."""
         own = self._by_address.get(new.address, ())
         if len(own) >= self.bounds.per_address:
             self.count(Refused.GRPC_ADDRESS)

@@ -75,7 +75,7 @@ class GrpcServer:
         self._front.stop()
 
     async def send_elsewhere(self, finish_s: float) -> None:
-        """Make clients reconnect, and give their current calls this many seconds to finish. The
+        """Make clients reconnect and give their current calls this many seconds to finish. The
         endpoint stays open.
         """
         (first,) = self._servers

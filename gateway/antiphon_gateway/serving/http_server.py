@@ -93,7 +93,7 @@ class HttpServer(uvicorn.Server):
             server.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting connections, and end existing ones the way uvicorn does."""
+        """Stop accepting connections and end existing ones the way uvicorn does."""
         self.stop_accepting()
         if self._accepting:
             self._connection_limiter.end_handshakes()

@@ -1,6 +1,6 @@
 """Names for the Unix sockets between the front of the gRPC endpoint and the gRPC server.
 
-Linux supports abstract names. An abstract name isn't a file, and disappears when its socket is
+Linux supports abstract names. An abstract name isn't a file and disappears when its socket is
 closed. Other systems, such as macOS, only support paths. On these systems, the sockets are placed
 in a directory that only the current user can access. If the process is killed, this directory is
 left behind.

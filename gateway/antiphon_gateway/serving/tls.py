@@ -1,7 +1,7 @@
 """The gateway's certificate, in the form that each endpoint requires.
 
 Certificates can be renewed while the gateway is running. Each handshake checks whether the files
-have changed, and reloads them if so. Connections that are already open keep using their original
+have changed and reloads them if so. Connections that are already open keep using their original
 certificate.
 """
 

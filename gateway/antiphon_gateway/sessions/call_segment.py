@@ -235,8 +235,8 @@ class CallSegment:
         return min(self._idle_timeout_s, left_s)
 
     def _apply(self, role: str, response: session_pb2.SessionResponse | None) -> Event | None:
-        """Process a message, and return the resulting event, if there is one. Raises
-        `AntiphonError` if the message violates the protocol.
+        """Process a message and return the resulting event, if there is one. Raises `AntiphonError`
+        if the message violates the protocol.
         """
         if response is None:
             self._progress.add_end(role)

@@ -39,7 +39,7 @@ LOST_STATUS = frozenset(
 
 
 class Connection(Protocol):
-    """Sends the requests of one session until they are `done`, and receives the responses."""
+    """Sends the requests of one session until they are `done` and receives the responses."""
 
     def changed(self) -> None:
         """Note that there are new requests, or that there won't be any more."""

@@ -16,7 +16,7 @@ This is about two minutes of audio.
 
 class LineRequests:
     """A queue that returns requests in order, with two exceptions. Credit and progress messages are
-    sent last, and replace earlier ones that are still in the queue.
+    sent last and replace earlier ones that are still in the queue.
 
     `done` is set when no more requests follow. `has_all_input` is true if the session has only one
     segment and all of the segment's input is in the opening message.

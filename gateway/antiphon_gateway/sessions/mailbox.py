@@ -42,7 +42,7 @@ class EventMailbox(Generic[Item]):
             self._readable.set()
 
     def offer(self, item: Item) -> bool:
-        """Add an item if there is room, and return whether it was added."""
+        """Add an item if there is room and return whether it was added."""
         fits = len(self._items) < self._limit and self._failure is None
         if fits:
             self._items.append(item)

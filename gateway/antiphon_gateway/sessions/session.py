@@ -98,7 +98,7 @@ class Session:
         opened.
 
         A `live` segment ends with a recording that is still in progress (`AudioPart.live`). Its
-        samples have to be passed to `CallSegment.hear`. The time limit of the attempt starts now,
+        samples have to be passed to `CallSegment.hear`. The time limit of the attempt starts now
         and includes the time to decode recordings from an earlier session. For a live segment, it
         starts again when the input is complete.
 

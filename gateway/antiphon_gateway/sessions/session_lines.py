@@ -227,7 +227,7 @@ class SessionLines:
         self._cancel()
 
     async def wait_closed(self) -> None:
-        """Close the sending side, and wait briefly for the stages to end their streams. If this is
+        """Close the sending side and wait briefly for the stages to end their streams. If this is
         cancelled, only the wait ends.
         """
         self._cause.close()

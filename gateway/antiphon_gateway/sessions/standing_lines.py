@@ -42,7 +42,7 @@ class StandingLines:
         self.window_bytes = 0
         self.resume_window_s = 0.0
         """How long the stage keeps the sessions of a broken stream, in seconds. This is 0 until the
-        stage has reported it, and stays 0 if the lines can't outlive a call.
+        stage has reported it and stays 0 if the lines can't outlive a call.
         """
         self.is_suspended = False
         self.has_left = False
@@ -86,7 +86,7 @@ class StandingLines:
             self.leave()
 
     def hello(self, stream_id: str) -> stage_pb2.LineRequest:
-        """Return the first request of a call. It starts a new stream, or continues the stream if it
+        """Return the first request of a call. It starts a new stream or continues the stream if it
         is suspended.
         """
         hello = stage_pb2.LineHello(stream_id=stream_id, resume=self.is_suspended)
@@ -253,7 +253,7 @@ class StandingLine:
         self._lines.serve(self.number)
 
     def cancel(self) -> None:
-        """End the line, and discard any unread responses."""
+        """End the line and discard any unread responses."""
         if self._cancelled or self.is_over:
             return
         self._cancelled = True

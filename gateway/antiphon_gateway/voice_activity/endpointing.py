@@ -3,7 +3,7 @@ performs no I/O.
 
 Speech starts with a frame whose probability is at or above the threshold, provided that at least 96
 ms of speech follow. It ends after a period of silence. Silence begins with a frame that is clearly
-below the threshold, and lasts as long as no frame reaches the threshold. Between the two limits,
+below the threshold and lasts as long as no frame reaches the threshold. Between the two limits,
 nothing changes (hysteresis). A voice that is close to the threshold therefore doesn't cause rapid
 changes.
 """

@@ -1,4 +1,4 @@
-"""Voice activity detection for one conversation. It splits the audio into frames, and determines
+"""Voice activity detection for one conversation. It splits the audio into frames and determines
 where speech starts and ends.
 """
 

@@ -1,4 +1,4 @@
-"""Inject faults into a deployment on this machine, and compare the answers.
+"""Inject faults into a deployment on this machine and compare the answers.
 
 A gateway and two replicas of each stage run as processes. In each round, one process is killed,
 frozen, slowed down or deprived of file descriptors while listeners receive answers. Every answer
@@ -105,7 +105,7 @@ def _ended(options: argparse.Namespace, count: int, began_at: float) -> bool:
 
 
 async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool:
-    """Kill replicas during answers, and print how much each kill has cost. Returns whether a check
+    """Kill replicas during answers and print how much each kill has cost. Returns whether a check
     failed.
     """
     model = _model(options, directory)

@@ -1,6 +1,4 @@
-"""Finds the replicas that generate the current answers, and reads the gateway's failover
-metrics.
-"""
+"""Finds the replicas that generate the current answers and reads the gateway's failover metrics."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ MOST_LOST = 3
 """The maximum number of times to request the answer of a turn."""
 
 Play = Callable[[bytes, Heard], Awaitable[None]]
-"""Plays 16-bit samples, and returns when they have been played."""
+"""Plays 16-bit samples and returns when they have been played."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ async def hear_turns(call: AsyncConversationCall, talk: KnownTalk, play: Play) -
 
 
 async def _hear_answer(call: AsyncConversationCall, heard: Heard, play: Play) -> bool:
-    """Receive an answer, and return whether it is complete.
+    """Receive an answer and return whether it is complete.
 
     If the answer was lost together with its gateway, it is deleted. Raises `AntiphonError` if the
     answer failed while the gateway was running.

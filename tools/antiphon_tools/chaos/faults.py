@@ -94,7 +94,7 @@ async def _take_descriptors(victim: Victim) -> None:
 
 
 async def _take_memory(victim: Victim) -> None:
-    """Exhaust the shared memory of the process for a while, and reconnect its links."""
+    """Exhaust the shared memory of the process for a while and reconnect its links."""
     with _limited(victim, resource.RLIMIT_FSIZE, 0):
         victim.wire.cut()
         await asyncio.sleep(WITHOUT_MEMORY_S)

@@ -214,7 +214,7 @@ class Kills:
         return None
 
     async def _back(self, target: str) -> float:
-        """Wait until a killed replica serves again, and return the time."""
+        """Wait until a killed replica serves again and return the time."""
         try:
             await self._fleet.recovered(target)
         except TimeoutError as late:
@@ -222,7 +222,7 @@ class Kills:
         return time.monotonic()
 
     async def _heard_again(self, known: _KnownAnswer) -> list[str]:
-        """Check the next answer after all replicas are available again, and return what is wrong
+        """Check the next answer after all replicas are available again and return what is wrong
         with it.
         """
         heard = await self._listener.listen(known.question)

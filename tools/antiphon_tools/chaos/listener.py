@@ -52,7 +52,7 @@ class KnownQuestion:
 
 
 class AnswerListener:
-    """Requests answers, and receives the audio at `speed` times the speed of playback.
+    """Requests answers and receives the audio at `speed` times the speed of playback.
 
     Entering the context waits until the gateway's stages are available and reads the properties of
     the model.
@@ -143,7 +143,7 @@ class AnswerListener:
         samples: NDArray[np.float32],
         heard: Heard,
     ) -> None:
-        """Receive a piece, and wait for its playback if `on_piece` is set."""
+        """Receive a piece and wait for its playback if `on_piece` is set."""
         seconds = len(samples) / self._rate_hz / self._speed
         heard.samples.append(samples)
         heard.pieces.append((time.monotonic(), seconds))

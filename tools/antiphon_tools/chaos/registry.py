@@ -41,7 +41,7 @@ class ReplicaRegistry:
         self.wires: dict[str, CutWire] = {}
 
     async def add(self, name: str, address: str) -> str:
-        """Add a process, and return the address of the wire that leads to it."""
+        """Add a process and return the address of the wire that leads to it."""
         self._targets[name] = address
         await self._open(name)
         return self.wires[name].address

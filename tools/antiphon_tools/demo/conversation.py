@@ -29,7 +29,7 @@ NO_PICTURE = (
 
 
 class DemoConversation:
-    """Asks questions, and displays and saves the answers.
+    """Asks questions and displays and saves the answers.
 
     `voices` contains the voices that the server offers. `turns` contains the turns so far.
     """
@@ -80,7 +80,7 @@ class DemoConversation:
     async def _answer(
         self, asked: Sequence[Message], voice: str, question: Question
     ) -> MeasuredAnswer:
-        """Ask a question, and display the answer while it arrives."""
+        """Ask a question and display the answer while it arrives."""
         generation = self._client.generate(
             asked, voice=voice, seed=SEED, functions=question.functions
         )

@@ -57,7 +57,7 @@ class Display:
         self._drawn = 0
 
     def show(self, progress: AnswerProgress) -> None:
-        """Draw the answer so far, and replace the previous drawing."""
+        """Draw the answer so far and replace the previous drawing."""
         if self._terminal and (progress.text or progress.pcm16):
             lines = _wrapped(progress.text, self._width())
             self._draw(lines[-LIVE_TEXT_LINES:], progress)

@@ -1,4 +1,4 @@
-"""Downloads the files of a checkpoint that its stages need, and makes sure that the checkpoint is
+"""Downloads the files of a checkpoint that its stages need and makes sure that the checkpoint is
 complete.
 
 Files are processed in an order that reveals errors early. The first step is to determine the commit
@@ -160,7 +160,7 @@ def _describe(
     snapshot: Path,
     find_layout: FindLayout,
 ) -> list[str]:
-    """Download the files that describe the weights, and return the paths of the weights."""
+    """Download the files that describe the weights and return the paths of the weights."""
     paths = commit.files.keys()
     downloads.fetch([commit.files[each] for each in identifying_files() if each in paths])
     with _about(model):

@@ -1,4 +1,4 @@
-"""`python -m antiphon_tools.images`: build the images, or print the commands."""
+"""`python -m antiphon_tools.images`: build the images or print the commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphon_tools.images.commands import IMAGES, ROOT, ImageBuild, commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the commands until one of them fails, and return the exit status."""
+    """Run the commands until one of them fails and return the exit status."""
     asked = _parser().parse_args(argv)
     dry_run = asked.dry_run
     given = {name: value for name, value in vars(asked).items() if name != "dry_run"}

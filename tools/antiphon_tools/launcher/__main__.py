@@ -112,7 +112,7 @@ async def up(launcher: Launcher, console: Console) -> int:
 
 
 async def stages(launcher: Launcher, console: Console, health_listen: str) -> int:
-    """Run until a signal is received (exit status 0), and respond to health probes."""
+    """Run until a signal is received (exit status 0) and respond to health probes."""
     stopping = _StopOnSignal(launcher, console)
     try:
         async with (
@@ -129,9 +129,7 @@ async def stages(launcher: Launcher, console: Console, health_listen: str) -> in
 
 
 class _StopOnSignal:
-    """Stops everything in order after the first signal, and kills all processes after the
-    second.
-    """
+    """Stops everything in order after the first signal and kills all processes after the second."""
 
     def __init__(self, launcher: Launcher, console: Console) -> None:
         self.asked = False

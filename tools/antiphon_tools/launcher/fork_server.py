@@ -110,7 +110,7 @@ def serve(orders: socket.socket) -> list[str] | None:
 
 
 def _become(order: ForkOrder, between: int, output: int, announce: int, reply: int) -> list[str]:
-    """Set up the process as if the service had been started, and return its arguments."""
+    """Set up the process as if the service had been started and return its arguments."""
     _end_with(order.launcher, between)
     os.setpgid(0, 0)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -136,7 +136,7 @@ def _become(order: ForkOrder, between: int, output: int, announce: int, reply: i
 
 
 def _end_with(launcher: int, between: int) -> None:
-    """Wait until this process is a child of the launcher, and let it end with the launcher."""
+    """Wait until this process is a child of the launcher and let it end with the launcher."""
     prctl = ctypes.CDLL(None).prctl
     signal.pthread_sigmask(signal.SIG_BLOCK, {PARENT_ENDED})
     prctl(PR_SET_PDEATHSIG, PARENT_ENDED)

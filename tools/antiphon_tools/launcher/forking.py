@@ -87,7 +87,7 @@ class ForkServer:
     async def start(
         self, made: Callable[[], Service], argv: Sequence[str], announce_fd: int
     ) -> Service | None:
-        """Fork a process that runs `python -m <argv>`, and return its service.
+        """Fork a process that runs `python -m <argv>` and return its service.
 
         `made` creates the service, which is the protocol of the process. Returns None if the
         service has to be started normally.
@@ -142,7 +142,7 @@ class ForkServer:
             socket.send_fds(self._orders, [order], descriptors)
 
     async def _process_id(self, own: socket.socket) -> int | None:
-        """Receive the process ID, or return None if there is no answer."""
+        """Receive the process ID or return None if there is no answer."""
         try:
             async with asyncio.timeout(FORK_TIMEOUT_S):
                 return int(await asyncio.get_running_loop().sock_recv(own, 32))

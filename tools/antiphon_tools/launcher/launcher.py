@@ -71,7 +71,7 @@ class Running:
     ended: asyncio.Event
 
     async def wait(self) -> ServiceProcess:
-        """Wait until the deployment ends by itself, and return the service that ended it.
+        """Wait until the deployment ends by itself and return the service that ended it.
 
         If restarts are enabled, this never happens.
         """
@@ -94,11 +94,10 @@ class Launcher:
     processes, which share the ports and the limits of the deployment's gateway. If `metrics` is
     true, stages without `metrics_listen` use a free port of this host for their metrics. `report`
     is called with every `LaunchEvent`. `on_exit` determines what happens if a service ends after
-    all of them are ready.
-    `reached_at` is called with the name and the listen address of a stage process, and returns the
-    address that other processes should use, such as that of a proxy. If `fork` is true, processes
-    are forked from a fork server if possible, so that they share their imports. Raises the errors
-    of `plan.resolve`.
+    all of them are ready. `reached_at` is called with the name and the listen address of a stage
+    process and returns the address that other processes should use, such as that of a proxy. If
+    `fork` is true, processes are forked from a fork server if possible, so that they share their
+    imports. Raises the errors of `plan.resolve`.
 
     Entering the context raises `Unavailable`, with the name of the stage, if a process ends before
     all of them are ready. It also raises `Unavailable` before any process starts if a port is in
@@ -193,7 +192,7 @@ class Launcher:
         await asyncio.gather(*self._watches.values())
 
     async def _stop(self, names: Sequence[str]) -> None:
-        """Request these processes to stop, and kill the processes that do not stop in time."""
+        """Request these processes to stop and kill the processes that do not stop in time."""
         for name in names:
             self._processes[name].terminate()
         watches = [self._watches[name] for name in names]

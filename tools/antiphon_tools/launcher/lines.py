@@ -20,7 +20,7 @@ class LineBuffer:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """Add data, and return the lines that are now complete."""
+        """Add data and return the lines that are now complete."""
         *lines, self._rest = _ENDING.split(self._rest + data)
         if len(self._rest) >= MAX_LINE_BYTES:
             lines.append(self._rest)

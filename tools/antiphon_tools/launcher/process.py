@@ -251,7 +251,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         return next(said, "").removeprefix(start)
 
     async def wait(self) -> int:
-        """Wait for the process to end, and return its exit status."""
+        """Wait for the process to end and return its exit status."""
         return await asyncio.shield(self.exited)
 
     async def wait_listening(self) -> Announcement:
@@ -259,7 +259,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         return await self._before_exit(self.listening)
 
     async def wait_ready(self) -> float:
-        """Wait until the service is ready, and return the seconds since its start.
+        """Wait until the service is ready and return the seconds since its start.
 
         Raises `Unavailable` if its process ends first.
         """
@@ -284,7 +284,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         return f"{status}; its output was:{said or ' nothing'}"
 
     async def report_exit(self) -> None:
-        """Wait for the process to end, and report this after its last line of output.
+        """Wait for the process to end and report this after its last line of output.
 
         Processes started by the service have `DRAIN_S` seconds to close the output before they are
         killed.
@@ -351,7 +351,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         self._drained.set()
 
     def process_exited(self) -> None:
-        """Record the end of the process, and request the processes that it has started to stop."""
+        """Record the end of the process and request the processes that it has started to stop."""
         # Python's resource tracker ignores this signal. It ends on its own after cleaning up what
         # the processes have left behind, which a kill would prevent.
         self._signal_group(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`python -m antiphon_tools.load SERVICE`: load one service, and report what its users observe."""
+"""`python -m antiphon_tools.load SERVICE`: load one service and report what its users observe."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def _load(options: LoadOptions, console: Console) -> Result:
 
 
 async def _record(options: LoadOptions, path: Path, console: Console) -> None:
-    """Send a few requests to a complete deployment, and write the chunks that its stages sent."""
+    """Send a few requests to a complete deployment and write the chunks that its stages sent."""
     async with _target(options, console) as target:
         count = options.load.sessions or RECORDED_SESSIONS
         timeout_s = options.timeout_s

@@ -106,7 +106,7 @@ class HttpDriver:
         self._timeout_s = timeout_s
 
     async def ask(self, trace: Trace) -> None:
-        """Request a chat completion, and read it up to `[DONE]`."""
+        """Request a chat completion and read it up to `[DONE]`."""
         body = msgspec.json.encode(self._body(trace.number))
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -64,7 +64,7 @@ async def get(address: HttpAddress, path: str) -> bytes:
 async def server_sent_events(
     address: HttpAddress, path: str, body: bytes
 ) -> AsyncGenerator[bytes, None]:
-    """Send a JSON body with POST, and yield the data of each event in the response.
+    """Send a JSON body with POST and yield the data of each event in the response.
 
     Raises the same errors as `get`.
     """

@@ -22,7 +22,7 @@ _RECORD = struct.Struct("<Id")
 
 
 def write_recording(path: Path, chunks: Iterable[Timed]) -> int:
-    """Write chunks in the given order, and return how many were written. Raises `OSError`."""
+    """Write chunks in the given order and return how many were written. Raises `OSError`."""
     count = 0
     with path.open("wb") as file:
         file.write(MAGIC)

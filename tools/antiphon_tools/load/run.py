@@ -31,10 +31,10 @@ class Driver(Protocol):
     """Sends one type of request."""
 
     async def ask(self, trace: Trace) -> None:
-        """Run the request until it ends, and record observations in `trace`. Times are those of the
+        """Run the request until it ends and record observations in `trace`. Times are those of the
         event loop's clock.
 
-        Raises `AntiphonError` if the request fails. All resources are released in this case, and
+        Raises `AntiphonError` if the request fails. All resources are released in this case and
         also if the method is cancelled.
         """
 

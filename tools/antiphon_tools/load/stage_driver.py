@@ -94,7 +94,7 @@ class StageDriver:
         await self._stage.close()
 
     async def _send(self, session: AsyncStageSession, trace: Trace, feed: Feed) -> None:
-        """Open a segment, and send the feed at its times."""
+        """Open a segment and send the feed at its times."""
         clock, started_at = asyncio.get_running_loop().time, trace.sent_at or 0.0
         role = self._description.role
         await session.open_segment(self._content.segment_open(self._pipeline, role, trace.number))

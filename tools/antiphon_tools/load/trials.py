@@ -45,7 +45,7 @@ CHECKS = 3
 
 
 async def load_service(options: LoadOptions, target: Target, stream: TextIO) -> Result:
-    """Load a service as described in the options, and show the progress on `stream`.
+    """Load a service as described in the options and show the progress on `stream`.
 
     Raises the error of the first request if all requests would fail for the same reason.
     """
@@ -71,7 +71,7 @@ async def load_service(options: LoadOptions, target: Target, stream: TextIO) -> 
 
 
 async def check_driver(driver: Driver) -> None:
-    """Make one request, and raise an error that every request would encounter.
+    """Make one request and raise an error that every request would encounter.
 
     If the error might not occur again, the request is repeated.
     """

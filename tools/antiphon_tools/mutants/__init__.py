@@ -1,3 +1,3 @@
-"""Mutation testing: makes random changes to a copy of the tree, and runs the tests to see whether
+"""Mutation testing: makes random changes to a copy of the tree and runs the tests to see whether
 they fail.
 """

@@ -36,7 +36,7 @@ def directory_of(version: str) -> str:
 
 
 def add_version(built: Path, site: Path, version: str) -> None:
-    """Copy a build to the directory of its version, and update `versions.json` and `index.html`.
+    """Copy a build to the directory of its version and update `versions.json` and `index.html`.
 
     An existing build of the same minor version is replaced.
     """

@@ -102,7 +102,7 @@ class Caller:
         self.progress.add_report(role, session_pb2.SegmentReport(segment=0))
 
     def finish_if_complete(self) -> bool:
-        """Finish the answer if it is complete, and return whether it is.
+        """Finish the answer if it is complete and return whether it is.
 
         Raises the errors of `DeliveredOutput`.
         """

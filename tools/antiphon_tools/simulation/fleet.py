@@ -1,7 +1,7 @@
 """The replicas and their links, with the messages and faults that may occur next.
 
-A replica can be killed, and is then restarted. It can also be suspended, and then either resumes or
-is replaced by the gateway. A link can break, and is then either reconnected or lost. The payload of
+A replica can be killed and is then restarted. It can also be suspended, and then either resumes or
+is replaced by the gateway. A link can break and is then either reconnected or lost. The payload of
 a chunk can be lost. The call of a standing stream can break, in which case another call continues
 the stream, unless either end has given it up. A stage can also send more on a stream than the
 window of a line allows.
@@ -427,7 +427,7 @@ class SimulatedFleet:
             self._settle_ends(link.producer)
 
     def _lose(self, link: SimulatedLink) -> None:
-        """Disconnect both ends of a link, and report the loss to each of them."""
+        """Disconnect both ends of a link and report the loss to each of them."""
         if self.runs(link.producer):
             self._producer_loses(link)
         else:

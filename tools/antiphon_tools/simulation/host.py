@@ -82,7 +82,7 @@ class SimulatedStage:
         return list(self.engine.segments)
 
     def handle(self, fact: Fact, now: float) -> list[Instruction]:
-        """Let the session table handle a fact, and return its instructions for other components.
+        """Let the session table handle a fact and return its instructions for other components.
 
         Instructions for the engine are stored. Raises the error with which a session is rejected.
         """

@@ -1,4 +1,4 @@
-"""Runs simulations by seed, and minimizes the sequence of events that leads to a violation."""
+"""Runs simulations by seed and minimizes the sequence of events that leads to a violation."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class SimulatedStanding:
 
     @property
     def is_lost(self) -> bool:
-        """Whether an end knows that the call has broken, or is going to detect it."""
+        """Whether an end knows that the call has broken or is going to detect it."""
         over = self.gateway_over or self.stage_over
         suspended = self.lines.is_suspended or self.stage_suspended
         return over or suspended or self._up_is_lost or self._down_is_lost
@@ -95,7 +95,7 @@ class SimulatedStanding:
 
     @property
     def may_be_given_up(self) -> bool:
-        """Whether the stage is the only end that still has the stream, and has no call for it."""
+        """Whether the stage is the only end that still has the stream and has no call for it."""
         return self.stage_suspended and self.gateway_over and not self.stage_over
 
     @property
@@ -149,7 +149,7 @@ class SimulatedStanding:
             self.up.append(response)
 
     def arrive_up(self) -> None:
-        """Deliver the next message to the gateway, or let it detect that the call has broken."""
+        """Deliver the next message to the gateway or let it detect that the call has broken."""
         response = self.up.popleft()
         if response is REFUSED:
             self.lose_at_gateway()
@@ -162,7 +162,7 @@ class SimulatedStanding:
             self.lines.receive(response)
 
     def arrive_down(self) -> None:
-        """Deliver the next message to the stage, or let it detect that the call has broken."""
+        """Deliver the next message to the stage or let it detect that the call has broken."""
         request = self.down.popleft()
         if isinstance(request, Gone):
             self.down.clear()
@@ -275,7 +275,7 @@ class SimulatedStream:
         self.line.changed()
 
     def read(self) -> session_pb2.SessionResponse | None:
-        """Finish processing the previous response, and return the next one if it is available."""
+        """Finish processing the previous response and return the next one if it is available."""
         done, self.unprocessed_bytes = self.unprocessed_bytes, 0
         if done:
             self.line.processed(done)

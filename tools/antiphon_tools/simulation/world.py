@@ -212,7 +212,7 @@ class World:
             raise Violation(f"{stream.host.name} overran the line of {stream.session_id}")
 
     def _failed(self, caller: Caller, error: AntiphonError) -> None:
-        """Abandon the session, and make another attempt if this is useful."""
+        """Abandon the session and make another attempt if this is useful."""
         if not self.fleet.failed and caller.session_id not in self.fleet.overrun:
             raise Violation(f"{caller.name} failed although nothing did: {error}")
         for stream in self._streams_of(caller):

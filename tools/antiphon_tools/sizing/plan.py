@@ -1,6 +1,6 @@
 """Searches for the cheapest fleet that meets a goal.
 
-The search starts with the minimum number of replicas that the offered work requires, and scales all
+The search starts with the minimum number of replicas that the offered work requires and scales all
 roles up together until the goal is met. Each role is then reduced as far as the goal allows,
 starting with the most expensive one. In the resulting plan, reducing any single role would miss the
 goal.

@@ -45,7 +45,7 @@ class VerificationReport:
         self._write()
 
     def doubt(self, sentence: str) -> None:
-        """Add a sentence that describes a problem, and write the files."""
+        """Add a sentence that describes a problem and write the files."""
         self.doubts.append(sentence)
         self._write()
 

@@ -1,4 +1,4 @@
-"""Reads request bodies, and detects when a client has disconnected."""
+"""Reads request bodies and detects when a client has disconnected."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ This module changes the following:
 - if a connection is closed while data is unsent, the client has a limited time to read it,
 - when the gateway stops, it closes all connections, so that its clients connect to another gateway,
 - an offer to upgrade to anything other than WebSocket is ignored (RFC 9110, 7.8). In such a case,
-  httptools ends the request after its head, and rejects all data that follows. The head is
-  therefore passed to a new parser without the offer, followed by the remaining data. Java's
-  HttpClient makes such an offer with every request.
+  httptools ends the request after its head and rejects all data that follows. The head is therefore
+  passed to a new parser without the offer, followed by the remaining data. Java's HttpClient makes
+  such an offer with every request.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class BoundedConnection(HttpToolsProtocol):
             handshake.cancel()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for the connection, or refuse it."""
+        """Make room for the connection or refuse it."""
         super().connection_made(transport)
         self._connection_limiter.handshakes.pop(self, None)
         self._connection_limiter.all.add(self)
@@ -282,7 +282,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._become_idle()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, and make sure that it really gets closed."""
+        """Close an idle connection and make sure that it really gets closed."""
         super().timeout_keep_alive_handler()
         self._set_timer(self._bounds.connections.send_timeout_s, self._closing_is_late)
 

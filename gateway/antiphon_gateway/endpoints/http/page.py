@@ -1,4 +1,4 @@
-"""The web page at `/`, where users can talk to the model in a browser. It consists of static files,
+"""The web page at `/`, where users can talk to the model in a browser. It consists of static files
 and doesn't load anything from other servers.
 """
 

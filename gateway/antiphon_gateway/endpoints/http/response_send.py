@@ -89,7 +89,7 @@ def pieces(message: Message) -> Iterator[Message]:
 
 
 def _marked(message: Message, entry: RequestLog) -> Message:
-    """Record the start of a response in its log entry, and return the message with additional
+    """Record the start of a response in its log entry and return the message with additional
     headers.
     """
     entry.status = str(message["status"])

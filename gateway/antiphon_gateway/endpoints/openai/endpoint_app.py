@@ -1,5 +1,5 @@
 """Answers requests to an HTTP endpoint. It limits the size of the body and the time for sending the
-answer, and notices when the client disconnects.
+answer and notices when the client disconnects.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class EndpointApp:
         upload: ExitStack,
         on_queued: Callable[[], None] = _wait,
     ) -> AsyncIterator[FailoverSegment | Choices]:
-        """Prepare a request, and return the segments that answer it. See `Calls.choices`.
+        """Prepare a request and return the segments that answer it. See `Calls.choices`.
 
         From then on, the remaining memory of the body belongs to the request.
         """

@@ -27,8 +27,8 @@ class SpokenAnswers(Protocol):
     """
 
     def keep(self, audio_id: str, transcript: str) -> int:
-        """Store an answer's transcript, and return when it expires, as a Unix time in seconds. If
-        it can't be stored, this is the current time.
+        """Store an answer's transcript and return when it expires, as a Unix time in seconds. If it
+        can't be stored, this is the current time.
         """
 
     def transcript(self, audio_id: str) -> str:

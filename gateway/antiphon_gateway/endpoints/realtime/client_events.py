@@ -298,8 +298,8 @@ _ID = msgspec.json.Decoder(_OfAnyKind)
 
 
 def read_event(data: str, ignored: IgnoredFields) -> ClientEvent:
-    """Decode an event, and add unknown fields to `ignored`. Raises `InvalidArgument` if the event
-    is invalid.
+    """Decode an event and add unknown fields to `ignored`. Raises `InvalidArgument` if the event is
+    invalid.
     """
     try:
         return decode_fields(_EVENTS, data, NO_EFFECT, ignored)

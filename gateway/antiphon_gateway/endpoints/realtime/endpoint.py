@@ -1,4 +1,4 @@
-"""The WebSocket endpoint at `/v1/realtime`. It decides who can connect, and sends events to the
+"""The WebSocket endpoint at `/v1/realtime`. It decides who can connect and sends events to the
 client.
 """
 

@@ -133,7 +133,7 @@ class SliceApi:
         return event
 
     async def _ask(self, more: dict[str, object]) -> aiohttp.ClientResponse:
-        """Send a request, and return the response as soon as its headers have arrived. Raises
+        """Send a request and return the response as soon as its headers have arrived. Raises
         `Unavailable` if the API refuses the request.
         """
         services = ",".join(sorted(self.config.services.values()))

@@ -87,7 +87,7 @@ FromServer = ChildStarted | ChildEnded
 
 
 class ClosedStream(OSError):
-    """The other end has closed the stream, or has sent a line that is too long."""
+    """The other end has closed the stream or has sent a line that is too long."""
 
 
 class MessageLines:
@@ -101,7 +101,7 @@ class MessageLines:
         self._descriptors: deque[int] = deque()
 
     def read(self) -> list[bytes]:
-        """Receive data once, and return all lines that are now complete.
+        """Receive data once and return all lines that are now complete.
 
         Raises `ClosedStream` at the end of the stream.
         """

@@ -1,7 +1,7 @@
 """Forks a child process for every file that is decoded. This program is started by
 `DecoderProcesses`.
 
-Each gateway starts the server once. The server imports the decoding libraries, and is small and
+Each gateway starts the server once. The server imports the decoding libraries and is small and
 single-threaded, so a fork takes only one millisecond, whereas starting Python would take two
 hundred. Each child decodes one file, with limits on CPU time, memory and output, and can be killed
 at any time. Whatever damage a file does to a decoder ends with its child, and messages from
@@ -135,7 +135,7 @@ def run_child(request: DecodeRequest, descriptors: list[int], parent: int) -> No
 
 
 def _run(request: DecodeRequest, source: int, out: int, report: int) -> int:
-    """Decode with libsndfile, or check the headers and run the program. Returns the exit status."""
+    """Decode with libsndfile or check the headers and run the program. Returns the exit status."""
     try:
         os.lseek(source, 0, os.SEEK_SET)
         if not request.program:
@@ -172,7 +172,7 @@ def _become(program: tuple[str, ...], source: int, out: int) -> int:
 
 
 def _confine(request: DecodeRequest, parent: int) -> None:
-    """Limit the resources of this process, and make sure that it dies together with the server.
+    """Limit the resources of this process and make sure that it dies together with the server.
 
     Only Linux is able to end a process together with its parent (PR_SET_PDEATHSIG), even after the
     process has been replaced by a program. On other systems, if a server is killed, its children

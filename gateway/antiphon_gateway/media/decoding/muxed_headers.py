@@ -23,7 +23,7 @@ from antiphon_gateway.media.decoding.muxed_sound import File, MuxedSound
 
 SPARE_HEADER_S = 1.0
 """How much longer than its limit a recording can be according to its header, in seconds. The
-declared length includes the delay and padding of an encoder, and covers all tracks of the file.
+declared length includes the delay and padding of an encoder and covers all tracks of the file.
 """
 
 _OPUS_RATE_HZ = 48_000

@@ -175,7 +175,7 @@ class DecoderProcesses:
         self._running_server()
 
     async def close(self) -> None:
-        """Kill all running processes, and end the server."""
+        """Kill all running processes and end the server."""
         self._closed = True
         if (server := self._server) is not None:
             self._lose(server)
@@ -245,7 +245,7 @@ class DecoderProcesses:
     def _send(
         self, request: DecodeRequest, files: tuple[io.FileIO, ...]
     ) -> asyncio.Future[ChildEnded]:
-        """Start a child, and return a future for its end. Raises `Unavailable` if there is no
+        """Start a child and return a future for its end. Raises `Unavailable` if there is no
         server.
         """
         server = self._running_server()
@@ -300,7 +300,7 @@ def _empty_file(name: str) -> io.FileIO:
 
 
 async def _write(file: io.FileIO, data: bytes) -> None:
-    """Write data to a file, and let other tasks run after each piece."""
+    """Write data to a file and let other tasks run after each piece."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest[:_PIECE_BYTES]) :]

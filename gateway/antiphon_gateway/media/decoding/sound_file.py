@@ -44,7 +44,7 @@ def decode_sound_file(
 ) -> None:
     """Write a file's samples to the descriptor `out`, as mono float32 at `rate_hz`.
 
-    The file is given by the descriptor `source`, and is read in place without being copied. Raises
+    The file is given by the descriptor `source` and is read in place without being copied. Raises
     `RejectedRecording` if the file exceeds the limits. If possible, this is determined from the
     header, before any samples are decoded. Raises `CostlyRecording` if a header declares more than
     `cost_samples` samples.

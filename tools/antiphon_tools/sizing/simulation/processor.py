@@ -28,7 +28,7 @@ class SharedCores:
         self._version = 0
 
     def work(self, seconds: float, done: Action, nice: int = 0) -> None:
-        """Perform work that takes `seconds` on one core, and call `done` afterwards."""
+        """Perform work that takes `seconds` on one core and call `done` afterwards."""
         if math.isinf(self._cores):
             self.clock.after(seconds, done)
             return
@@ -42,7 +42,7 @@ class SharedCores:
             job.left_s -= job.speed * passed_s
 
     def _share(self) -> None:
-        """Set the speed of each task, and schedule an update for the first completion."""
+        """Set the speed of each task and schedule an update for the first completion."""
         left, weights = self._cores, sum(job.weight for job in self._jobs)
         # Start with the highest weight. If a task gets a full core, the remaining tasks share the
         # rest.
@@ -91,7 +91,7 @@ class SerialThread:
         self.busy_s = 0.0
 
     def work(self, seconds: float, done: Action) -> None:
-        """Perform work after all previous work, and call `done` afterwards."""
+        """Perform work after all previous work and call `done` afterwards."""
         self._waiting.append((seconds, done))
         if not self._busy:
             self._next()

@@ -1,4 +1,4 @@
-"""Parses the settings that clients request over gRPC, and writes the functions that are currently
+"""Parses the settings that clients request over gRPC and writes the functions that are currently
 offered. This module performs no I/O.
 """
 

@@ -70,7 +70,7 @@ class TranscriptionSegment(msgspec.Struct, frozen=True, kw_only=True):
     contains the model's token IDs.
 
     `avg_logprob` is the mean log probability of the tokens. `seek` and `no_speech_prob` are
-    specific to Whisper, and are always 0.
+    specific to Whisper and are always 0.
     """
 
     id: int
