@@ -1,12 +1,12 @@
 """Decides which requests may start when calls and slots are scarce. This module performs no I/O. It
-turns facts into decisions.
+receives events and returns decisions.
 
-A request needs calls of the gateway (the role `CALLS`) and slots of stages. It either receives all
-of them at once or waits. After each fact, the following holds:
+A request needs calls on the gateway (the role `CALLS`) and slots on stages. It either receives all
+of them at once or waits. After each event, the following holds:
 
 - A request waits only if it cannot start, or if an earlier request is waiting for the same
   resources.
-- Requests are ordered by priority, then by the turns of their API keys, and then by arrival, as
+- Requests are ordered by priority, then by their API keys' turns, and then by arrival time, as
   defined in `waiting_line.py`. Audio requests have a head start over text requests, and
   conversation turns have a head start over both. The head start is a quarter of the longest wait,
   so a request can only be overtaken by others that arrive soon after it.
@@ -40,10 +40,10 @@ LONGEST_RETRY_S = 60.0
 """The maximum `Retry-After` in seconds. Clients ignore longer values."""
 SHORTEST_RETRY_S = 1.0
 NO_NUMBER = -1
-"""The number that stands for a hypothetical request."""
+"""The number that is used for a hypothetical request."""
 DEVIATIONS = 2.0
-"""A request is queued only if it can start in time even if the wait exceeds the mean by this many
-standard deviations.
+"""A request is queued only if it could still start in time after a wait that exceeds the mean by
+this many standard deviations.
 """
 
 __all__ = [
@@ -99,8 +99,8 @@ Decision = Granted | Denied
 class AdmissionQueue:
     """The admission queue, as described in the module docstring.
 
-    The caller gives each request a unique number. Methods that report a fact take the current time
-    and return the resulting decisions.
+    The caller gives each request a unique number. Methods that report an event take the current
+    time and return the resulting decisions.
     """
 
     def __init__(
@@ -205,8 +205,8 @@ class AdmissionQueue:
         return self._schedule(now)
 
     def asked_again(self, number: int) -> None:
-        """Record that a granted request was sent to other stages, which haven't given it
-        slots yet.
+        """Record that a granted request was sent to other stages, which haven't granted it slots
+        yet.
         """
         self._granted[number].opened = False
 
@@ -289,8 +289,8 @@ class AdmissionQueue:
     # -- estimates ---------------------------------------------------------------------
 
     def retry_after_s(self, request: AdmissionRequest, now: float) -> float:
-        """Return after how many seconds a request with the same needs could start if it were the
-        last one in the line of its key.
+        """Return the number of seconds until a request with the same needs could start if it were
+        the last one in its key's line.
         """
         last = QueueEntry(0, request, math.inf, math.inf)
         return min(max(self._wait_s(last, now) or 0.0, SHORTEST_RETRY_S), LONGEST_RETRY_S)
@@ -328,7 +328,7 @@ class AdmissionQueue:
         reasons.
 
         Thanks to its head start, the new request may have overtaken others with the same key and
-        priority. These can still wait for as long as they were allowed to.
+        priority. Those requests may still wait for as long as they were originally allowed to.
         """
         request = entry.request
         if self._is_late(entry, self._wait_s(entry, now, DEVIATIONS), now):

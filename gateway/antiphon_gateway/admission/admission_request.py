@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from antiphon_gateway.admission.priority import Priority
 
 CALLS = ""
-"""The role that stands for the gateway itself."""
+"""The role that represents the gateway itself."""
 
 
 class Urgency(enum.IntEnum):
@@ -25,7 +25,7 @@ class Urgency(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """A request for `count` calls and the same number of slots of each role. It takes up
+    """A request for `count` calls and the same number of slots for each role. It takes up
     `size_bytes` bytes of memory while it is waiting.
 
     The request must start within `start_within_s` seconds and end within `finish_within_s` seconds.

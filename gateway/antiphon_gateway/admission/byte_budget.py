@@ -1,4 +1,4 @@
-"""The budget for the memory that the gateway uses on behalf of clients. It is divided among several
+"""The budget for the memory that the gateway uses on behalf of clients. It is split among several
 types of use.
 
 Each type of use is limited to its share of the budget. The shares add up to more than the total, so
@@ -7,8 +7,8 @@ answers. This way, requests and conversations can't displace output that has alr
 
 If memory runs out, leases are evicted. Those that have been inactive the longest go first. Examples
 are a request body that isn't making progress, a fetched URL that has stalled, or an answer that
-isn't being read. As a result, idle clients can't starve active ones. The next to go are spare
-leases, which hold requests that are kept for failover, starting with the oldest. If even this
+isn't being read. As a result, idle clients can't starve active ones. Spare leases, which hold
+requests that are kept for failover, are evicted next, starting with the oldest. If even this
 wouldn't free enough memory, nothing is evicted.
 """
 
@@ -127,13 +127,13 @@ class ByteBudget:
                 lease.evict()
 
     def missing(self, holder: Holder, size: int) -> int:
-        """Return how many bytes a type of use would be missing if it needed `size` more bytes. The
+        """Return how many bytes a type of use would be short of if it needed `size` more bytes. The
         result is 0 or less if there is enough memory.
         """
         return max(self._missing(holder, size))
 
     def make_room(self, holder: Holder, size: int) -> None:
-        """Evict leases until a type of use can have `size` more bytes.
+        """Evict leases until there are `size` more bytes for a type of use.
 
         Raises `BudgetExceeded` if that isn't possible, in which case nothing is evicted.
         """

@@ -1,4 +1,4 @@
-"""Divides slots fairly among waiting callers, regardless of how much work each of them has."""
+"""Distributes slots fairly among waiting callers, regardless of how much work each of them has."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class _Waiter:
 
 
 class FairSlots:
-    """A fixed number of slots. Keys take turns.
+    """A fixed number of slots, which keys use in turn.
 
-    For each key, the smallest task and the oldest task are served alternately. This way, small
-    tasks can overtake large ones without starving them.
+    Each key's turns alternate between its smallest task and its oldest task. This way, small tasks
+    can overtake large ones without starving them.
     """
 
     def __init__(self, count: int) -> None:

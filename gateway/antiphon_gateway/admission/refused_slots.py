@@ -53,7 +53,9 @@ class RefusedSlots:
         return self._end(self._buckets[0][0]) if self._buckets else None
 
     def _share(self, role: str) -> float:
-        """Return for what fraction of the window a refused request would have used its slot."""
+        """Return the fraction of the window during which a refused request would have used its
+        slot.
+        """
         hold_s = self._hold_s(role)
         return 1.0 if hold_s is None else min(hold_s / self._window_s, 1.0)
 

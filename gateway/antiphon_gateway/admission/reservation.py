@@ -81,17 +81,17 @@ class Reservation:
 
     @property
     def waits(self) -> bool:
-        """Whether the request may not start yet."""
+        """Whether the request still has to wait before it can start."""
         return not self._decided.done()
 
     @property
     def is_open(self) -> bool:
-        """Whether all stages have given their slots in the current attempt."""
+        """Whether all stages have granted their slots in the current attempt."""
         return self._opened
 
     @property
     def was_open(self) -> bool:
-        """Whether all stages have given their slots in any attempt."""
+        """Whether all stages have granted their slots in any attempt."""
         return self._was_opened
 
     @property
@@ -121,7 +121,7 @@ class Reservation:
         """Start an attempt to open the request on its stages. There can be several attempts.
 
         Returns a callback to be called when a stage has finished a segment. The callback has no
-        effect until all stages have given their slots.
+        effect until all stages have granted their slots.
         """
         self._attempt += 1
         self._freed.clear()
@@ -131,7 +131,7 @@ class Reservation:
         return partial(self._done, self._attempt)
 
     def opened(self) -> None:
-        """Record that all stages have given their slots."""
+        """Record that all stages have granted their slots."""
         if not self._opened:
             self._opened = self._was_opened = True
             self._carry_out(self._queue.opened(self._number, self._loop.time()))
@@ -164,7 +164,7 @@ class Reservation:
             self._carry_out(self._queue.freed(self._number, role, self._loop.time()))
 
     def leave(self) -> None:
-        """End the reservation, because the request has ended or was given up."""
+        """End the reservation, because the request has completed or was abandoned."""
         self._decided.cancel()
         self._carry_out(self._queue.leave(self._number, self._loop.time()))
 
@@ -252,7 +252,7 @@ class Admission:
         self._carry_out(self._queue.resize(slots, asyncio.get_running_loop().time()))
 
     def opened(self, place: Reservation) -> None:
-        """Record that the stages of a reservation have given their slots."""
+        """Record that the stages of a reservation have granted their slots."""
         if not place.was_open:
             self._metrics.waited(place.request.urgency.name.lower(), place.waited_s)
             self._metrics.admission(place.request.priority, "admitted")

@@ -1,4 +1,4 @@
-"""Tracks how many slots of one role this gateway uses, and how many it is apparently able to use.
+"""Tracks how many slots of one role this gateway uses and how many appear to be available to it.
 This module performs no I/O.
 
 Other gateways may use slots of the same stage, which this gateway only notices when the stage
@@ -23,8 +23,8 @@ NEWEST_WEIGHT = 0.1
 class RoleSlots:
     """The slots of a role.
 
-    `slots` is infinite if the stage doesn't report it. `most` is the highest value of `slots` so
-    far. `limit` is lowered by refusals. `mean_s` is the mean time in seconds for which a slot is
+    `slots` is infinite if the stage doesn't report a number. `most` is the highest value of `slots`
+    so far. `limit` is lowered by refusals. `mean_s` is the mean time in seconds for which a slot is
     used. `since_sum` is the sum of the times at which the slots in use were taken.
     """
 
@@ -45,7 +45,7 @@ class RoleSlots:
 
     @property
     def limited(self) -> bool:
-        """Whether fewer slots are apparently available than the stage reports."""
+        """Whether fewer slots appear to be available than the stage reports."""
         return self.limit < self.slots
 
     def resize(self, slots: float) -> None:
@@ -88,7 +88,7 @@ class RoleSlots:
             self.limit, self.retry_at = max(self.limit, self.held) + 1, now + self.pause_s
 
     def succeed(self, count: int) -> None:
-        """Record that the stage has given the slots."""
+        """Record that the stage has granted the slots."""
         self.pause_s = FIRST_PAUSE_S
         self.limit = self.limit + count if self.limit + count < self.slots else math.inf
 

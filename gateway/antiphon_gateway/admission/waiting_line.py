@@ -1,15 +1,15 @@
-"""The waiting requests in the order in which they may start. This module performs no I/O.
+"""Keeps the waiting requests in the order in which they may start. This module performs no I/O.
 
 - A request with a higher priority comes before all requests with a lower priority.
-- The keys of one priority take turns, in rounds. The requests of a key are assigned to successive
+- Keys with the same priority take turns in rounds. The requests of a key are assigned to successive
   rounds by rank, and the requests within a round are ordered by rank as well. No matter how many
   requests a key sends, another key has to wait for at most one of its turns. A key that starts to
   wait joins the current round. It neither waits for the backlog of other keys nor makes up for
   earlier rounds.
 - A round is as long as the mean duration of a call, and a key advances by the duration of its
-  calls, so keys with long calls have fewer turns. When a call ends, the difference between its
-  duration and the mean is settled. A turn always costs at least half of the mean, which limits how
-  many turns a key can have while calls are becoming shorter.
+  calls, so keys with long calls get fewer turns. When a call ends, the difference between its
+  duration and the mean is settled. A turn always costs at least half of the mean, which limits the
+  number of turns that a key can get while calls are becoming shorter.
 - A priority that has no waiting requests has no state.
 """
 

@@ -259,10 +259,10 @@ class LiveConversation:
         await self._responses.hear(so_far, self._hearing.of_turn, self._settings)
 
     def _append_now(self, pcm16: bytes, rate_hz: int) -> bool:
-        """Append audio if nothing has to be awaited for it. Otherwise, returns False.
+        """Append audio if this doesn't require waiting. Returns False otherwise.
 
-        Most audio only has to be added to the buffer. It arrives in so many small messages that
-        everything else would be noticeable.
+        Most audio only has to be added to the buffer. It arrives in so many small messages that the
+        cost of any additional work would be noticeable.
         """
         hearing = self._hearing
         if not hearing.waits_for_client or self._saving is not None or self._doing.locked():
@@ -392,8 +392,8 @@ class LiveConversation:
         return True
 
     async def _take_turn(self, item_id: str, recording: PcmRecording, *, respond: bool) -> None:
-        """Add a turn and answer it. Since no command could report errors, they are sent to the
-        client as events.
+        """Add a turn and answer it. Errors are sent to the client as events, because there is no
+        command that could report them.
         """
         try:
             await self._commit(item_id, recording)

@@ -1,5 +1,5 @@
-"""All conversations of the gateway, whatever their protocol. This module limits their number and
-holds their shared state.
+"""All of the gateway's conversations, regardless of their protocol. This module limits their number
+and holds their shared state.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ ITEM_BYTES, CONTENT_BYTES = 512, 128
 empty items are limited.
 """
 SPOKEN_CHARS_PER_S = 20.0
-"""An estimate of how fast people speak at most, in characters per second."""
+"""An estimate of the fastest rate at which people speak, in characters per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -36,7 +36,9 @@ log = logging.getLogger("gateway.conversations")
 _THREADS = Threads("live-turns")
 
 CATCH_UP_BYTES = 1 << 20
-"""Longer pieces of audio aren't resampled on the event loop. This is about 20 seconds of audio."""
+"""Pieces of audio that have at least this many bytes aren't resampled on the event loop. This is
+about 20 seconds of audio.
+"""
 
 
 class _Rest(NamedTuple):
@@ -114,7 +116,9 @@ class LiveTurn:
         return self._segment
 
     async def give_up(self) -> None:
-        """Abandon the turn and wait until the stages have released it. This may cost the session."""
+        """Abandon the turn and wait until the stages have released it. The session may be lost as a
+        result.
+        """
         self._failed = True
         self._opened.cancel()
         await asyncio.wait([self._opened])

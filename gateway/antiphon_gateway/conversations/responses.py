@@ -132,7 +132,7 @@ class Responses:
         self._start(running, self._make(running, order, asked))
 
     def hears_from(self, number: int, rate_hz: int) -> float:
-        """Return the number of samples of turn `number` from which on `hear` has to be called."""
+        """Return how many samples turn `number` must have before `hear` has to be called."""
         if self.answering:
             return math.inf
         heard = self._session.hears(number)
@@ -147,8 +147,8 @@ class Responses:
         cut: Callable[[int, int], bytes],
         settings: ConversationSettings,
     ) -> None:
-        """Send a long turn to the stages while the user is speaking, following the items of the
-        conversation.
+        """Send a long turn to the stages while the user is speaking. The turn follows the
+        conversation's items.
 
         `cut` returns samples of the turn. The only visible effect is that the answer starts sooner.
         """
@@ -230,7 +230,7 @@ class Responses:
         asked: CreateResponse,
         ending: Iterable[asyncio.Task[None]] = (),
     ) -> None:
-        """Run one response from its request to its end.
+        """Run one response from its request until it ends.
 
         If it has to wait for the responses in `ending`, it has no order yet. Its order is created
         when the stages have released these responses and their items are complete.
@@ -395,7 +395,7 @@ def _order_of(
 
 
 def _reading_of(text: str, settings: ConversationSettings) -> Order:
-    """Return an order to read a text aloud verbatim."""
+    """Return an order to read text aloud verbatim."""
     return Order(
         model=settings.model,
         messages=(ConversationMessage("user", (TextPart(text),)),),

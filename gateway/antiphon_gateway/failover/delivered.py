@@ -3,8 +3,8 @@ is generated again. This module performs no I/O.
 
 A new attempt either generates the whole answer again with the same seeds or continues after the
 part that the client has. In both cases, the stages send the complete output. The part that the
-client already has is compared and then dropped, down to the individual ID, character and sample, so
-nothing is repeated or lost.
+client already has is compared with the new output and then dropped. This is exact to the individual
+ID, character and sample, so nothing is repeated or lost.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ ROUNDED = 1e-3
 
 
 class DeliveredOutput:
-    """The output of a segment that has been delivered, across all attempts. It has to be passed
-    every event, and `start_over` must be called for every new attempt.
+    """The output of a segment that has been delivered, across all attempts. Pass every event to
+    `take`, and call `start_over` before every new attempt.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class DeliveredOutput:
 
     @property
     def history(self) -> History:
-        """The history after which another attempt can continue. It contains IDs, and either codec
+        """The history from which another attempt can continue. It contains IDs, and either codec
         frames or latent frames that all have the same size.
         """
         ids, frames = self._ids.values, self._frames.values
@@ -150,7 +150,7 @@ class DeliveredOutput:
         )
 
     def _check_whole(self) -> None:
-        """Raise an error unless the attempt has got as far as the earlier ones."""
+        """Raise an error unless the attempt has progressed at least as far as the earlier ones."""
         series = any(each.behind for each in self._series)
         if series or any(each.behind for each in (self._samples, self._images, self._ended_calls)):
             raise _differs()

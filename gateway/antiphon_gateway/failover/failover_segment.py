@@ -238,8 +238,8 @@ class FailoverSegment:
         return True
 
     def _refuses_history(self, error: AntiphonError) -> bool:
-        """Return whether a stage has refused to continue after the client's output, so that all
-        stages have to compute it again.
+        """Return whether a stage has refused to continue from the output that the client already
+        has. In that case, all stages have to compute it again.
         """
         named = error.field.partition(".")[0] == "history"
         if not (self._from_history and named and isinstance(error, InvalidArgument)):

@@ -39,8 +39,7 @@ class HeldPart:
 
 
 class ResumedOutput:
-    """The output of an answer that is generated from the beginning. It has to be passed every
-    event.
+    """The output of an answer that is generated from the beginning. Pass every event to `take`.
 
     If `with_ids` is false, the client doesn't receive token IDs or codec frames, so they aren't
     taken into account.

@@ -9,8 +9,8 @@ _CPU = Path("/proc/pressure/cpu")
 
 
 class CpuPressure:
-    """Measures for what fraction of the time some thread on the host was ready to run but had to
-    wait for a core.
+    """Measures the fraction of time during which some thread on the host was ready to run but had
+    to wait for a core.
 
     PSI always covers the whole host, even inside a container. If the kernel doesn't support PSI,
     the result is 0. A measurement takes about 30 µs, so it is only made during waits that are
@@ -44,7 +44,7 @@ class CpuPressure:
 
 def _total_s(text: str) -> float:
     """Parse the total in a line of the form `some avg10=... total=MICROSECONDS`. Raises
-    `ValueError` if the text has a different form.
+    `ValueError` if the text is malformed.
     """
     some = text.partition("\n")[0]
     return int(some.rpartition("total=")[2]) / 1e6

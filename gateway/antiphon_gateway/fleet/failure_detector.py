@@ -1,9 +1,9 @@
 """Decides when a stage is considered lost. This module performs no I/O and reads no clock.
 
 The gateway probes every stage. Messages that a stage sends on its own, such as output, progress and
-load reports, are signs of life, just like an answer to a probe. A stage sends neither if its event
-loop or interpreter is blocked, or if its process has been stopped. Only silence counts against a
-stage, and only while the gateway's own process was being scheduled
+load reports, are signs of life, just like an answer to a probe. A stage sends neither messages nor
+answers if its event loop or interpreter is blocked, or if its process has been stopped. Only
+silence counts against a stage, and only while the gateway's own process was being scheduled
 (`antiphon.deadlines.awake_deadline`). If the host is short of CPU almost all of the time, its
 stages may not be scheduled for several seconds. Time under such pressure counts for only a fifth.
 

@@ -65,7 +65,7 @@ def _stage_health(stage: ReplicatedStage, *, detailed: bool) -> StageHealth:
 
 
 def _outputs(fleet: Fleet) -> dict[str, bool]:
-    """Return for each output whether a request for it could currently be served."""
+    """Return a mapping from each output to whether a request for it could currently be served."""
     if not fleet.descriptions:
         return {}
     names = [edge.name for edge in fleet.edges() if edge.consumer == CLIENT]

@@ -1,10 +1,11 @@
 """Stops sending new sessions to replicas that keep failing. This module performs no I/O.
 
 A replica that fails immediately always has free slots, so it would look like the best choice. After
-several failures in a row, a replica is ejected, for a longer time each time this happens. It then
-receives a single trial session and returns to service if that session succeeds. At most half of a
-role's replicas are ejected at a time. If most of them are failing, the cause is probably elsewhere,
-and ejecting them would only overload the rest. Sessions that began before an ejection don't count.
+several consecutive failures, a replica is ejected. Each ejection lasts longer than the previous
+one. After an ejection, the replica receives a single trial session and returns to service if that
+session succeeds. At most half of a role's replicas are ejected at a time. If most of them are
+failing, the cause is probably elsewhere, and ejecting them would only overload the rest. Sessions
+that began before an ejection don't count.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class _Record:
 class Outliers(Generic[Key]):
     """Tracks the outliers of one role.
 
-    After `failures` failures in a row, a replica is ejected for `first_s` seconds. This time
+    After `failures` consecutive failures, a replica is ejected for `first_s` seconds. This time
     doubles with each further ejection, up to `longest_s` seconds. Methods that record an event
     return whether the replica's eligibility has changed.
     """

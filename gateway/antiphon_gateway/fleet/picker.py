@@ -131,7 +131,7 @@ class Pool(Generic[Key]):
 
     @property
     def unbounded(self) -> bool:
-        """Whether any replica does not report its slots."""
+        """Whether there is a replica that does not report its slots."""
         return self._untold > 0
 
     def first(self) -> Key:
@@ -217,8 +217,8 @@ class Pool(Generic[Key]):
 def _draw(
     members: IndexedSet[Key], generator: random.Random, avoided: Collection[Key]
 ) -> Key | None:
-    """Return a random member. If that member is in `avoided`, the next one by number that isn't is
-    returned. Returns None if all of them are.
+    """Return a random member. If that member is in `avoided`, return the member with the next
+    number that isn't. Returns None if all members are in `avoided`.
     """
     count = len(members)
     start = int(generator.random() * count)

@@ -13,8 +13,8 @@ answers no probe. Load reports do not prove that messages reach the stage, so a 
 reports is probed as well, but rarely.
 
 If a stage neither answers a probe nor sends anything else for `probe_timeout_s`, it receives no new
-requests. If this continues for the same time again, its running requests end, and the connection is
-closed, because it may be the cause. This rule is implemented in
+requests. If the silence lasts for the same time again, its running requests end. The connection is
+then closed, because it may be the cause. This rule is implemented in
 `antiphon_gateway.fleet.failure_detector`. A health stream that is silent, or that contradicts two
 consecutive probes, is opened again. If the connection is replaced for another reason, the watch
 moves to the new one.
@@ -110,7 +110,8 @@ class ReplicaWatch:
 
     async def _follow_health(self, *, wait_for_ready: bool) -> bool:
         """Follow the health stream until it ends, while sending probes. Raises the error that ended
-        either of them. Returns whether the replica uses another connection by now, which ends both.
+        either of them. Returns whether the replica has switched to another connection, which ends
+        both.
         """
         replaced = asyncio.Event()
         self._replica.on_replaced.add(replaced.set)

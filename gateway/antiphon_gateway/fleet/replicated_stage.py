@@ -193,7 +193,7 @@ class ReplicatedStage:
         """The addresses of ready replicas whose load this gateway can't read.
 
         Other gateways may be using them. Replicas that aren't ready are left out, because they have
-        only just started, or are down for every gateway.
+        only just started or are down for every gateway.
         """
         places = (each.endpoint for each in self if each.reported is None)
         return tuple(each.address for each in places if each.state == "ready")

@@ -1,5 +1,5 @@
-"""The attachments of a request's messages, in the form in which they were received and in the form
-in which they are sent to the stages.
+"""The attachments of a request's messages, both as they were received and as they are sent to the
+stages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The audio formats that a client can request, with encoders that work piece by piece.
+"""The audio formats that a client can request, with incremental encoders.
 
-Output is never changed later, so the output for a piece can be sent immediately. This means that
-headers can't contain lengths. If a `whole` file is requested, its encoder returns everything at the
-end, including the lengths.
+Output is never changed later, so it can be sent as soon as a piece has been encoded. This means
+that headers can't contain lengths. If a `whole` file is requested, its encoder returns everything
+at the end, including the lengths.
 """
 
 from __future__ import annotations

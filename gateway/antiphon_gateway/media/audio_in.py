@@ -1,6 +1,4 @@
-"""Converts clients' recordings, which are audio files, to mono float32 at the model's
-sample rate.
-"""
+"""Converts audio files from clients to mono float32 at the model's sample rate."""
 
 from __future__ import annotations
 
@@ -43,10 +41,10 @@ FULL_SCALE = 32768.0
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """An audio file in the form in which it was received.
+    """An audio file as it was received.
 
     This can be bytes, base64 text, the file's location, or samples that have already been decoded.
-    `field` is its path.
+    `field` is its path in the request.
     """
 
     field: str

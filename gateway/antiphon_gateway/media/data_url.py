@@ -13,7 +13,7 @@ from antiphon_gateway.media.remote import RemoteUrl
 _AS_PLAIN = str.maketrans("-_", "+/", " \t\r\n\f\v")
 """Translates the URL-safe alphabet to the standard one and removes whitespace."""
 _ANY_TYPES = ("", "application/octet-stream")
-"""Media types that don't say anything. The type can be determined from the file itself."""
+"""Media types that carry no information. The actual type can be determined from the file itself."""
 
 
 def data_of_url(url: str, kind: str, media_types: Collection[str], field: str) -> str | RemoteUrl:

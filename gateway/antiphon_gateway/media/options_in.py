@@ -22,7 +22,7 @@ from antiphon_gateway.media.audio_in import (
 from antiphon_gateway.media.decoding.decoder import MediaDecoder
 
 OptionInput = str | float | Recording
-"""A text, a number or an audio file."""
+"""Text, a number or an audio file."""
 
 OptionReaders = Mapping[str, Mapping[str, Option]]
 """Maps option names to the stages that read the option, each with the stage's description of it."""

@@ -135,7 +135,7 @@ def _frame(samples: Tensor, layout: str, rate_hz: int, first: int) -> av.AudioFr
 
 
 def _steps(speed: float) -> list[float]:
-    """Return factors that are supported by a single filter, and whose product is the speed."""
+    """Return factors that a single filter supports and whose product is the speed."""
     if speed >= _SLOWEST:
         return [speed]
     return [_SLOWEST, speed / _SLOWEST]

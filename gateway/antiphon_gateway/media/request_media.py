@@ -196,7 +196,7 @@ class RequestMedia:
         return recording.samples
 
     def release(self) -> None:
-        """Free all media and close the lease. The media can't be used by any more attempts."""
+        """Free all media and close the lease. No further attempts can use the media."""
         self._recordings.clear()
         self._vision.clear()
         self._files = {}

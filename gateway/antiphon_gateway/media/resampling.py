@@ -1,7 +1,7 @@
 """Resamples recordings in the same way as the models' reference implementations.
 
-These call `librosa.resample`, which uses soxr at high quality. It then pads or cuts the end to get
-`ceil(n * (to / from))` samples, computed in floating point. soxr itself rounds the number of
+These call `librosa.resample`, which uses soxr at high quality. librosa then pads or cuts the end to
+get `ceil(n * (to / from))` samples, computed in floating point. soxr itself rounds the number of
 samples, so for a third to a half of all lengths, the result would be one sample short. This could
 change the number of frames of a codec or a mel front end.
 """

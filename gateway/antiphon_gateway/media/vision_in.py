@@ -35,8 +35,8 @@ IMAGE, VIDEO = "image", "video"
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An image or video file in the form in which it was received. This can be bytes, base64 text
-    or the file's location. `field` is its path.
+    """An image or video file as it was received. This can be bytes, base64 text or the file's
+    location. `field` is its path in the request.
     """
 
     field: str

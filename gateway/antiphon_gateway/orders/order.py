@@ -1,5 +1,5 @@
-"""A client's request in a form that doesn't depend on the protocol. It is created from the request
-body, and a segment is then created from it.
+"""A client's request in a form that doesn't depend on the protocol. An order is created from the
+request body and is then used to create a segment.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Order:
     names to values. With `recordings_alone`, each recording is encoded independently of the others.
     `instruction` is the value of the option that describes how to speak, whatever its name.
 
-    `timeout_s` is the client's remaining timeout for the whole answer, and `start_within_s` is the
-    one for the start of the answer. `drawn_seed` is the seed of stages that have none in
-    `sampling`, which ensures that a repeated order has the same answer. `field_names` maps names in
-    errors to the names that the client uses, for example "voice" to "audio.voice". `key` is the
+    `timeout_s` is the client's remaining timeout for the whole answer, and `start_within_s` is its
+    remaining timeout for the start of the answer. `drawn_seed` is the seed of stages that have none
+    in `sampling`, which ensures that a repeated order has the same answer. `field_names` maps names
+    in errors to the names that the client uses, for example "voice" to "audio.voice". `key` is the
     name of the caller's API key. Once the key is known, `priority` is not higher than that of the
     key.
     """

@@ -1,5 +1,5 @@
-"""The functions of a request, whatever its protocol. This module parses functions, applies limits
-to them, and determines the rules for calling them.
+"""The functions of a request, regardless of its protocol. This module parses functions, applies
+limits to them, and determines the rules for calling them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Reports to KEDA how many slots of each stage all gateways together need."""
+"""Reports to KEDA how many slots all gateways together need on each stage."""

@@ -41,7 +41,7 @@ class DemandView(Protocol):
         ...
 
     def demand(self, role: str) -> float:
-        """Return the number of slots of a stage that all gateways together need, as far as this is
+        """Return the number of slots that all gateways together need on a stage, as far as this is
         known.
         """
         ...

@@ -90,7 +90,7 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
         return tuple(self._deployment.stages)
 
     def demand(self, role: str) -> float:
-        """Return the number of slots of a stage that all gateways together need, as far as this is
+        """Return the number of slots that all gateways together need on a stage, as far as this is
         known.
         """
         in_use = self._capacity().get(role, Capacity()).in_use

@@ -22,7 +22,7 @@ Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionR
 FRESH_S = 0.1
 """A message counts as a sign of life if its reader had been waiting for it for more than this many
 seconds, or had been away for less than this many seconds. Otherwise, the message might have been
-sent a long time ago, and waited in a buffer.
+sent a long time ago and have been waiting in a buffer since then.
 """
 
 # The statuses that gRPC itself reports for a connection that broke or received corrupted data. If

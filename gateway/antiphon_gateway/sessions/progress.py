@@ -1,7 +1,7 @@
 """Tracks the progress of a segment and turns the messages of the stages into events. This module
 performs no I/O.
 
-A segment is complete when every requested edge has sent `segment_finished`, and every stage has
+A segment is complete when every requested edge has sent `segment_finished` and every stage has
 either sent its report or ended its stream. If the segment was cancelled, it doesn't wait for the
 edges.
 """

@@ -1,9 +1,9 @@
 """Lists and watches EndpointSlices through the Kubernetes API. Every request has a deadline.
 
 This is the only module that imports the `kubernetes` package, because importing it takes a second
-or two. The package provides what is difficult to get right, namely the address of the API, its
-certificates and the token. Its `Watch` class isn't used, because it retries with a resource version
-that the API has just rejected as too old, and because it reads without a deadline.
+or two. The package provides the parts that are difficult to get right, namely the API's address,
+its certificates and the token. Its `Watch` class isn't used, because it retries with a resource
+version that the API has just rejected as too old, and because it reads without a deadline.
 """
 
 from __future__ import annotations

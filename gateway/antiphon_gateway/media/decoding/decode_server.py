@@ -3,9 +3,9 @@
 
 Each gateway starts the server once. The server imports the decoding libraries and is small and
 single-threaded, so a fork takes only one millisecond, whereas starting Python would take two
-hundred. Each child decodes one file, with limits on CPU time, memory and output, and can be killed
-at any time. Whatever damage a file does to a decoder ends with its child, and messages from
-decoders don't end up in the gateway's log.
+hundred. Each child decodes one file within limits on CPU time, memory and output. It can be killed
+at any time. Any damage that a file does to a decoder is limited to its child process, and messages
+from decoders don't end up in the gateway's log.
 
 Standard input is the socket to the gateway. When the gateway closes it or dies, all children are
 killed. Standard output and standard error are /dev/null, both for the server and for its children.

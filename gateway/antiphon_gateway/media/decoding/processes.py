@@ -147,7 +147,7 @@ class DecoderProcesses:
 
     @property
     def running(self) -> int:
-        """The number of child processes that haven't ended."""
+        """The number of child processes that are still running."""
         return len(self._server.ended) if self._server else 0
 
     @property
@@ -156,8 +156,8 @@ class DecoderProcesses:
         return tuple(self._server.pids.values()) if self._server else ()
 
     async def decode(self, data: bytes, job: DecodeJob, key: str) -> Tensor:
-        """Return the file's samples as mono float32. Keys take turns. For each `key`, the smallest
-        file and the oldest file are decoded alternately.
+        """Return the file's samples as mono float32. Keys take turns, and the turns of each `key`
+        alternate between its smallest file and its oldest file.
 
         If this is cancelled, the child process is killed. Raises `RejectedRecording` if the file
         exceeds a limit or can't be decoded, and `Unavailable` if something else killed the process.
