@@ -73,7 +73,7 @@ class TwoWayCall(ReadCall[ResponseOut], Protocol[RequestIn, ResponseOut]):
 
 
 class Pauser(Protocol):
-    """Pauses that can be interrupted."""
+    """Waits for a given time. The wait can be interrupted."""
 
     async def pause(self, seconds: float) -> None:
         """Wait for the given time. Raises `Cancelled` if `wake` has been called or is called during

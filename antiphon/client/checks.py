@@ -1,4 +1,4 @@
-"""Validation of arguments that are passed to the SDK."""
+"""Validates arguments that are passed to the SDK."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ class _Delivered:
 
 
 class ConversationPosition:
-    """Tracks a single conversation. It has to be passed every message that is sent to or received
-    from any server.
+    """Tracks a single conversation. Every message that is sent to or received from a server must be
+    passed to it.
     """
 
     def __init__(self) -> None:

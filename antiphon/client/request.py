@@ -109,9 +109,9 @@ class GenerateOptions(TypedDict, total=False):
     independently even if they have the same seed. The key `""` contains additional settings for the
     stage that receives the messages.
 
-    `options` sets model options, which are listed in `ModelInfo.options`. A value can be a text, a
-    number, or a recording, which is given as the file's `bytes` or as a `Path`. `delivery` and
-    `chunk_policy` determine how the output is split into chunks. Set `include_ids` to add token
+    `options` sets model options, which are listed in `ModelInfo.options`. A value can be text, a
+    number, or a recording. A recording is given as the file's `bytes` or as a `Path`. `delivery`
+    and `chunk_policy` determine how the output is split into chunks. Set `include_ids` to add token
     IDs, codec frames and float samples to the events. Set `top_logprobs` to a number between 0 and
     20 to receive the log probability of each text token and of that many of the most likely
     alternatives.

@@ -13,9 +13,7 @@ LATENT_BYTES = 4
 
 
 class AnswerPosition:
-    """Tracks a single answer. It has to be passed every message that is received from any
-    server.
-    """
+    """Tracks a single answer. Every message that is received from a server must be passed to it."""
 
     def __init__(self) -> None:
         self._part = speech_pb2.DeliveredPart()

@@ -158,8 +158,8 @@ class ConversationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 class ResumeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings for conversations that can continue on another gateway.
 
-    On request, a client receives the sealed state of its conversation, which any gateway with the
-    same key accepts.
+    On request, a client receives the sealed state of its conversation. Any gateway with the same
+    key accepts this state.
     """
 
     # The maximum size of a saved conversation in bytes. It contains all texts, and the latest
@@ -411,4 +411,4 @@ GATEWAY_SETTINGS = SettingGroups(
         "failover.max_kept_bytes": _OF_MEMORY,
     },
 )
-"""The gateway's settings, with their groups and what has replaced former settings."""
+"""The gateway's settings, their groups, and the replacements for former settings."""

@@ -10,9 +10,9 @@ from antiphon.errors import InvalidArgument
 
 
 class SharingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings for several gateway processes that serve the same ports of one host.
+    """Settings for several gateway processes that serve the same ports on one host.
 
-    `antiphon serve --gateways` sets them and divides the limits among the processes. In a file, all
+    `antiphon serve --gateways` sets them and splits the limits among the processes. In a file, all
     other settings apply to each process.
     """
 

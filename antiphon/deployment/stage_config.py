@@ -43,7 +43,7 @@ class TorchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class CopiesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The copies of inputs and outputs between the host and a GPU."""
+    """Settings for copying inputs and outputs between the host and a GPU."""
 
     # Whether outputs are copied from a GPU to the host concurrently with the engine's work.
     async_to_host: bool = True
@@ -128,7 +128,7 @@ class SessionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class WatchdogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Detection of an engine that does not return from a step."""
+    """Settings for detecting an engine that does not return from a step."""
 
     # The maximum duration of an engine step in seconds, not counting the time during which its
     # thread waits for a core. If a step takes longer, the stage stops serving and its sessions end

@@ -51,8 +51,8 @@ def read_yaml(path: Path, convert: Callable[[object], Content], *, name: str) ->
 
 
 def decode_yaml(content: bytes) -> object:
-    """Return the document in a file. It may consist of None, booleans, numbers, texts, times, lists
-    and dictionaries.
+    """Return the document in a file. It may consist of None, booleans, numbers, strings, times,
+    lists and dictionaries.
 
     Aliases, merge keys (`<<`) and the types of YAML 1.1 are supported. Raises `InvalidArgument` if
     the content isn't YAML, uses tags for other types, contains a mapping with a duplicate key, or
@@ -150,8 +150,8 @@ class _Document:
         self._open.append(begun)
 
     def _add(self, value: object, anchor: str | None, size: int) -> None:
-        """Add a complete value to the collection that contains it. `size` is the number of values
-        in it.
+        """Add a complete value to the innermost open list or mapping. If none is open, the value
+        becomes the root of the document. `size` is the number of values that it contains.
         """
         if anchor is not None and not isinstance(value, _MergeKey):
             self._anchors[anchor] = value, size

@@ -133,7 +133,7 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 class AccessLog:
-    """Writes a log line and updates the metrics for every request that has ended. If the request is
+    """Writes a log line and updates the metrics for every completed request. If the request is
     sampled, a trace is written, too.
     """
 

@@ -1,5 +1,5 @@
-"""What all endpoints have in common. Each request has an ID, a line in the access log, and exactly
-one end.
+"""Code that all endpoints share. Each request has an ID, a line in the access log, and exactly one
+outcome.
 
 An endpoint only has to send events and errors to its client. If the client disconnects, the
 request's task is cancelled, which releases all stages. The request is logged in any case.

@@ -1,4 +1,4 @@
-"""Reports ignored request fields. Each field is counted in a metric, and logged once."""
+"""Reports ignored request fields. Each field is counted in a metric and logged once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends conversations that clients haven't ended themselves, whatever their protocol."""
+"""Ends conversations that clients haven't ended themselves, regardless of the protocol."""
 
 from __future__ import annotations
 

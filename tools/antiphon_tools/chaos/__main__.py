@@ -3,8 +3,8 @@
 A gateway and two replicas of each stage run as processes. In each round, one process is killed,
 frozen, slowed down or deprived of file descriptors while listeners receive answers. Every answer
 must be identical to the answer without faults, including all token IDs, frames and samples. After
-the round, no stage may still hold resources. If the gateway is killed, listeners request the rest
-of their answers when it is available again. A failed check ends the run and prints the seed that
+the round, no stage may hold any resources. If the gateway is killed, listeners request the rest of
+their answers when it is available again. A failed check ends the run and prints the seed that
 reproduces the rounds.
 
 With `--faults kill` alone, only one answer runs at a time, and each kill hits the replica that

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from antiphon_testkit.cut_wire import CutWire
 
 FROZEN_S = 4.0
-"""Longer than the gateway waits for a heartbeat."""
+"""This is longer than the gateway waits for a heartbeat."""
 SLOW_S = 4.0
 STOPPED_S, RUNNING_S = 0.08, 0.02
-"""A slowed-down process is stopped for four fifths of the time."""
+"""With these values, a slowed-down process is stopped for four fifths of the time."""
 WITHOUT_DESCRIPTORS_S = 2.0
 WITHOUT_MEMORY_S = 2.0
 PARTED_S = 4.0
-"""The same value as `FROZEN_S`. In this case, the process is healthy but can't be reached."""
+"""This has the same value as `FROZEN_S`, but here the process is healthy and can't be reached."""
 CUTS, CUT_EVERY_S = 4, 0.3
 DAMAGED_S, DAMAGED_EVERY_S = 2.0, 0.05
 

@@ -85,7 +85,8 @@ class _Progress:
 
 
 class Kills:
-    """Kills replicas of each stage in turn, during greedy and seeded answers in turn.
+    """Kills replicas of each stage in turn. After each pass over the stages, it switches between
+    greedy and seeded answers.
 
     The questions and the time of each kill are random. `missed` counts the kills that were skipped
     because the stage had already finished.

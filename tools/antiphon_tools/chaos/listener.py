@@ -26,8 +26,8 @@ DEFAULT = Retry()
 PCM16_FULL_SCALE = 32768
 SERVED_WITHIN_S = 120.0
 READ_AHEAD_BYTES = 4096
-"""Less than a tenth of a second of audio, so that a fault affects the part of the answer that the
-listener is receiving.
+"""This is less than a tenth of a second of audio, so that a fault affects the part of the answer
+that the listener is receiving.
 """
 
 

@@ -38,7 +38,7 @@ class Display:
         self._drawn = 0
 
     def ask(self, question: str, *, aloud: bool = False) -> None:
-        """Print a question, and whether it is spoken instead of written."""
+        """Print a question and indicate whether it is spoken."""
         self._print(f"{self._named('you')}{question}")
         if aloud:
             self._print(f"{_INDENT}{self._styled(_DIM, ALOUD)}")

@@ -1,9 +1,9 @@
 """Starts services by forking them from a fork server, which has already imported their libraries.
 
 A stage needs about 2 s of CPU time and 100 MB of memory for its imports. Forked stages share both.
-Apart from this, a forked service is like a started one: it is a child of this process, has its own
-process group, environment, output and command line, and ends with this process. The end of the
-fork server doesn't affect it.
+Apart from this, a forked service behaves like one that was started normally. It is a child of this
+process and ends with it. It has its own process group, environment, output and command line. The
+end of the fork server doesn't affect it.
 
 A service is only forked if this is safe and equivalent. `ForkServer.start` returns None if it is
 not, in which case the caller starts the service as a new process.

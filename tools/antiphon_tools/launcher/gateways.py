@@ -1,7 +1,8 @@
 """Several gateway processes on one host, which serve the same ports.
 
-To users, they are one gateway. Limits on totals are therefore divided among the processes, because
-the kernel distributes connections evenly. Limits per request or per connection stay as they are.
+To users, they appear as a single gateway, so limits on totals are split among the processes. They
+are split evenly, because the kernel distributes connections evenly. Limits per request or per
+connection stay as they are.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ DIVIDED: Mapping[str, tuple[str, ...]] = {
     "failover": ("failovers_per_minute",),
     "media": ("decoder_processes", "encoder_threads"),
 }
-"""The limits on totals, which are divided among the gateways and rounded up."""
+"""The limits on totals, which are split among the gateways and rounded up."""
 BODIES_IN_MEMORY = 4
-"""How many times the largest body must fit into the memory of a gateway, because uploads can use a
-quarter of it.
+"""A gateway's memory must be at least this many times the size of the largest body, because uploads
+can use only a quarter of it.
 """
 
 
@@ -92,8 +93,8 @@ def with_reserved_ports(deployment: Deployment, held: contextlib.ExitStack) -> D
 
 
 def with_shared_directory(deployment: Deployment, path: Path) -> Deployment:
-    """Return the deployment with a new directory in `path`, in which the gateways share the use of
-    API keys and spoken answers, unless it already has one.
+    """Return the deployment with a new shared directory in `path`, unless it already has one. In
+    this directory, the gateways share the usage of API keys and the spoken answers.
     """
     if deployment.gateway.sharing.directory:
         return deployment

@@ -131,7 +131,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         `fork_server`, it forks the process if possible.
 
         Pressing Ctrl-C in a terminal doesn't affect the process, because only its owner should stop
-        it. The process stays in the launcher's session because Linux's autogroup divides the cores
+        it. The process stays in the launcher's session because Linux's autogroup splits CPU time
         among sessions. If each process had its own session, threads that wait for a message would
         be scheduled after the engines of other stages.
         """

@@ -1,4 +1,4 @@
-"""Arrival times of requests, as a Poisson process that is determined by a seed."""
+"""Request arrival times, drawn from a Poisson process with a given seed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 
 def poisson_arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
-    """Yield arrival times in [0, seconds), in ascending order, with an average rate per second.
+    """Yield arrival times in [0, seconds) in ascending order, with an average of `rate` arrivals
+    per second.
 
     The intervals are exponentially distributed, so arrivals cluster as they do with independent
     users.

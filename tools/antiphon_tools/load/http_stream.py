@@ -34,7 +34,7 @@ class HttpAddress:
     def parse(cls, url: str, trust: Trust = Trust()) -> HttpAddress:  # noqa: B008  it is frozen
         """Parse a URL such as `http://host:port` or `https://host:port`.
 
-        Raises `InvalidArgument` if the URL has a different form.
+        Raises `InvalidArgument` if the URL is malformed.
         """
         parts = urlsplit(url)
         known = parts.scheme in DEFAULT_PORTS

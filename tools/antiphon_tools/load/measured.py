@@ -1,7 +1,7 @@
 """The measurements of a single request.
 
-Times are measured from the moment at which the request was due, and not from the moment at which
-the driver sent it. Otherwise, a service that slows down the driver would appear to be faster.
+Times are measured from the moment at which the request was due rather than the moment at which the
+driver sent it. Otherwise, a service that slows down the driver would appear to be faster.
 """
 
 from __future__ import annotations

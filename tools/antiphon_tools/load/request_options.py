@@ -22,9 +22,7 @@ GivenOptions = Mapping[str, str | bytes]
 
 
 def read_given(texts: Iterable[str]) -> GivenOptions:
-    """Parse `NAME=TEXT` and `NAME=@FILE`. Raises `InvalidArgument` if an option has another
-    form.
-    """
+    """Parse `NAME=TEXT` and `NAME=@FILE`. Raises `InvalidArgument` if an option is malformed."""
     found: dict[str, str | bytes] = {}
     for text in texts:
         name, marked, value = text.partition("=")

@@ -1,9 +1,9 @@
 """Schedules the requests of a run, whatever their type.
 
-In an open loop with a given rate, requests are due at the arrivals of a Poisson process, whether or
-not earlier requests have ended. This is a model of independent users. Times are measured from the
-moment at which a request was due. If a request is due while `max_open` requests are open, it is not
-sent and counts as failed, so that requests are never delayed silently.
+In an open loop with a given rate, the times at which requests are due form a Poisson process.
+Requests are sent whether or not earlier requests have completed, which models independent users.
+Times are measured from the moment at which a request was due. If a request is due while `max_open`
+requests are open, it is not sent and counts as failed, so that requests are never delayed silently.
 
 In a closed loop with a given number of sessions, each session sends its next request as soon as it
 has received an answer.

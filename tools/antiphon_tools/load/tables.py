@@ -22,7 +22,7 @@ ENOUGH_REQUESTS = 20
 
 PERCENTILES = ("mean", "p50", "p90", "p99", "max")
 DASH = "-"
-"""Displayed in place of figures that would be based on too few values."""
+"""This is displayed in place of figures that would be based on too few values."""
 
 
 _ENOUGH = f"n values; {DASH}: too few values, because " + ", ".join(

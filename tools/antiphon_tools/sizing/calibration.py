@@ -166,8 +166,8 @@ def _chunk_steps(
 ) -> tuple[float, dict[float, float]]:
     """Return the duration of a step with this many sessions, and the additional time per frame.
 
-    With a single session, the first step has one frame, and the remaining frames are divided
-    equally among the other steps.
+    With a single session, the first step has one frame, and the remaining frames are split equally
+    among the other steps.
     """
     times = of_stage(run, role).times
     frames = positive(run, "settings.frames", run.settings.get("frames"))

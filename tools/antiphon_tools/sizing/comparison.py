@@ -70,7 +70,7 @@ def compared(
 ) -> Comparison:
     """Simulate a run's calls with the same lengths.
 
-    At which point of an engine step a call arrives is random and affects its time to first audio.
+    A call arrives at a random point within an engine step, which affects its time to first audio.
     For this reason, only the first simulation uses the original arrival times. In the others, each
     call is delayed by up to the duration of the longest step. Raises `InvalidArgument` if the run
     has no rate or too few answers.

@@ -21,7 +21,7 @@ SENTENCES = (
     "Bread is made of flour, water, salt and time.",
     "We walk home and ask why the light is green.",
 )
-"""Sentences for models that read a text aloud."""
+"""Sentences for models that read text aloud."""
 TRANSCRIBE = "Transcribe the audio into text."
 """The default instruction of the gateway."""
 

@@ -1,7 +1,7 @@
 """Launches services whose processes are forked from a server that many deployments share.
 
-It takes four seconds of CPU time to import torch and transformers, and less than a second to start
-the rest of a stage. The start from scratch is still covered by tests that don't use this module
+Importing torch and transformers takes four seconds of CPU time, while starting the rest of a stage
+takes less than a second. Starting from scratch is still covered by tests that don't use this module
 (`test_failed_start`, `test_restart`, and the fixtures of other model families).
 """
 

@@ -2,10 +2,10 @@
 
 uvicorn accepts any number of connections for any length of time, reads request heads of any size,
 and waits forever for a client that does not read its response. If a second request arrives before
-the first one has been answered, it stops reading, and does not notice when the client disconnects.
+the first one has been answered, it stops reading and does not notice when the client disconnects.
 This module changes the following:
 
-- a connection that has no request in progress is *idle*, and must send a head within a time limit,
+- a connection that has no request in progress is *idle* and must send a head within a time limit,
 - a TLS handshake counts as an idle connection,
 - the number of bytes that belong neither to a body nor to a complete head is limited, including
   trailers and chunk lines,
@@ -48,8 +48,8 @@ MOST_FIELD_BYTES = 8 << 10
 WebSocket library never responds.
 """
 LINGER_S = 2.0
-"""How long a client that was refused can keep sending before its connection is cut, in seconds.
-This gives it time to read the reason.
+"""How long a refused client can keep sending before its connection is cut, in seconds. This gives
+it time to read the reason.
 """
 
 

@@ -193,7 +193,7 @@ def or_unset(value: int | None) -> int | None:
 
 
 def or_all(top_k: int | None) -> int | None:
-    """Return 0 for -1, which is how vLLM's clients select all IDs."""
+    """Return 0 for -1, the value with which vLLM's clients select all IDs."""
     return 0 if top_k == -1 else top_k
 
 

@@ -1,4 +1,4 @@
-"""What all responses have in common."""
+"""Code that all responses share."""
 
 from __future__ import annotations
 

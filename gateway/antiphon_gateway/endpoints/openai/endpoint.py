@@ -1,5 +1,5 @@
-"""Defines the interface of an HTTP endpoint. It consists of a path, and of functions that convert a
-body to an order and events to an answer.
+"""Defines the interface of an HTTP endpoint, which consists of a path and of functions that convert
+a body to an order and events to an answer.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ JSON, EVENTS = "application/json", "text/event-stream"
 class EndpointMessages:
     """An endpoint's messages, from which its documentation is generated.
 
-    They consist of the type and the media type of the body, and of the answers by media type. If an
-    answer has no schema, it is None. `example` contains the fields of a request. In it, `MODEL`
-    stands for the name of the served model, and a form value that starts with `@` is a file name.
+    They consist of the body's type and media type, and of the answers by media type. If an answer
+    has no schema, it is None. `example` contains the fields of a request. In it, `MODEL` stands for
+    the name of the served model, and a form value that starts with `@` is a file name.
     """
 
     summary: str
@@ -47,11 +47,10 @@ class RequestContext:
     """The context of a request, which is everything except for the body.
 
     `answer_id` is unique. `delivery` is the deployment's delivery for each edge. `sampling_stages`
-    contains those of the `stages` that have their own sampling settings, except for the stage that
-    reads the messages. `voices` and `options` are the model's. `spoken` contains the texts of
-    earlier answers. `max_choices` limits the number of answers to an order.
-    `transcribe_instruction` is the instruction that asks the model for a transcript. `ignored`
-    collects unknown fields.
+    contains the `stages` that have their own sampling settings, except for the stage that reads the
+    messages. `voices` and `options` are those of the model. `spoken` contains the text of earlier
+    answers. `max_choices` limits the number of answers to an order. `transcribe_instruction` is the
+    instruction that asks the model for a transcript. `ignored` collects unknown fields.
     """
 
     answer_id: str

@@ -1,5 +1,5 @@
 """Answers requests to an HTTP endpoint. It limits the size of the body and the time for sending the
-answer and notices when the client disconnects.
+answer. It also notices when the client disconnects.
 """
 
 from __future__ import annotations

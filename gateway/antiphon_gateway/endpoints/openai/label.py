@@ -1,4 +1,4 @@
-"""Texts that are chosen by the client and have no effect."""
+"""Text that is chosen by the client and has no effect."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Annotated
 from msgspec import Meta
 
 Label = Annotated[str, Meta(max_length=512)]
-"""A text of limited length. The limit is at least as high as OpenAI's."""
+"""Text of limited length. The limit is at least as high as OpenAI's."""

@@ -173,7 +173,7 @@ def _document(
 
 
 def _body(endpoint: EndpointMessages, sampling_stages: tuple[str, ...]) -> type[msgspec.Struct]:
-    """Return the type of the body. Forms have no fields for stages, in contrast to JSON bodies."""
+    """Return the type of the body. Unlike JSON bodies, forms have no fields for stages."""
     return (
         body_type(endpoint.body, sampling_stages) if endpoint.body_type == JSON else endpoint.body
     )

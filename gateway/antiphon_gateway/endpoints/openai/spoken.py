@@ -1,4 +1,4 @@
-"""Stores the texts of spoken answers, so that later turns can refer to an answer by its ID
+"""Stores the transcripts of spoken answers, so that later turns can refer to an answer by its ID
 (OpenAI's `audio: {id}`).
 """
 
@@ -27,12 +27,12 @@ class SpokenAnswers(Protocol):
     """
 
     def keep(self, audio_id: str, transcript: str) -> int:
-        """Store an answer's transcript and return when it expires, as a Unix time in seconds. If it
-        can't be stored, this is the current time.
+        """Store an answer's transcript. Returns the Unix time in seconds at which it expires. If
+        the transcript can't be stored, this is the current time.
         """
 
     def transcript(self, audio_id: str) -> str:
-        """Return an answer's text. If it has expired or is unknown, returns an empty string."""
+        """Return an answer's transcript. If it has expired or is unknown, returns an empty string."""
 
 
 class OwnSpokenAnswers:
@@ -61,7 +61,7 @@ class OwnSpokenAnswers:
         return now + self._keep_s
 
     def transcript(self, audio_id: str) -> str:
-        """Return an answer's text. See `SpokenAnswers`."""
+        """Return an answer's transcript. See `SpokenAnswers`."""
         self._forget_expired(int(self._clock()))
         _, transcript = self._kept.get(audio_id, (0, ""))
         return transcript
@@ -85,7 +85,7 @@ _TABLES = (
 
 
 class SharedSpokenAnswers:
-    """The answers of all gateways of a host, which share the limit as well."""
+    """The answers of all gateways on a host. The gateways also share the limit."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class SharedSpokenAnswers:
             return now
 
     def transcript(self, audio_id: str) -> str:
-        """Return an answer's text. See `SpokenAnswers`."""
+        """Return an answer's transcript. See `SpokenAnswers`."""
         with self._store.transaction() as database:
             found = database.execute(
                 "SELECT transcript FROM spoken WHERE id = ? AND expires > ?",

@@ -2,9 +2,9 @@
 there are no events.
 
 Proxies close a connection if it doesn't deliver any data for a minute. Server-sent events can
-contain comments and can still report errors after the headers, so a response with events starts as
-soon as the request is queued. Audio can't contain comments or errors. Its response therefore starts
-with the first piece of audio and can have an error status until then.
+contain comments and can still report errors after the headers. A response with events therefore
+starts as soon as the request is queued. Audio can't contain comments or errors. An audio response
+therefore starts only with the first piece of audio and can have an error status until then.
 """
 
 from __future__ import annotations

@@ -40,8 +40,9 @@ LARGE_CHARS = 256 << 10
 
 BURST_EVENTS = 8
 BURST_CHARS = 16 << 10
-"""Other tasks get a turn after this many events of a connection, and after every event that is
-larger. An event with 80 ms of audio has 5,120 characters of base64, and takes about 0.02 ms.
+"""Other tasks get a turn after `BURST_EVENTS` events from a connection and after every event that
+has more than `BURST_CHARS` characters. An event with 80 ms of audio has 5,120 characters of base64
+and takes about 0.02 ms.
 """
 
 SendJson = Callable[[Json], Awaitable[None]]
@@ -80,7 +81,7 @@ class RealtimeCall:
         )
 
     async def run(self, incoming: AsyncIterator[str]) -> None:
-        """Serve the connection until the client disconnects, and then cancel all responses that are
+        """Serve the connection until the client disconnects. Then cancel all responses that are
         still running.
 
         The errors of `until_stopped` are first sent to the client and then raised.

@@ -30,7 +30,7 @@ from antiphon_gateway.media.live_audio import AppendedFiles, LiveFormat
 
 class AppendedBytes:
     """Converts appended audio to complete samples. If a piece ends in the middle of a sample, the
-    rest is expected in the next piece.
+    rest of the sample must come with the next piece.
 
     This is needed because clients can split their audio anywhere. Files in a container format are
     rejected.

@@ -1,6 +1,7 @@
 """Converts a conversation's events to the format of the realtime API.
 
-Simple events are converted using a table, and the events of items and responses by functions.
+Simple events are converted using a table, while item and response events are converted by
+functions.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class RecordingTooLong(RejectedRecording):
 
 
 class CostlyRecording(Exception):
-    """The recording declares more samples than its lane decodes."""
+    """The recording declares more samples than its lane accepts."""
 
 
 def most_samples(most_s: float) -> int:

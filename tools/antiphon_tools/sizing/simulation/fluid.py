@@ -273,9 +273,9 @@ class FluidFleet:
     def _chunk_s(self, sessions: int, frame_s: float) -> float:
         """Return the time until the first chunk has been decoded.
 
-        It consists of the rest of the current step, if there is one, and a full step. The number of
-        chunks in a step is the number of chunks that arrive during a step, which is computed as a
-        fixed point.
+        It consists of the rest of the current step, if one is in progress, and a full step. The
+        number of chunks in a step is the number of chunks that arrive during a step, which is
+        computed as a fixed point.
         """
         steady = self._measured.chunk_policy.steady
         chunks_per_s = sessions / (steady * frame_s) if frame_s else 0.0

@@ -1,8 +1,8 @@
 """Simulates cores that are shared by tasks, and threads that process tasks one at a time.
 
 Cores are shared in the same way as on Linux. A task can use at most one core. If there aren't
-enough cores, they are divided by weight, and each step of niceness changes the weight by a factor
-of 1.25.
+enough cores, CPU time is split by weight, and each niceness level changes the weight by a factor of
+1.25.
 """
 
 from __future__ import annotations

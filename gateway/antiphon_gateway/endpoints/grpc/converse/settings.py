@@ -107,7 +107,7 @@ def _with_functions(
 def write_functions(
     holds: ConversationSettings, settings: converse_pb2.ConversationSettings
 ) -> None:
-    """Write the functions that are offered to a settings message."""
+    """Add the functions that are currently offered to a settings message."""
     if not holds.tools:
         return
     named = holds.tool_choice.startswith(FUNCTION)

@@ -1,9 +1,9 @@
 """The parts of OpenAI's chat completion request that this gateway reads.
 
 A request may contain any field that OpenAI or vLLM defines. request.py determines which values are
-supported, and fields.py determines how other fields are treated. Extensions are `options`,
-`delivery`, `chunk_policy`, and a field for each further sampling stage, which is named after the
-stage's role.
+supported, and fields.py determines how other fields are treated. The extensions are `options`,
+`delivery`, `chunk_policy`, and a field for each additional sampling stage, named after the stage's
+role.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class ObjectForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="j
 
 class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A JSON schema. If it is missing, any object is valid. The text always conforms to the schema,
-    so `strict` has no effect. `name` and `description` have no effect either.
+    so `strict` has no effect. `name` and `description` have no effect, either.
     """
 
     name: Label

@@ -1,6 +1,6 @@
 """The parts of OpenAI's messages for `/v1/images/generations` that this gateway reads or writes.
 
-Extensions are the sampling fields, `options`, and a field for each further sampling stage, which is
+The extensions are the sampling fields, `options`, and a field for each additional sampling stage,
 named after the stage's role.
 """
 

@@ -1,1 +1,1 @@
-"""The endpoint `/v1/audio/speech`, which reads a text aloud verbatim."""
+"""The endpoint `/v1/audio/speech`, which reads text aloud verbatim."""

@@ -1,8 +1,8 @@
 """The parts of OpenAI's messages for `/v1/audio/speech` that this gateway reads or writes.
 
 Extensions are the sampling fields, `options`, `delivery`, `chunk_policy`, and a field for each
-further sampling stage, which is named after the stage's role. They are followed by fields that
-other servers use.
+additional sampling stage, named after the stage's role. They are followed by fields that other
+servers use.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SpeechBody(StageSampling, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class SpeechUsage(msgspec.Struct, frozen=True):
-    """The usage: the tokens of the text, and codec frames."""
+    """The usage, in text tokens and codec frames."""
 
     input_tokens: int
     output_tokens: int

@@ -1,7 +1,8 @@
 """Transcripts with timestamps, as JSON or as subtitles. They consist of a single segment for the
 whole recording.
 
-This is because the model doesn't report timestamps, so only the length of the recording is known.
+There are no shorter segments, because the model doesn't report timestamps. Only the length of the
+recording is known.
 """
 
 from __future__ import annotations
