@@ -1,5 +1,5 @@
-"""A single request to a gateway, from the call to its last event. This module is shared by both
-clients.
+"""Handles a single request to a gateway, from the call to its last event. Both clients share this
+module.
 """
 
 from __future__ import annotations

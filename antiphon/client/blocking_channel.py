@@ -113,7 +113,7 @@ class BlockingReadCall(Generic[Response]):
 
 
 class _Requests(Iterator[Request]):
-    """The queue of outgoing messages, which is consumed by one of gRPC's threads."""
+    """The queue of outgoing messages. One of gRPC's threads consumes it."""
 
     def __init__(self) -> None:
         self._waiting: deque[Request] = deque()

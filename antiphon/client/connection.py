@@ -97,7 +97,7 @@ class Contact:
 
 @dataclass(frozen=True, slots=True)
 class ServerTarget:
-    """A server's address, and the settings for connecting to it.
+    """A server's address and the settings for connecting to it.
 
     Without credentials, the channel isn't encrypted. `metadata` is sent with every call. `contact`
     is updated by the calls on the channel.

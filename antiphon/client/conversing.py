@@ -1,4 +1,4 @@
-"""A conversation with a gateway, from beginning to end. This module is shared by both clients."""
+"""Conducts a conversation with a gateway from beginning to end. Both clients share this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages and options of the SDK's requests, and their conversion to proto messages."""
+"""Defines the messages and options of the SDK's requests and converts them to proto messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls to a single stage, for load tests and debugging. This module is shared by both clients."""
+"""Makes calls to a single stage, for load tests and debugging. Both clients share this module."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Call = TwoWayCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
 
 
 class ServingStatus(enum.Enum):
-    """The health of a stage, which states whether it is accepting sessions."""
+    """The health of a stage. It states whether the stage is accepting sessions."""
 
     UNKNOWN = "unknown"
     SERVING = "serving"

@@ -1,4 +1,4 @@
-"""The functions that a model may call, and the calls that it makes."""
+"""The functions that a model may call and the calls that it makes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Alternatives to API keys for authenticating a caller: a trusted proxy, or a JWT from an
-issuer.
-"""
+"""Alternatives to API keys for authenticating a caller: a trusted proxy or a JWT from an issuer."""
 
 from __future__ import annotations
 

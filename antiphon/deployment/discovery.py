@@ -10,7 +10,7 @@ from antiphon.deployment.bounds import Bytes, Seconds
 
 
 class DiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings for how the gateway finds the replicas of each stage."""
+    """Settings that determine how the gateway finds the replicas of each stage."""
 
     # How replicas are found. With `static`, they are the `addresses` of the stages. With
     # `kubernetes`, they are the pods of one service per role, which are found through its

@@ -1,4 +1,4 @@
-"""The YAML schema of a deployment, which is read by the launcher, all processes and the chart.
+"""The YAML schema of a deployment file. The launcher, all processes and the chart read this file.
 
 Unknown keys and values that are out of range are reported as errors at startup. They are never
 silently replaced by defaults.

@@ -104,7 +104,7 @@ class FilesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class SessionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Limits for the sessions of a stage, and for the chunks that wait in the stage."""
+    """Limits for a stage's sessions and for the chunks that wait in the stage."""
 
     # The maximum number of sessions that are registered at the same time, whether or not they have
     # an open segment.

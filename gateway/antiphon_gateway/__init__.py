@@ -1,4 +1,4 @@
-"""The gateway, which serves HTTP and gRPC clients and forwards their requests to the stages. It
+"""The gateway. It serves HTTP and gRPC clients and forwards their requests to the stages. It
 doesn't depend on torch or on any model code.
 """
 

@@ -1,4 +1,4 @@
-"""The gateway's configuration, which is read from the command line and the deployment file."""
+"""Reads the gateway's configuration from the command line and the deployment file."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ _MOST_MS = (1 << 31) - 1
 
 
 class Gateway:
-    """The gateway, which serves for the duration of its context. `http_address` and `grpc_address`
-    have the form "host:port".
+    """A gateway that serves requests for the duration of its context. `http_address` and
+    `grpc_address` have the form "host:port".
 
     When the context is left, the gateway stops accepting requests. Requests in progress have
     `drain_s` seconds to complete before they are ended. Call `force_stop` to skip this wait. Raises

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """A waiter, and the size of its work in bytes."""
+    """A waiter and the size of its work in bytes."""
 
     size_bytes: int
     given: asyncio.Future[None]

@@ -1,4 +1,5 @@
-"""A request's reservation, which lasts from its arrival in the queue until it has been answered.
+"""A request's reservation. It lasts from the request's arrival in the queue until the request has
+been answered.
 
 This is a thin layer around `AdmissionQueue`, which makes all of the decisions. It adds a future for
 each waiting request, a timer, and metrics.
@@ -143,7 +144,7 @@ class Reservation:
         then await `granted` again.
 
         The error is stored without its traceback. The traceback's frames refer to the request with
-        all of its data, and to this object. Together, they would form a reference cycle that
+        all of its data and to this object. Together, they would form a reference cycle that
         outlives the wait.
         """
         error.__cause__ = error.__context__ = None

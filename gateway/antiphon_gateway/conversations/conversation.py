@@ -1,4 +1,4 @@
-"""A conversation, which consists of settings, items, input audio and current responses.
+"""A conversation. It consists of settings, items, input audio and current responses.
 
 Commands are executed one after another, while responses run concurrently with them
 (`responses.py`).
@@ -81,7 +81,7 @@ this.
 
 
 class Action(NamedTuple):
-    """A function that executes a command, and the maximum number of bytes by which the command can
+    """A function that executes a command and the maximum number of bytes by which the command can
     make the conversation grow.
     """
 

@@ -1,4 +1,4 @@
-"""All known replicas of all stages, and the choice of replicas for sessions.
+"""Keeps track of all known replicas of all stages and chooses replicas for sessions.
 
 Discovery reports which replicas exist, and each replica reports whether it is serving. If a stage
 has no replica that accepts sessions, no session can be started (`awaited_return.py` waits for one

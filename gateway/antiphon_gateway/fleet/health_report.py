@@ -13,7 +13,8 @@ from antiphon_gateway.fleet.replicated_stage import ReplicatedStage
 
 
 class StageHealth(msgspec.Struct, frozen=True):
-    """The health of one stage, with its address, whether it is ready, and the reason if it isn't.
+    """The health of one stage. It contains the stage's address, whether the stage is ready, and the
+    reason if it isn't.
 
     If the stage has several replicas, `address` is the address of one of them. `replicas` is the
     total number of replicas, and `serving` is the number of those that are serving.

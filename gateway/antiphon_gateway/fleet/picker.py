@@ -70,15 +70,15 @@ class PickReason(enum.StrEnum):
 
 
 class Pick(NamedTuple, Generic[Key]):
-    """A chosen replica, and the reason for choosing it."""
+    """A chosen replica and the reason for choosing it."""
 
     key: Key
     reason: PickReason
 
 
 class IndexedSet(Generic[Key]):
-    """A set with numbered members, which makes it possible to draw one of them at random. All
-    operations take constant time.
+    """A set with numbered members, so that one of them can be drawn at random. All operations take
+    constant time.
     """
 
     def __init__(self) -> None:

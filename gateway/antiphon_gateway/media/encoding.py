@@ -32,7 +32,7 @@ _NOTHING = np.empty(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class AudioEncoding:
-    """A format in `FORMATS`, and the factor by which the speech is sped up.
+    """A format in `FORMATS` and the factor by which the speech is sped up.
 
     The output of a `whole` format is only available at the end, and its headers contain the length.
     """

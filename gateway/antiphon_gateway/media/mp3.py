@@ -20,8 +20,8 @@ _KBITS = {
 }
 _RATES_HZ = (44_100, 48_000, 32_000)
 _RATE_DIVISORS = {3: 1, 2: 2, 0: 4}
-"""The divisors by the two bits for the version in the header, which stand for versions 1, 2 and
-2.5.
+"""Maps the two version bits in the header to the divisor of the sample rate. The bits stand for
+versions 1, 2 and 2.5.
 """
 
 

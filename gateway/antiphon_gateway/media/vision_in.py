@@ -45,7 +45,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The media types of data URLs, and the first bytes of a file in each format."""
+    """The media types of data URLs and the first bytes of a file in each format."""
 
     media_types: frozenset[str]
     formats: Mapping[str, Callable[[bytes], bool]]

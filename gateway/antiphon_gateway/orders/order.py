@@ -29,8 +29,8 @@ def draw_seed() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A request for one or more segments, whose number is `choices`. It contains the conversation,
-    the outputs and the settings.
+    """A request for one or more segments. It contains the conversation, the outputs and the
+    settings. `choices` is the number of segments.
 
     If `model` is empty, the served model is used. If `outputs` is empty, all outputs of the model
     are requested. If `reads_aloud` is true, the message is spoken verbatim. `tools`, `tool_choice`

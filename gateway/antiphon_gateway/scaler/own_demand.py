@@ -1,6 +1,4 @@
-"""The demand that results from the requests on this gateway, in the form in which other gateways
-receive it.
-"""
+"""The demand from the requests on this gateway, in the form that other gateways receive."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ RESERVED = 256
 links, files and pipes.
 """
 PER_GRPC_CONNECTION = 3
-"""The number of descriptors for one gRPC connection, which are the client's socket and both ends of
+"""The number of descriptors for one gRPC connection. They are the client's socket and both ends of
 the connection to gRPC.
 """
 PER_DECODER = 4

@@ -1,4 +1,4 @@
-"""The events of a segment, which don't depend on the client's protocol.
+"""The events of a segment. They don't depend on the client's protocol.
 
 A segment first yields `SegmentStarted`, then its deltas in order, and finally `SegmentFinished`.
 """

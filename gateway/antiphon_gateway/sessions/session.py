@@ -1,4 +1,4 @@
-"""A session, which runs segments one after another on the stages of a line-up.
+"""A session. It runs segments one after another on the stages of a line-up.
 
 The session and its first segment are opened together, on all stages at once. The stages keep the
 session open between segments. The first error ends it.

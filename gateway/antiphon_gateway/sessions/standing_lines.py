@@ -1,4 +1,4 @@
-"""The gateway's side of the lines of a shared stream, without the stream itself. This module
+"""The gateway's side of the lines on a shared stream, without the stream itself. This module
 performs no I/O.
 
 Each line queues its responses until its reader fetches them. For each line, the stage may send up

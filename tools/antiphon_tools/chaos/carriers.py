@@ -23,9 +23,7 @@ _SECONDS = re.compile(r"failover_seconds_sum (\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Failovers:
-    """The number of answers that continued on another replica, and the total time that this
-    took.
-    """
+    """The number of answers that continued on another replica and the total time that this took."""
 
     continued: float
     seconds: float

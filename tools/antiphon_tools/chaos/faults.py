@@ -28,7 +28,7 @@ DAMAGED_S, DAMAGED_EVERY_S = 2.0, 0.05
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A process, and the connection through which the gateway and other stages reach it.
+    """A process and the connection through which the gateway and other stages reach it.
 
     `chance` is the source of randomness. `move_unseen` changes the address of the process without
     notifying the gateway.

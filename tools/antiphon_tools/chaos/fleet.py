@@ -1,6 +1,4 @@
-"""The deployment under test, which consists of its processes and the resources that they use when
-idle.
-"""
+"""The deployment under test, with its processes and the resources that they use when idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The received part of an answer, and how it differs from the expected answer."""
+"""The received part of an answer and how it differs from the expected answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ different calls.
 
 @dataclass(slots=True)
 class Heard:
-    """The received part of an answer, and the arrival times of its audio."""
+    """The received part of an answer and the arrival times of its audio."""
 
     ids: list[int] = field(default_factory=list)
     text: str = ""

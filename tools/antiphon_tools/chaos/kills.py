@@ -63,7 +63,7 @@ class Kill:
 
 @dataclass(slots=True)
 class _KnownAnswer:
-    """An answer without faults, and the playback time until which each stage works on it."""
+    """An answer without faults and the playback time until which each stage works on it."""
 
     question: KnownQuestion
     heard: Heard

@@ -1,4 +1,4 @@
-"""Assigns stages to GPUs. The functions of this module have no side effects."""
+"""Assigns stages to GPUs. The functions in this module have no side effects."""
 
 from __future__ import annotations
 

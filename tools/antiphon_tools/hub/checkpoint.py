@@ -49,7 +49,7 @@ all its files.
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """The commit of a revision, and its files by path."""
+    """The commit of a revision and its files by path."""
 
     sha: str
     files: Mapping[str, RemoteFile]

@@ -14,7 +14,7 @@ _LONGEST = 96
 
 @dataclass(frozen=True, slots=True)
 class HubId:
-    """A repository in the form `org/name`, and its revision.
+    """A repository in the form `org/name` and its revision.
 
     The revision is a branch, a tag or a commit.
     """

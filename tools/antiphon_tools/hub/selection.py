@@ -1,6 +1,6 @@
 """Selects the files of a repository that the stages of a pipeline read.
 
-The functions of this module have no side effects.
+The functions in this module have no side effects.
 """
 
 from __future__ import annotations

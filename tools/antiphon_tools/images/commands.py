@@ -14,7 +14,7 @@ INSTALLED = {
     "stage-cuda": ("stage",),
     "stage-vllm": ("stage", "vllm"),
 }
-"""The images, and the extras of `pyproject.toml` that each image includes.
+"""The images and the extras of `pyproject.toml` that each image includes.
 
 The tags of stage images end with the part of the name after the dash. The chart uses these tags.
 """

@@ -44,7 +44,7 @@ NAMES = {X86_64: "x86-64", ARM64: "arm64", ARM64_DEBIAN_12: "arm64"}
 
 @dataclass(frozen=True)
 class Locked:
-    """A version of a package, and the hashes of its files in the form `sha256:...`."""
+    """A version of a package and the hashes of its files in the form `sha256:...`."""
 
     version: str
     hashes: tuple[str, ...]

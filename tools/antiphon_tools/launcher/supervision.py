@@ -1,5 +1,5 @@
 """Determines what happens to a deployment when one of its services ends unexpectedly. The functions
-of this module have no side effects.
+in this module have no side effects.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ async def record(
 
 @dataclass(slots=True)
 class _CapturedSession:
-    """A session on all stages, and the chunks that it has produced."""
+    """A session on all stages and the chunks that it has produced."""
 
     stages: Mapping[str, str]
     pipeline: Pipeline

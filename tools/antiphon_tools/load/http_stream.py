@@ -24,7 +24,7 @@ _DATA = b"data:"
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """The address of a server, and the TLS context to use."""
+    """The address of a server and the TLS context to use."""
 
     host: str
     port: int

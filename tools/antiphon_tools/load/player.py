@@ -1,4 +1,4 @@
-"""A model of a client's audio player, which determines whether playback is interrupted.
+"""A model of a client's audio player. It determines whether playback is interrupted.
 
 The player starts with the first piece. If it has played everything before the next piece arrives,
 it runs short of audio. The underrun is the longest such shortage during an answer. For a player

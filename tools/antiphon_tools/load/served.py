@@ -17,7 +17,7 @@ from antiphon_tools.load.trust import Trust
 
 
 class OptionUnderLoad(msgspec.Struct, frozen=True):
-    """An option of a model, and the type of its value."""
+    """An option of a model and the type of its value."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""The tables of a result, which are used both on the terminal and on the HTML page.
+"""The tables of a result. They are used both on the terminal and on the HTML page.
 
 Each cell contains the formatted figure and its path in the JSON result, with names separated by
 `/`. This makes it possible to check that the displayed values match the saved ones.

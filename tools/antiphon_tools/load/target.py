@@ -1,4 +1,4 @@
-"""The service under test, which is either already running or started for the test."""
+"""The service under test. It is either already running or started for the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The input of a stage under load, which consists of its upstream's chunks and their times.
+"""The input of a stage under load. It consists of the upstream stage's chunks and their times.
 
 A feed is either generated from the stage's declaration or recorded from a real run. Its times are
 in seconds since the session's start. They are only used if the load is paced in real time.

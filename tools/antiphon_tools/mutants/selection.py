@@ -29,7 +29,7 @@ _MODULE = re.compile(r"(antiphon(?:_gateway|_services|_testkit|_tools)?)(\.\w+)+
 
 
 class LikelyTests:
-    """The import graph of a tree, and the words in its files."""
+    """The import graph of a tree and the words in its files."""
 
     def __init__(self, root: Path, packages: tuple[str, ...]) -> None:
         self._root = root

@@ -43,7 +43,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TrialOutcome:
-    """A verdict, and the name of the failed test."""
+    """A verdict and the name of the failed test."""
 
     verdict: Verdict
     test: str = ""

@@ -1,4 +1,4 @@
-"""The gateway's part of a call, which makes several attempts until the answer is complete."""
+"""The gateway's side of a call. It makes attempts until the answer is complete."""
 
 from __future__ import annotations
 

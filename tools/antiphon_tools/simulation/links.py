@@ -38,7 +38,7 @@ class LoggedChunk(Outgoing):
 
 @dataclass(frozen=True, slots=True)
 class SentChunk:
-    """A chunk in transit, and the number of responses that the producer had received when it was
+    """A chunk in transit and the number of responses that the producer had received when it was
     sent.
     """
 

@@ -1,4 +1,4 @@
-"""The network between the gateway and its stages, which consists of message queues."""
+"""The network between the gateway and its stages. It consists of message queues."""
 
 from __future__ import annotations
 

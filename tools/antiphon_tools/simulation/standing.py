@@ -24,7 +24,7 @@ from antiphon_tools.simulation.host import SimulatedStage
 from antiphon_tools.simulation.network import GONE, Gone, Violation
 
 WINDOW_BYTES = 160
-"""The window of a line, which is enough for one or two chunks of audio."""
+"""The window size of a line. It is enough for one or two chunks of audio."""
 BATCH_REQUESTS = 3
 """Enough for an opening, the message that nothing follows it, and some of another line's
 messages.
@@ -245,7 +245,7 @@ class SimulatedStanding:
 
 @dataclass(eq=False)
 class SimulatedStream:
-    """The line of a session to one replica, and the response that its reader is processing."""
+    """The line of a session to one replica and the response that its reader is processing."""
 
     caller: Caller
     session_id: str

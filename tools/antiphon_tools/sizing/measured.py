@@ -1,4 +1,4 @@
-"""The measurements of a deployment's stages, which are the basis of a plan."""
+"""The measurements of a deployment's stages, on which a plan is based."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference's answers, with which the output of the stages is compared."""
+"""The reference's answers. The output of the stages is compared with them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ Show = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """The number of questions, and the maximum numbers of tokens and frames in an answer."""
+    """The number of questions and the maximum numbers of tokens and frames in an answer."""
 
     questions: int
     tokens: int

@@ -56,7 +56,7 @@ the call.
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A parsed `GenerateRequest`, and the form in which the client wants to receive the answer.
+    """A parsed `GenerateRequest` and the form in which the client wants to receive the answer.
 
     The client may have requested token IDs. If another gateway began to answer the request, `held`
     is the part of the answer that the client already has.

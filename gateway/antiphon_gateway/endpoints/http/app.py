@@ -1,4 +1,4 @@
-"""The HTTP application, including everything that is the same for all requests."""
+"""The HTTP application, including the handling that is common to all requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The endpoint `/health`."""
+"""The `/health` endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The voice in a JSON body, which is given as a name or as an object."""
+"""The voice in a JSON body. It is given as a name or as an object."""
 
 from __future__ import annotations
 

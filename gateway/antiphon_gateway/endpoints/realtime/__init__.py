@@ -1,1 +1,1 @@
-"""The endpoint `/v1/realtime`, which implements OpenAI's realtime API (GA) over a WebSocket."""
+"""The `/v1/realtime` endpoint. It implements OpenAI's realtime API (GA) over a WebSocket."""

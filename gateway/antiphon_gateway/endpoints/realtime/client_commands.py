@@ -144,7 +144,7 @@ def _create_response(
 
 
 class CommandRow(NamedTuple):
-    """The command for an event, and the function that parses it.
+    """The command for an event and the function that parses it.
 
     The function receives the event, the current settings, and the audio received so far. It returns
     None if a piece of audio doesn't complete a sample.

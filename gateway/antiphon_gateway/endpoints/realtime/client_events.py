@@ -103,9 +103,7 @@ class OwnSettings(OwnResponseSettings, frozen=True, forbid_unknown_fields=True):
 
 
 class BetaFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The fields of the beta API, which are converted by
-    `antiphon_gateway.endpoints.realtime.beta_fields`.
-    """
+    """The fields of the beta API. `antiphon_gateway.endpoints.realtime.beta_fields` converts them."""
 
     modalities: tuple[str, ...] | None = None
     voice: str | VoiceId | None = None

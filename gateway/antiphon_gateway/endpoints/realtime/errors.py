@@ -1,4 +1,4 @@
-"""Errors in the format of the realtime API."""
+"""Errors in the realtime API's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts items from and to the format of the realtime API."""
+"""Converts items to and from the realtime API's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields `session.antiphon` and `response.antiphon`, which contain model options and sampling
+"""The `session.antiphon` and `response.antiphon` fields. They contain model options and sampling
 settings by stage.
 """
 

@@ -1,4 +1,4 @@
-"""Responses in the format of the realtime API."""
+"""Responses in the realtime API's format."""
 
 from __future__ import annotations
 

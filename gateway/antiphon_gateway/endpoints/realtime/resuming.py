@@ -30,8 +30,8 @@ class HeardItem(msgspec.Struct, frozen=True):
 
 
 class ConversationResume(msgspec.Struct, frozen=True):
-    """The event `antiphon.conversation.resume`, which contains the latest token and what the client
-    has received since.
+    """The `antiphon.conversation.resume` event. It contains the latest token and describes what the
+    client has received since then.
     """
 
     type: Literal["antiphon.conversation.resume"]

@@ -1,4 +1,4 @@
-"""Converts a conversation's events to the format of the realtime API.
+"""Converts a conversation's events to the realtime API's format.
 
 Simple events are converted using a table, while item and response events are converted by
 functions.

@@ -1,4 +1,4 @@
-"""Converts settings from and to the format of the realtime API."""
+"""Converts settings to and from the realtime API's format."""
 
 from __future__ import annotations
 

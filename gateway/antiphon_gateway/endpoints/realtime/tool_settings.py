@@ -1,4 +1,4 @@
-"""Converts functions from and to the format of the realtime API."""
+"""Converts functions to and from the realtime API's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts the field `turn_detection` from and to the format of the realtime API."""
+"""Converts the `turn_detection` field to and from the realtime API's format."""
 
 from __future__ import annotations
 

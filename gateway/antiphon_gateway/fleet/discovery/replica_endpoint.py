@@ -1,4 +1,4 @@
-"""The endpoint of a replica, and the interface that every discovery implements."""
+"""The endpoint of a replica and the interface that every discovery implements."""
 
 from __future__ import annotations
 

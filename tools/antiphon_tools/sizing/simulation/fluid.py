@@ -377,9 +377,7 @@ class FluidGateway:
 
 
 class FluidCall:
-    """A call with the replicas of its segments, and the segments that are complete or have
-    ended.
-    """
+    """A call with the replicas of its segments and the segments that are complete or have ended."""
 
     __slots__ = ("call", "ended", "gateway", "made", "picked")
 

@@ -1,4 +1,4 @@
-"""The results of simulated calls, and the utilization of the fleet."""
+"""The results of simulated calls and the utilization of the fleet."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from antiphon_gateway.media.pcm_recording import PcmRecording
 from antiphon_gateway.orders.tools import read_arguments
 
 MOST_NAME_BYTES = 128
-"""The maximum length in bytes of an item's ID, and of the reference that a client can attach to a
+"""The maximum length in bytes of an item's ID and of the reference that a client can attach to a
 command.
 """
 MOST_CONTENTS = 256

@@ -157,7 +157,7 @@ def _checked_metadata(metadata: dict[str, str]) -> dict[str, str]:
 
 
 class CommandField(NamedTuple):
-    """The command for a field of `ConverseRequest`, and the function that parses it.
+    """The command for a field of `ConverseRequest` and the function that parses it.
 
     The function receives the message in the field, the current settings, and the audio received so
     far.

@@ -96,7 +96,7 @@ class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContentLogprob(TopLogprob, frozen=True, kw_only=True):
-    """A token of the answer's text, and the most likely tokens at its position."""
+    """A token in the answer's text and the most likely tokens at its position."""
 
     top_logprobs: tuple[TopLogprob, ...]
 

@@ -1,1 +1,1 @@
-"""The endpoint `/v1/images/generations`, which generates images from a prompt."""
+"""The `/v1/images/generations` endpoint. It generates images from a prompt."""

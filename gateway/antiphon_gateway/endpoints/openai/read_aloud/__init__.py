@@ -1,1 +1,1 @@
-"""The endpoint `/v1/audio/speech`, which reads text aloud verbatim."""
+"""The `/v1/audio/speech` endpoint. It reads text aloud verbatim."""

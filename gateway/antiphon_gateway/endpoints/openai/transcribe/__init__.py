@@ -1,3 +1,3 @@
-"""The endpoint `/v1/audio/transcriptions`, which transcribes a recording with a model that accepts
+"""The `/v1/audio/transcriptions` endpoint. It transcribes a recording with a model that accepts
 audio.
 """

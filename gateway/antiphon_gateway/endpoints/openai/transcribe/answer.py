@@ -36,7 +36,7 @@ FORMATS: Mapping[str, str] = {
     "srt": _PLAIN,
     "vtt": "text/vtt; charset=utf-8",
 }
-"""The formats of a complete transcript, and their media types."""
+"""The formats of a complete transcript and their media types."""
 _STREAMED = ("json", "text")
 UNDETERMINED = "und"
 """The ISO 639 code for an unknown language."""

@@ -1,4 +1,4 @@
-"""The endpoint `/v1/audio/translations`, which asks the model for a transcript in English."""
+"""The `/v1/audio/translations` endpoint. It asks the model for a transcript in English."""
 
 from __future__ import annotations
 
