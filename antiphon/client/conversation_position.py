@@ -110,7 +110,7 @@ class ConversationPosition:
             self.sent(request)
 
     def held(self, behind: int) -> tuple[int, list[Request]]:
-        """Return the number of the last command, and all kept commands after the command with the
+        """Return the number of the last command and all kept commands after the command with the
         number `behind`.
         """
         held = sorted([*self._audio, *self._commands], key=lambda each: each[0])

@@ -219,7 +219,7 @@ class Talk:
         return call, first
 
     async def _send_again(self, call: Call) -> None:
-        """Send all unprocessed commands on `call`, and then make it the current call."""
+        """Send all unprocessed commands on `call` and then make it the current call."""
         with self._changing:
             self._position.begin_again()
         sent = 0

@@ -77,7 +77,7 @@ def server_is_away(error: AntiphonError) -> bool:
 
 
 class Attempts:
-    """Tracks the failures of a single call, and the time that is left for it."""
+    """Tracks the failures of a single call and the time that is left for it."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from antiphon.errors import InvalidArgument
 MAX_PORT = 65_535
 LOCALHOST = "localhost"
 ALL_ADDRESSES = ("0.0.0.0", "::")
-"""Hosts that stand for all addresses. The first covers IPv4 only, and the second covers both IPv4
+"""Hosts that represent all addresses. The first covers IPv4 only, and the second covers both IPv4
 and IPv6.
 """
 

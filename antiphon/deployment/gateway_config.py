@@ -51,7 +51,7 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Limits on the memory of all requests, and on individual requests.
+    """Limits on the memory of all requests and on individual requests.
 
     The limits of the model apply as well.
     """

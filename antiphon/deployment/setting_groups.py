@@ -1,4 +1,4 @@
-"""Groups of settings, and error messages for settings that don't exist."""
+"""Groups of settings and error messages for settings that don't exist."""
 
 from __future__ import annotations
 

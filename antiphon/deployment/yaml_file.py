@@ -1,7 +1,7 @@
 """Reads YAML files as plain data and reports errors with the name of the file.
 
 PyYAML parses the file, but the document is built here, directly from PyYAML's events. This means
-that a file can't use up memory with its aliases, and that the caller sees no unexpected exceptions.
+that a file can't use up memory with its aliases and that the caller sees no unexpected exceptions.
 It also avoids PyYAML's large graph of nodes, whose garbage collection would pause other threads.
 """
 

@@ -46,9 +46,7 @@ def main(
 
 
 async def _serve(options: GatewayOptions) -> None:
-    """Serve until the first signal, and then drain. A second signal stops the gateway
-    right away.
-    """
+    """Serve until the first signal and then drain. A second signal stops the gateway right away."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     began = time.monotonic()

@@ -79,8 +79,8 @@ class Gateway:
     `grpc_address` have the form "host:port".
 
     When the context is left, the gateway stops accepting requests. Requests in progress have
-    `drain_s` seconds to complete before they are ended. Call `force_stop` to skip this wait. Raises
-    `InvalidArgument` if an address is invalid, and `Unavailable` if it is already in use.
+    `drain_s` seconds to complete before they are terminated. Call `force_stop` to skip this wait.
+    Raises `InvalidArgument` if an address is invalid, and `Unavailable` if it is already in use.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ trio, starlette, mini-sglang and Temporal), and their sentences must have a simi
 `DOCSTRING_LIMITS` contains the limits for docstrings, which may only be lowered.
 
 If the pages exceed a limit, `python -m antiphon_tools.wording` fails and prints the sentences that
-match. `--docstrings` prints the rates for the docstrings in each top-level directory, and the files
+match. `--docstrings` prints the rates for the docstrings in each top-level directory and the files
 with the most matches.
 """
 

@@ -248,8 +248,8 @@ class AdmissionQueue:
         return self._schedule(now)
 
     def leave(self, number: int, now: float) -> list[Decision]:
-        """Record that a request has ended or has stopped waiting. Has no effect if the request is
-        unknown.
+        """Record that a request has completed or has stopped waiting. Has no effect if the request
+        is unknown.
         """
         if (entry := self._granted.pop(number, None)) is not None:
             self._line.settle(entry, now - entry.held[CALLS] if entry.opened else 0.0)
@@ -299,7 +299,7 @@ class AdmissionQueue:
         """Return how long a request will probably have to wait, in seconds. Returns None if this is
         unknown.
 
-        The estimate is based on how long slots have been used so far, and on the requests ahead of
+        The estimate is based on how long slots have been used so far and on the requests ahead of
         this one.
         """
         return self._wait_behind_s(entry, _needed(self._line.before(entry)), now, deviations)
@@ -309,8 +309,9 @@ class AdmissionQueue:
     ) -> float | None:
         """Return the expected wait plus a number of standard deviations.
 
-        The release of slots is modeled as a Poisson process, so the standard deviation of the time
-        until the k-th release is sqrt(k) times that of the time until the first.
+        The release of slots is modeled as a Poisson process. The standard deviation of the time
+        until the k-th release is therefore sqrt(k) times the standard deviation of the time until
+        the first.
         """
         waits = []
         for role in entry.needs:
@@ -324,8 +325,8 @@ class AdmissionQueue:
         return max(waits, default=None)
 
     def _unbearable(self, entry: QueueEntry, now: float) -> dict[QueueEntry, Reason]:
-        """Return the requests that have to be denied if one more request has to wait, and the
-        reasons.
+        """Return the requests that have to be denied if one more request has to wait, along with
+        the reasons.
 
         Thanks to its head start, the new request may have overtaken others with the same key and
         priority. Those requests may still wait for as long as they were originally allowed to.

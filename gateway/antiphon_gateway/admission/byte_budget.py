@@ -166,7 +166,7 @@ class ByteBudget:
         self._leases.pop(lease, None)
 
     def _missing(self, holder: Holder, size: int) -> tuple[int, int]:
-        """Return how many bytes are missing from a type's share, and from the budget as a whole."""
+        """Return how many bytes are missing from a type's share and from the budget as a whole."""
         own = self._held[holder] + size - self._most[holder]
         return own, self.held_bytes + size - self._most_together[holder]
 

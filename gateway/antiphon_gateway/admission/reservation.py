@@ -35,8 +35,8 @@ log = logging.getLogger("gateway.admission")
 
 SHUTDOWN_RETRY_S = 1.0
 SHORTEST_S = 0.001
-"""The minimum value for the time left until a deadline, in seconds. Requests that are late are
-ended and reported by the stages.
+"""The minimum value for the time left until a deadline, in seconds. The stages themselves end late
+requests and report them.
 """
 REFUSED_S = 30.0
 """How long a request that didn't get a slot counts as demand, in seconds."""
@@ -206,7 +206,7 @@ class Admission:
 
     @property
     def in_flight(self) -> int:
-        """The number of calls that have been admitted and have not ended."""
+        """The number of calls that have been admitted and are still in progress."""
         return self._queue.calls
 
     @property

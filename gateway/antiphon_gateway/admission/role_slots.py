@@ -76,7 +76,7 @@ class RoleSlots:
         """Record that the stage refused slots that were taken at the given time. They have already
         been released.
 
-        Slots that were taken together are refused together, and cause only one pause.
+        Slots that were taken together are refused together and cause only one pause.
         """
         if self.limited and granted_at >= self.refused_at:
             self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)

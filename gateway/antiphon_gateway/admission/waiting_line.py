@@ -140,8 +140,8 @@ class WaitingLine:
         lane.had_s[request.key] = lane.served_s + entry.charged_s
 
     def settle(self, entry: QueueEntry, took_s: float) -> None:
-        """Record that a request has ended, and that each of its calls took `took_s` seconds. This
-        is 0 if no call was made.
+        """Record that a request has completed and that each of its calls took `took_s` seconds. Set
+        `took_s` to 0 if no call was made.
         """
         request, lane = entry.request, self._lanes[entry.request.priority]
         cost_s = max(request.count * took_s, entry.charged_s / 2) if took_s else 0.0
@@ -158,9 +158,9 @@ class WaitingLine:
         """Return the requests that have to be denied so that the newest one fits within the limits.
         Returns None if the newest request itself has to be denied.
 
-        The requests at the end of the line are considered first. A request is eligible if its
-        priority is lower than that of the newest one, or if its key has so many earlier requests
-        that its turn comes in a later round.
+        The requests at the end of the line are considered first. A request is eligible if it has a
+        lower priority than the newest one. It is also eligible if its key has so many earlier
+        requests that its turn comes in a later round.
         """
         count, size_bytes, gone = len(self), self.size_bytes, list[QueueEntry]()
         line = list(self.positions())

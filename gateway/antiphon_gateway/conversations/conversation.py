@@ -405,7 +405,7 @@ class LiveConversation:
             await self._telling.tell(CommandFailed(error))
 
     def _answered(self, playing_s: float) -> None:
-        """Record that an answer has ended, and that its audio will keep playing for another
+        """Record that an answer has completed and that its audio will keep playing for another
         `playing_s` seconds.
         """
         if self._settings.answer_every_s is not None and self._silence_asks:

@@ -22,8 +22,8 @@ from antiphon_gateway.conversations.settings import ConversationSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response(ConversationReply):
-    """A response and its settings. Once it has ended, `reports` contains the report of each stage,
-    by role.
+    """A response and its settings. Once it has completed, `reports` contains each stage's report by
+    role.
     """
 
     settings: ConversationSettings

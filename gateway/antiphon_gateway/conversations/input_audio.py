@@ -42,7 +42,7 @@ class InputAudioBuffer:
 
     def append(self, pcm16: bytes, rate_hz: int) -> None:
         """Append samples. Raises `InvalidArgument` if there are too many samples, or if their rate
-        differs from that of the buffer.
+        differs from the buffer's rate.
         """
         if self._pcm16 and rate_hz != self.rate_hz:
             raise InvalidArgument(
@@ -78,7 +78,7 @@ class InputAudioBuffer:
             self.start = position
 
     def cut(self, start: int, stop: int) -> bytes:
-        """Return the samples between `start` and `stop`, as far as they are still in the buffer."""
+        """Return those samples between `start` and `stop` that are still in the buffer."""
         with memoryview(self._pcm16) as whole:
             return bytes(whole[start * SAMPLE_BYTES : stop * SAMPLE_BYTES])
 

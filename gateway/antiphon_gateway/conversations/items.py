@@ -52,7 +52,7 @@ class HeardPart(RecordedPart):
 
 def cut_part(part: SpokenPart, end_s: float, *, complete: bool) -> SpokenPart:
     """Return the part of an answer up to `end_s`. The corresponding position in the text is
-    estimated, and then moved to the end of a word.
+    estimated and then moved to the end of a word.
 
     The model doesn't provide an alignment, so the text is assumed to be spread evenly over the
     audio. If the answer is incomplete, its text may be ahead of its audio by an unknown amount. In

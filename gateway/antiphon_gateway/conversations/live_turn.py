@@ -94,7 +94,7 @@ class LiveTurn:
             await self._bring()
 
     def is_answered_by(self, order: Order) -> bool:
-        """Return whether an order is the same as this turn, as far as the turn has been sent."""
+        """Return whether an order matches the part of this turn that has been sent."""
         return not self._failed and self._rest(order) is not None
 
     async def answer(self, order: Order, on_freed: Callable[[str], None]) -> CallSegment | None:

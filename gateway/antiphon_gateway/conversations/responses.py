@@ -44,9 +44,9 @@ from antiphon_gateway.sessions.events import (
 MOST_OUT_OF_BAND = 4
 """The maximum number of responses that can run out of band at the same time."""
 LISTEN_PIECE_S = 0.4
-"""The length in seconds of the pieces in which a turn is sent to the stages. A message that
-contains such a piece is no more expensive than one with 20 ms of audio. The audio that remains at
-the end of a turn is sent together with the end.
+"""A turn is sent to the stages in pieces of this many seconds. A message that contains such a piece
+is no more expensive than one with 20 ms of audio. The audio that remains at the end of a turn is
+sent together with the end.
 """
 MOST_ENDING = 2
 """The maximum number of cancelled responses that another response can wait for. They count until
@@ -57,8 +57,8 @@ the stages have released them.
 class Responses:
     """The responses of a conversation. Call `close` when the conversation ends.
 
-    `answered` is called when an answer to the conversation has ended, with the number of seconds
-    for which its audio will keep playing.
+    When an answer to the conversation has completed, `answered` is called with the number of
+    seconds for which its audio will keep playing.
     """
 
     def __init__(
@@ -339,7 +339,7 @@ class Responses:
         """Send the final events of a response, after which it is no longer running.
 
         Its items become part of the conversation once they can no longer be shortened. If a
-        function call hasn't ended, it is removed, so that the client doesn't execute it.
+        function call is incomplete, it is removed, so that the client doesn't execute it.
         """
 
         def last() -> list[ConversationEvent]:

@@ -1,8 +1,9 @@
-"""Serializes a conversation so that another gateway can restore it. There is a limit on the size.
-This module performs no I/O.
+"""Serializes a conversation so that another gateway can restore it. The size of the result is
+limited. This module performs no I/O.
 
-The result always includes all texts. Recordings can be large, so only the latest ones that fit are
-included. Earlier recordings are replaced by their transcripts. If they have none, they are lost.
+The result always includes all of the text. Recordings can be large, so only the latest ones that
+fit are included. Earlier recordings are replaced by their transcripts. If they have none, they are
+lost.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _SERVED = {
 }
 """Settings that depend on the served model."""
 _KEPT = {n: hint for n, hint in get_type_hints(ConversationSettings).items() if n not in _SERVED}
-"""Settings that the client has set, and their types."""
+"""Settings that the client has set and their types."""
 _WRITTEN = {"turns", "input_format", "output_format", "options"}
 """Settings that are saved in a different form."""
 _NARROWED = ("voice", "spoken", "instructions")
@@ -106,7 +107,8 @@ def save(
 ) -> bytes | None:
     """Serialize a conversation, using at most `most_bytes` bytes.
 
-    Returns None if the texts and options alone are larger than that or can't be encoded as UTF-8.
+    Returns None if the text and the options alone are larger than that or can't be encoded as
+    UTF-8.
     """
     kept = tuple(items)
     texts = sum(item_bytes(each) - _recorded_bytes(each) for each in kept)

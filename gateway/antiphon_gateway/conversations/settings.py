@@ -58,10 +58,10 @@ class ConversationSettings(HeldSettings):
     the gateway.
 
     If `max_output_tokens` is None, there is no limit. `output_rate_hz` is the model's sample rate.
-    If output is `spoken`, its text is included as a transcript. The formats are those of the
-    client's input and output audio. The endpoint converts between these and the model's formats. If
-    the model `hears`, it also transcribes the user's speech when `transcripts` are requested. If it
-    `takes_tools`, it can be offered functions.
+    If output is `spoken`, its text is included as a transcript. The format settings describe the
+    client's input and output audio. The endpoint converts between these formats and the model's
+    formats. If the model `hears`, it also transcribes the user's speech when `transcripts` are
+    requested. If it `takes_tools`, it can be offered functions.
 
     A model that `reads_aloud` speaks the user's text verbatim, without generating any text itself.
     If it supports `voice_instructions`, then `instructions` describes how to speak. Otherwise, it
@@ -150,7 +150,7 @@ class ConversationSettings(HeldSettings):
 
     def with_sampling(self, given: Mapping[str, SamplingRequest]) -> ConversationSettings:
         """Return the settings with new sampling settings for these stages. If the new settings are
-        empty, those of the stage are removed.
+        empty, the stage's settings are removed.
 
         Raises `InvalidArgument` if there are too many stages.
         """
@@ -163,7 +163,7 @@ class ConversationSettings(HeldSettings):
 
     @property
     def offered(self) -> tuple[tuple[str, ...], ToolChoice]:
-        """The functions that a response can call, and the rules for calling them. Raises
+        """The functions that a response can call and the rules for calling them. Raises
         `InvalidArgument` if they are invalid.
         """
         choice, parallel = self.tool_choice, self.parallel_calls
@@ -208,7 +208,7 @@ class ConversationSettings(HeldSettings):
 
         If the name isn't known, the voice remains unchanged. Clients may request voices of other
         servers, and some of them would stop after an error. If the model reads text aloud, ""
-        stands for the default voice.
+        represents the default voice.
         """
         voice = self.voice_aliases.get(name.lower(), name.lower())
         is_default = not voice and self.reads_aloud

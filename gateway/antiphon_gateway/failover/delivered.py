@@ -1,7 +1,7 @@
 """Tracks how much of an answer a client has received and works out what is missing when the answer
 is generated again. This module performs no I/O.
 
-A new attempt either generates the whole answer again with the same seeds or continues after the
+A new attempt either generates the whole answer again with the same seeds, or it continues after the
 part that the client has. In both cases, the stages send the complete output. The part that the
 client already has is compared with the new output and then dropped. This is exact to the individual
 ID, character and sample, so nothing is repeated or lost.
@@ -65,7 +65,7 @@ class DeliveredOutput:
 
     @property
     def history(self) -> History:
-        """The history from which another attempt can continue. It contains IDs, and either codec
+        """The history from which another attempt can continue. It contains IDs and either codec
         frames or latent frames that all have the same size.
         """
         ids, frames = self._ids.values, self._frames.values

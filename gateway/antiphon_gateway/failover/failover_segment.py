@@ -51,7 +51,7 @@ _NO_USAGE = SegmentUsage(0, 0, 0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class LostSegment:
-    """An attempt that was lost, and the part of its output that the client has."""
+    """An attempt that was lost and the part of its output that the client has."""
 
     drawn_seed: int
     assignment: Assignment
@@ -81,7 +81,7 @@ class FailoverSegment:
     """An async iterator over the events of a segment, like `CallSegment`, but with several
     attempts.
 
-    `lease` covers the memory for the request, and for the part of the answer that is kept. Once it
+    `lease` covers the memory for the request and for the part of the answer that is kept. Once it
     is closed, the segment can't fail over any more.
     """
 

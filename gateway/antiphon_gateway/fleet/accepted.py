@@ -62,8 +62,8 @@ class Accepted:
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """The available options. If several stages read an option, its description is that of the
-        first stage.
+        """The available options. If several stages read an option, the first stage's description is
+        used.
         """
         return tuple(next(iter(each.values())) for each in self._options.values())
 

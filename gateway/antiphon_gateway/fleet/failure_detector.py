@@ -37,7 +37,7 @@ class Liveness(Enum):
     was lost.
     """
     LOST = auto()
-    """The sessions on the stage are ended."""
+    """The sessions on the stage are terminated."""
 
 
 class ProbeSchedule:
@@ -58,7 +58,7 @@ class ProbeSchedule:
         self._confirmed_at: float | None = None
 
     def confirmed(self, now: float) -> None:
-        """Record that a probe was answered, and that the answer agrees with the stage's health
+        """Record that a probe was answered and that the answer agrees with the stage's health
         stream.
         """
         self._confirmed_at = now
@@ -129,8 +129,8 @@ class FailureDetector:
     ) -> Liveness:
         """Record that part of the wait for an answer is over and return the verdict.
 
-        The wait should have lasted `slice_s` seconds, and ended `late_s` seconds late. `pressure`
-        is the fraction of this time during which a thread on this host was waiting for a core.
+        The wait should have lasted `slice_s` seconds and ended `late_s` seconds late. `pressure` is
+        the fraction of this time during which a thread on this host was waiting for a core.
         `output` and `reported` state whether the stage sent session output or a load report in that
         time.
         """

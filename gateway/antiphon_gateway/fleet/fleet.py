@@ -380,7 +380,7 @@ class Fleet:
     def _weight(
         self, candidate: _Candidate, preferred: Assignment | None, like: Lineup | None
     ) -> float:
-        """Return the weight of a build when one is drawn. It depends on the number of slots, and on
+        """Return the weight of a build when one is drawn. It depends on the number of slots and on
         whether the build matches another assignment or line-up.
         """
         weight = 1.0 if preferred is None else self._kept(candidate.build, preferred)

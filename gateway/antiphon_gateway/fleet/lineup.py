@@ -1,4 +1,4 @@
-"""Determines which stages a session needs, and where their output edges lead. This module performs
+"""Determines which stages a session needs and where their output edges lead. This module performs
 no I/O.
 
 The result follows from the graph that the stages describe. An edge without a producer carries input
@@ -27,7 +27,7 @@ USUAL_PACING = PacingConfig()
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A stage that takes part in a session."""
+    """A stage that participates in a session."""
 
     role: str
     address: str
@@ -130,7 +130,7 @@ class Lineup:
 
     def choose_voice(self, name: str) -> str:
         """Resolve the name or alias of a voice and return the voice's name in lower case. An empty
-        name is returned as it is, in which case the stages use their default voice.
+        name is returned unchanged, in which case the stages use their default voice.
 
         Raises `InvalidArgument` if there is no such voice.
         """

@@ -47,7 +47,7 @@ OPENAI_MODELS = (
     "gpt-4o",
     "gpt-4o-mini",
 )
-"""OpenAI's models for speech and images, and the default chat models of voice frameworks.
+"""OpenAI's models for speech and images and the default chat models of voice frameworks.
 
 A name that ends in a date, such as `gpt-4o-mini-tts-2025-12-15`, refers to a snapshot. Snapshots
 are accepted, but they aren't listed.

@@ -162,7 +162,7 @@ class SoundFileEncoder:
 
 
 class ForwardSink:
-    """A file that can only grow, and whose bytes are removed once they have been written.
+    """A file that can only grow and whose bytes are removed once they have been written.
 
     Anything that isn't written at the end is lost. An example is the length in a header that has
     already been sent.

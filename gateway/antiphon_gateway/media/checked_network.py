@@ -38,8 +38,7 @@ class UrlFault(Exception):
 
 @dataclass(slots=True)
 class ResponseMeter:
-    """Counts the bytes of a single response, both those that arrive on the connection and those of
-    its content.
+    """Counts the bytes of a single response, both on the connection and in its content.
 
     `took` is called with the number of bytes that have arrived and can raise an error.
     """

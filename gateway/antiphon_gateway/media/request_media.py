@@ -69,9 +69,9 @@ class RequestRecording:
 class RequestMedia:
     """The media of one request, as described in the module docstring.
 
-    `rate_hz` and `limits` are those of the stage that reads recordings. `key` is the name of the
-    API key. If recordings are `named`, they can be sent to a stage as keys, and are decoded only if
-    a session needs their samples. With `alone`, each recording is encoded independently of the
+    `rate_hz` and `limits` come from the stage that reads recordings. `key` is the name of the API
+    key. If recordings are `named`, they can be sent to a stage as keys, and are decoded only if a
+    session needs their samples. With `alone`, each recording is encoded independently of the
     others. Decoded data counts towards `lease` until the lease is closed.
     """
 

@@ -33,7 +33,7 @@ def name_of(field: str, recording: PcmRecording) -> RecordingName:
 
 
 class SentRecordings:
-    """Maps the name of each recording to the key that its samples have at the stage, and to their
+    """Maps the name of each recording to the key that its samples have at the stage and to their
     number.
     """
 

@@ -1,1 +1,1 @@
-"""Orders, and the prepared requests that are created from them."""
+"""Orders and the prepared requests that are created from them."""

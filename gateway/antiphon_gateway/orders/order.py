@@ -39,7 +39,8 @@ class Order:
     `sampling` maps roles to settings, with `INPUT_STAGE` for the stage that reads the messages.
     `delivery` applies to every edge and defaults to the delivery of the deployment. `options` maps
     names to values. With `recordings_alone`, each recording is encoded independently of the others.
-    `instruction` is the value of the option that describes how to speak, whatever its name.
+    `instruction` is the value of the option that describes how to speak. The option's name depends
+    on the model.
 
     `timeout_s` is the client's remaining timeout for the whole answer, and `start_within_s` is its
     remaining timeout for the start of the answer. `drawn_seed` is the seed of stages that have none

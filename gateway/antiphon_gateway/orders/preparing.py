@@ -59,8 +59,8 @@ def too_late() -> DeadlineExceeded:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """An order that the stages of `lineup` accept, as far as this can be decided without reading
-    its files. It also lists the stages that read each option.
+    """An order that the stages of `lineup` accept, according to all checks that don't require
+    reading its files. It also lists the stages that read each option.
     """
 
     order: Order

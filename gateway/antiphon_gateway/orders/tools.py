@@ -96,7 +96,7 @@ def choose_tools(
     parallel: bool | None,
     field: str = "tool_choice",
 ) -> tuple[tuple[str, ...], ToolChoice]:
-    """Return the functions that the model can call, and the rules for calling them.
+    """Return the functions that the model can call and the rules for calling them.
 
     `choice` is "none", "auto" (the default), "required", or "function", for which `name` must be
     set. With "none", the prompt doesn't contain any functions. If the choice is invalid,

@@ -16,7 +16,7 @@ DECIMALS = 3
 class RoleWants:
     """The number of slots of one stage that the requests of one gateway need but don't have.
 
-    This includes the slots for waiting requests, and the slots that recently refused requests would
+    This includes the slots for waiting requests and the slots that recently refused requests would
     have used on average.
     """
 
@@ -30,7 +30,7 @@ GatewayWants = Mapping[str, RoleWants]
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The slots of a stage as reported by its replicas. They consist of the slots of each replica,
+    """The slots of a stage as reported by its replicas. They consist of the slots of each replica
     and the total number in use.
 
     `unknown` explains why more slots may be in use than are reported. If everything is known, it is

@@ -16,8 +16,8 @@ LONGEST_INTERVAL_S = 1.0
 class OwnDemand:
     """A snapshot of the demand. It is updated at most once every `SHORTEST_INTERVAL_S` seconds.
 
-    If an update differs from the previous snapshot, both its own `changes` and those of the total
-    demand are notified.
+    If an update differs from the previous snapshot, its own `changes` and the `changes` of the
+    total demand are both notified.
     """
 
     def __init__(self, admission: Admission, all_changes: ChangeSignal) -> None:

@@ -1,4 +1,4 @@
-"""The connections of the gRPC endpoint. They are accepted and limited here, and served by gRPC.
+"""The connections of the gRPC endpoint. They are accepted and limited here and served by gRPC.
 
 gRPC's C core doesn't limit the number of connections per address or most types of frames, and a
 Python server can't access its sockets. The gateway therefore accepts the connections itself,
@@ -38,8 +38,8 @@ class FrontBounds:
 
     `connections` is the maximum number of connections, and `per_address` is the maximum for one
     client address. `head_s` is the time in seconds within which the first bytes must arrive,
-    including TLS. `closing_s` is how many seconds a client has to read the remaining data when its
-    connection ends.
+    including TLS. `closing_s` is the number of seconds that a client has to read the remaining data
+    when its connection ends.
     """
 
     connections: int
@@ -64,9 +64,9 @@ class GrpcFront:
     """Accepts connections and forwards them to `target`, which is the address of a Unix socket.
 
     `count` is called whenever a client reaches a limit. `peers` receives the addresses of clients.
-    If all connections are in use and a client connects from another address, a connection of the
-    address with the most connections is closed. This is the connection that has been silent the
-    longest.
+    If all connections are in use and a client connects from another address, one connection is
+    closed to make room. It belongs to the address with the most connections, and it is the one that
+    has been silent the longest.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The gRPC endpoint. It consists of a server to which `GrpcFront` forwards connections, and a
-second server that is used while the first one drains.
+"""The gRPC endpoint. It consists of two servers. `GrpcFront` forwards connections to the first one.
+The second one is used while the first one drains.
 
 gRPC asks clients to connect elsewhere (GOAWAY) only when the server is stopping, but a server that
 is stopping doesn't accept connections. A client that stays connected would keep sending requests to

@@ -30,7 +30,7 @@ UNSENT_BYTES = 64 << 10
 def listen(
     host: str, port: int, *, field: str, share: bool = False
 ) -> tuple[list[socket.socket], str]:
-    """Return listening TCP sockets, and the "host:port" that they have in common. With `share`,
+    """Return listening TCP sockets and the "host:port" that they have in common. With `share`,
     other gateways can listen there as well. Raises `Unavailable` if an address is already in use.
     """
     try:

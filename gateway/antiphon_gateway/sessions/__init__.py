@@ -1,1 +1,1 @@
-"""Sessions on the stages, and the events of their segments."""
+"""Sessions on the stages and the events of their segments."""

@@ -48,7 +48,7 @@ class TextProduced:
 @dataclass(frozen=True, slots=True)
 class AudioProduced:
     """A piece of audio, as mono float32 samples. If codec frames were requested, `frames` contains
-    those of this piece, with the shape [frames, groups].
+    this piece's frames, with the shape [frames, groups].
 
     `first_sample` is the index of the first sample in the answer.
     """

@@ -102,9 +102,9 @@ class Session:
         and includes the time to decode recordings from an earlier session. For a live segment, it
         starts again when the input is complete.
 
-        Raises `FailedPrecondition` if a segment is open or the last one has already been opened,
-        the error that ended the session, and the errors of `RequestPreparer.fit` and
-        `RequestMedia.decode`. If this is cancelled, no segment is opened.
+        Raises `FailedPrecondition` if a segment is open or the last one has already been opened. If
+        the session has ended with an error, that error is raised. Also raises the errors of
+        `RequestPreparer.fit` and `RequestMedia.decode`. If this is cancelled, no segment is opened.
         """
         asked_at = time.monotonic()
         within_s = min(self._config.limits.request_timeout_s, attempt.deadline_s)

@@ -68,7 +68,7 @@ class _Piece:
 
 class VoiceListener:
     """Detects voice activity as described in the module docstring. The thread is started when there
-    is audio for the first time, and stopped by `close`.
+    is audio for the first time and stopped by `close`.
 
     All audio must come from the same event loop.
     """

@@ -72,7 +72,7 @@ class VoiceNetwork:
     def hear(
         self, sounds: Sequence[Tensor], memories: Sequence[Tensor]
     ) -> tuple[list[list[float]], list[Tensor]]:
-        """Return the probability of each frame for several conversations, and the states to pass
+        """Return the probability of each frame for several conversations and the states to pass
         along with their next frames.
 
         `sounds` contains the next frames of each conversation [frames, SEEN_SAMPLES]. Conversations

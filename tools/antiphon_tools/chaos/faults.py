@@ -88,13 +88,13 @@ def _limited(victim: Victim, limit: int, most: int) -> Iterator[None]:
 
 
 async def _take_descriptors(victim: Victim) -> None:
-    """Prevent the process from opening files, connections and shared memory for a while."""
+    """Prevent the process from opening files, connections and shared memory temporarily."""
     with _limited(victim, resource.RLIMIT_NOFILE, 3):
         await asyncio.sleep(WITHOUT_DESCRIPTORS_S)
 
 
 async def _take_memory(victim: Victim) -> None:
-    """Exhaust the shared memory of the process for a while and reconnect its links."""
+    """Exhaust the shared memory of the process temporarily and reconnect its links."""
     with _limited(victim, resource.RLIMIT_FSIZE, 0):
         victim.wire.cut()
         await asyncio.sleep(WITHOUT_MEMORY_S)
@@ -103,7 +103,7 @@ async def _take_memory(victim: Victim) -> None:
 
 
 async def _part(victim: Victim) -> None:
-    """Stop all traffic to and from the process for a while, without closing any connection."""
+    """Stop all traffic to and from the process temporarily, without closing any connection."""
     victim.wire.flowing.clear()
     try:
         await asyncio.sleep(PARTED_S)

@@ -125,7 +125,7 @@ class TargetFleet:
         return [each for each in (*held, *await self._descriptors_left()) if each]
 
     async def _left_in(self, name: str) -> str:
-        """Return the resources that a stage still uses after a while."""
+        """Return the resources that a stage still uses after a grace period."""
         load = stage_pb2.StageLoad()
         try:
             async with (
@@ -146,7 +146,7 @@ class TargetFleet:
         return f"{name} closed its load stream"
 
     async def _descriptors_left(self) -> list[str]:
-        """Return the processes that still have too many open descriptors after a while.
+        """Return the processes that still have too many open descriptors after a grace period.
 
         A process's limit is based on the number of descriptors that processes of the same type had
         open after all of them had answered for the first time. Descriptors can stay open for some

@@ -27,13 +27,13 @@ WAYS = ("reset", "refused", "away", "silent")
 """The ways in which the gateway's watch can be interrupted.
 
 The watch's connection can be reset. New connections are then either refused, or they fail because
-the API doesn't listen for a while. Alternatively, the connection stays open, but no more events are
+the API temporarily doesn't listen. Alternatively, the connection stays open, but no more events are
 sent on it.
 """
 
 
 class ReplicaRegistry:
-    """The wire of each process by name. Each wire has its own endpoint slice in the API."""
+    """The wire of each process by name. Each wire has its own EndpointSlice in the API."""
 
     def __init__(self, api: FakeApi) -> None:
         self._api = api

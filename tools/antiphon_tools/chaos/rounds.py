@@ -48,7 +48,7 @@ def known_questions(chance: random.Random, *, long_text: bool = False) -> list[K
 
 
 def known_talks(chance: random.Random) -> list[KnownTalk]:
-    """Return conversations that consist of two texts each."""
+    """Return conversations that consist of two user turns each."""
     pairs = zip(TEXTS, (*TEXTS[1:], TEXTS[0]), strict=True)
     return [
         KnownTalk(pair, LONGEST_TEXT, chance.randint(SHORTEST // 2, LONGEST // 2)) for pair in pairs
@@ -93,7 +93,7 @@ class Rounds:
         self._expected: list[list[Heard]] = []
 
     async def learn(self) -> None:
-        """Record every answer without faults, and the open descriptors of the processes.
+        """Record every answer without faults and the open descriptors of the processes.
 
         Raises `ChaosFound` if an answer fails.
         """

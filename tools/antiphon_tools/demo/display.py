@@ -63,7 +63,7 @@ class Display:
             self._draw(lines[-LIVE_TEXT_LINES:], progress)
 
     def call(self, calls: Sequence[FunctionCall], result: str) -> None:
-        """Print the functions that the answer calls, and their result."""
+        """Print the functions that the answer calls and their result."""
         for each in calls:
             self._print(self._named(self._speaker) + _printable(f"{each.name}({each.arguments})"))
             self._print(f"{_INDENT}{self._styled(_DIM, f'returns {result}')}")

@@ -50,7 +50,7 @@ class AnswerProgress:
 async def measure(
     generation: AsyncGeneration, show: Callable[[AnswerProgress], None]
 ) -> MeasuredAnswer:
-    """Read an answer to its end and call `show` after each event."""
+    """Read an answer until it ends and call `show` after each event."""
     clock = asyncio.get_running_loop().time
     sent_at, progress = clock(), AnswerProgress()
     events: list[Event] = []

@@ -130,9 +130,9 @@ def spectrogram_db(samples: FloatArray) -> FloatArray:
 
 
 def _draw_timeline(axes: Axes, placed: Sequence[PlacedTurn], stages: Sequence[str]) -> None:
-    """Draw one lane per stage, and a lane for the arrival of output at the client.
+    """Draw one lane per stage and a lane for the arrival of output at the client.
 
-    A lane is pale until the first output of the stage, and fully colored until its last output.
+    A lane is pale until the first output of the stage and fully colored until its last output.
     """
     lanes = [*stages, ARRIVALS]
     for each in placed:

@@ -118,7 +118,8 @@ class Downloads:
     def header(self, path: str) -> bytes:
         """Download only the header of a safetensors file.
 
-        Raises the errors of `explained`, and `DataLoss` if the file has a different format.
+        Raises the errors of `explained`, and `DataLoss` if the file isn't in the safetensors
+        format.
         """
         with explained(self._model, self._settings):
             start = self._first_bytes(path, HEADER_GUESS_BYTES)

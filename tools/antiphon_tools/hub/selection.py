@@ -52,7 +52,7 @@ def description_files(layout: CheckpointFiles, paths: Collection[str]) -> list[s
 def weight_files(
     layout: CheckpointFiles, paths: Collection[str], read_index: ReadIndex
 ) -> list[str]:
-    """Return the weight files of each folder, and the other files of the layout.
+    """Return the weight files of each folder and the other files of the layout.
 
     The weights are in the first format that `Weights` can read. Raises `FailedPrecondition` if
     there are no weights, or if an index lists a file that does not exist.

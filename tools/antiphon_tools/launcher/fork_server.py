@@ -5,10 +5,10 @@ message that contains a `ForkOrder` and three descriptors: the output of the ser
 announcements, and a socket on which the service sends its process ID and waits for permission to
 run.
 
-A service must be a child of the launcher, so that the launcher receives its exit status, and so
-that the service ends with the launcher but not with this process. A fork creates a child of this
-process. It therefore forks again and exits at once. The kernel assigns the second process to the
-launcher, which is the subreaper at that time.
+A service must be a child of the launcher. This way, the launcher receives the service's exit
+status, and the service ends with the launcher but not with this process. A fork creates a child of
+this process. It therefore forks again and exits at once. The kernel assigns the second process to
+the launcher, which is the subreaper at that time.
 
 This process never starts a thread, because a fork would lose it, and never runs an operation of
 torch or gRPC. If an import starts a thread or fails, the process ends, and the launcher starts all

@@ -188,7 +188,7 @@ def with_priorities(deployment: Deployment, pipeline: Pipeline) -> Deployment:
 
 
 def resolve(deployment: Deployment, root: Path) -> tuple[Deployment, Pipeline]:
-    """Return the deployment with an absolute model path, and the pipeline that it runs.
+    """Return the deployment with an absolute model path and the pipeline that it runs.
 
     If there is no model, the embedded one is used. Raises `InvalidArgument` if the pipeline does
     not have one of the stages, as well as the errors of `embedded_model` and `pipeline_of`.

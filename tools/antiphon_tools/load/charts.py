@@ -1,6 +1,6 @@
 """Creates the plots of a result, including their titles and legends.
 
-In plots over time, periods that don't count are shaded. These are the warm-up, and the time after
+In plots over time, periods that don't count are shaded. These are the warm-up and the time after
 the last request could be due.
 """
 

@@ -1,4 +1,4 @@
-"""Schedules the requests of a run, whatever their type.
+"""Schedules the requests of a run, regardless of their type.
 
 In an open loop with a given rate, the times at which requests are due form a Poisson process.
 Requests are sent whether or not earlier requests have completed, which models independent users.
@@ -76,9 +76,9 @@ class LoadRun:
     """The state of a run and, after it has ended, its result.
 
     Times are on the event loop's clock. `requests` contains the requests that were due after the
-    warm-up, in the order in which they ended. `open_counts` contains the time of each change in the
-    number of open requests, and the new number. `messages` contains the message of the first error
-    of each kind.
+    warm-up, in the order in which they completed. `open_counts` contains the time of each change in
+    the number of open requests and the new number. `messages` contains the message of the first
+    error of each kind.
     """
 
     load: Load
@@ -107,7 +107,7 @@ async def run_load(
     stop: asyncio.Event | None = None,
     begun: Callable[[LoadRun], None] = lambda run: None,
 ) -> LoadRun:
-    """Send the requests of a load. Returns when all of them have ended.
+    """Send the requests of a load. Returns when all of them have completed.
 
     `begun` is called with the run before its first request. To end the arrivals early, set `stop`.
     """

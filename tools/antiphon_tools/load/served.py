@@ -45,8 +45,8 @@ class ModelUnderLoad(msgspec.Struct, frozen=True):
     def sampling(self, content: Content, number: int) -> dict[str, SamplingRequest]:
         """Return the sampling parameters of each stage.
 
-        The key "" stands for the stage that reads the messages. Its maximum length is that of the
-        text, or that of the audio if no other stage samples.
+        The key "" represents the stage that reads the messages. Its maximum length is the text's
+        maximum length, or the audio's if no other stage samples.
         """
         speech = content.sampling(number, text=False)
         reading = SamplingRequest(seed=number)

@@ -1,4 +1,4 @@
-"""TLS settings to authenticate a service, and the credentials that are presented to it."""
+"""TLS settings to authenticate a service and the credentials that are presented to it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from antiphon_tools.launcher.plan import GATEWAY
 class Trust:
     """TLS settings for connections to a service.
 
-    `authorities` is a PEM file with the authorities that sign its certificate. Defaults to those of
-    the system. `certificate` and `key` are presented to services that require a client certificate.
-    `stage_name` is the name in the certificate of a stage.
+    `authorities` is a PEM file with the authorities that sign its certificate. Defaults to the
+    system's authorities. `certificate` and `key` are presented to services that require a client
+    certificate. `stage_name` is the name in the certificate of a stage.
     """
 
     authorities: Path | None = None

@@ -43,7 +43,7 @@ FeedOf = Callable[[int], Feed]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Whether a stage is fed in real time, and the number of positions per second.
+    """Whether a stage is fed in real time and the number of positions per second.
 
     If `rate_hz` is 0, the rate is that of the audio, or `RATE_HZ` if there is no audio.
     """

@@ -1,4 +1,4 @@
-"""Mutation operators for the syntax tree of a file, and the random selection of mutants.
+"""Mutation operators for the syntax tree of a file and the random selection of mutants.
 
 A mutant replaces one span of the source, so the rest of the file and its line numbers do not
 change. Annotations, assertions, raised errors, log calls, decorators and f-strings are not mutated.

@@ -14,7 +14,7 @@ from pathlib import Path
 from antiphon_tools.launcher.plan import IMPORT_ROOTS
 
 FOLDERS = {"unit": 0.0, "contract": 1.0, "conformance": 1.0, "integration": 1.5, "equality": 3.0}
-"""The directories that contain tests, and a penalty for each that affects the order."""
+"""The directories that contain tests and a penalty for each that affects the order."""
 STARTED = {
     "antiphon_tools.launcher.process": ("antiphon_gateway.__main__", "antiphon_services.__main__"),
     "antiphon_tools.launcher.fork_server": (

@@ -2,7 +2,7 @@
 
 Events can occur in any order. The stages use the real session tables and engine rounds, but their
 engines only count. The gateway uses the real `SegmentProgress` and `DeliveredOutput` in a simple
-loop. Sessions are lines of a standing stream, and its ends are the real `StandingLines`,
-`LineTable` and `ServedSession`, connected by queues. Everything that can vary (the next message,
-the next step and the faults) is determined by a seed.
+loop. Sessions are lines on a standing stream. Its ends are the real `StandingLines`, `LineTable`
+and `ServedSession`, connected by queues. Everything that can vary (the next message, the next step
+and the faults) is determined by a seed.
 """

@@ -3,8 +3,8 @@
 A replica can be killed and is then restarted. It can also be suspended, and then either resumes or
 is replaced by the gateway. A link can break and is then either reconnected or lost. The payload of
 a chunk can be lost. The call of a standing stream can break, in which case another call continues
-the stream, unless either end has given it up. A stage can also send more on a stream than the
-window of a line allows.
+the stream, unless either end has given it up. A stage can also send more on a stream than a line's
+window allows.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class SimulatedFleet:
                 yield f"{producer.name} sends {name_of(chunk)} to {consumer.name}", link.send
 
     def rounds(self) -> Iterator[Move]:
-        """Yield the possible actions of engines, and the delivery of their results."""
+        """Yield the possible actions of engines and the delivery of their results."""
         for host in self.hosts_up():
             if host.stands_still:
                 continue

@@ -37,10 +37,10 @@ REFUSED = Gone()
 
 
 class OverrunTable(LineTable):
-    """A table that can be made to send messages that exceed the window of a line."""
+    """A table that can be made to send messages that exceed a line's window."""
 
     excess: list[stage_pb2.LineMessage]
-    """Messages that the stage sends even though the window of their line is full."""
+    """Messages that the stage sends even though their line's window is full."""
 
     def take(self) -> list[stage_pb2.LineMessage]:
         """Return the messages that are ready, followed by the excess messages."""
@@ -209,9 +209,7 @@ class SimulatedStanding:
             self.up.append(GONE)
 
     def overrun(self, number: int) -> None:
-        """Make the stage exceed the window of a line, while also sending messages of other
-        lines.
-        """
+        """Make the stage exceed a line's window while it also sends messages on other lines."""
         suspended = session_pb2.SessionSuspended(address="x" * WINDOW_BYTES)
         response = session_pb2.SessionResponse(suspended=suspended)
         message = stage_pb2.LineMessage(line=number, response=response)

@@ -31,7 +31,7 @@ MOST_MOMENTS = 20
 LONG_S = 6.0
 """Longer than any timeout of a stage."""
 MOST_MOVES = 20_000
-"""The maximum number of moves until all calls must have ended when there are no more faults."""
+"""Once there are no more faults, all calls must end within this many moves."""
 WINDOWS = {"codes": 3, "audio": 4 * SAMPLES_PER_FRAME}
 
 

@@ -1,8 +1,9 @@
 """Computes a file of measurements from load-test results and the duration of a single call.
 
-If a stage is loaded by itself, at full speed and with a constant number of sessions, every step
-includes all sessions, which gives the step time for this number. The overhead outside of stages, in
-event loops and the network, is the duration of a single call minus its steps.
+If a stage is loaded by itself at full speed with a constant number of sessions, every step includes
+all of the sessions. The duration of a step is then the step time for this number of sessions. The
+overhead outside of stages, in event loops and the network, is the duration of a single call minus
+its steps.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def _sessions(run: Result) -> int:
 def _chunk_steps(
     run: Result, role: str, sessions: int, known: Mapping[float, float]
 ) -> tuple[float, dict[float, float]]:
-    """Return the duration of a step with this many sessions, and the additional time per frame.
+    """Return the duration of a step with this many sessions and the additional time per frame.
 
     With a single session, the first step has one frame, and the remaining frames are split equally
     among the other steps.

@@ -66,7 +66,7 @@ def outcome_lines(outcome: FleetOutcome) -> list[str]:
 
 
 def fleet_lines(outcome: FleetOutcome) -> list[str]:
-    """Return the lines that describe a simulated fleet by stage, and what its users observe."""
+    """Return the lines that describe a simulated fleet by stage and what its users observe."""
     rows = [[role, str(use.replicas), *_use(outcome, role)] for role, use in outcome.roles.items()]
     return [
         *table(["stage", "replicas", "busy", "slots held", "most"], rows),

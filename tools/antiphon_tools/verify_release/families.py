@@ -1,4 +1,4 @@
-"""The model families that can be verified, and how they differ from each other."""
+"""The model families that can be verified and how they differ from each other."""
 
 from __future__ import annotations
 

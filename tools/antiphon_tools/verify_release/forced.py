@@ -29,7 +29,7 @@ Inputs = Sequence[InputChunk]
 
 
 def answer(engine: Engine, settings: SegmentSettings, inputs: Inputs) -> SegmentOutput:
-    """Run a single segment to its end. Raises the error if it fails."""
+    """Run a single segment until it ends. Raises the error if it fails."""
     return answer_all(engine, [(settings, inputs)], 1)[0]
 
 
@@ -57,7 +57,7 @@ def answer_all(
 
 
 def question_input(question: str) -> list[InputChunk]:
-    """Return a user message as input, which contains a question or a text to speak."""
+    """Return a user message as input. It contains a question or text to speak."""
     tensors = to_tensors(conversation(("user", question)))
     return [InputChunk("input", 0, tensors, True, FinishReason.STOP)]
 
@@ -310,7 +310,7 @@ def _agreement(
 
 
 def _distance(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[float, float | str]:
-    """Return the maximum error, and the minimum SNR in dB or "equal"."""
+    """Return the maximum error and the minimum SNR in dB or "equal"."""
     errors: list[float] = []
     snrs: list[float] = []
     for own, other in zip(ours, theirs, strict=True):

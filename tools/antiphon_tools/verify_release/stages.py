@@ -1,4 +1,4 @@
-"""Loads stages in this process. No other module of this tool imports services.
+"""Loads stages in this process. No other module in this tool imports services.
 
 The stage, its reference and the next stage use the device one after another. The comparison needs
 direct access to their engines, which wouldn't be possible if the stages ran as separate processes.
@@ -25,7 +25,7 @@ def load(pipeline: Pipeline, role: str, model: Path, config: StageConfig) -> Loa
 
 
 def frames_id(model: Path) -> int:
-    """Return the token that stands for a group of frames in the text of MiMo-Audio."""
+    """Return the token that represents a group of frames in the text of MiMo-Audio."""
     tokenizer, _ = PromptTokenizer.load(model, int(read_config(model)["vocab_size"]))
     return tokenizer.ids.group
 

@@ -91,10 +91,10 @@ async def while_connected(
 ) -> None:
     """Run the first coroutine, which responds through `send`, while the others run concurrently.
 
-    The others are ended when the response is complete or an error occurs. In the latter case, the
-    error is raised. If the client disconnects before the response is complete, all coroutines are
-    cancelled and `Cancelled` is raised. Cancelling this call cancels all coroutines and waits for
-    them to end.
+    The others are cancelled when the response is complete or an error occurs. In the latter case,
+    the error is raised. If the client disconnects before the response is complete, all coroutines
+    are cancelled and `Cancelled` is raised. Cancelling this call cancels all coroutines and waits
+    for them to end.
     """
     working = [asyncio.create_task(each) for each in works]
     gone = asyncio.create_task(_wait_disconnected(receive))

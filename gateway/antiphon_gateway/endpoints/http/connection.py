@@ -430,7 +430,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _refuse(self, status: int, error: AntiphonError, linger_s: float = LINGER_S) -> None:
-        """Send a response without involving the application, and then stop reading."""
+        """Send a response without involving the application and then stop reading."""
         self._deaf = True
         self._connection_limiter.idle.pop(self, None)
         body = error_json(error)

@@ -239,7 +239,7 @@ def _fields(struct: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldI
 
 @lru_cache(maxsize=1024)
 def _shape(kind: Any) -> tuple[tuple[type[msgspec.Struct], ...], tuple[Any, ...]]:
-    """Return the structs that this type allows for an object, and the types of elements that it
+    """Return the structs that this type allows for an object and the types of elements that it
     allows for a list.
     """
     described = inspect.type_info(kind)

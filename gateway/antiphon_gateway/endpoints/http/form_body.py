@@ -1,4 +1,4 @@
-"""Parses a multipart form while it is being received. Files are left as they are.
+"""Parses a multipart form while it is being received. Files are not decoded.
 
 python-multipart finds the parts. It processes every boundary in Python, which blocks the event
 loop. For this reason, the number of boundaries is checked first.

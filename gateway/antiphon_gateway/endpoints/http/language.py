@@ -27,8 +27,8 @@ _NAMES = {
 
 
 def language_choice(given: str, choices: Collection[str]) -> str:
-    """Return the model's name for a language. If the model has none, return the text as it was
-    given.
+    """Return the model's name for a language. If the model has none, return the given text
+    unchanged.
 
     The client can use a code, such as `en` or `en-US`.
     """

@@ -18,7 +18,7 @@ LONGEST_COMPARED = 100
 
 
 class PlainPaths:
-    """Middleware that removes trailing slashes from a path, and extra slashes at its beginning."""
+    """Middleware that removes trailing slashes from a path and extra slashes at its beginning."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

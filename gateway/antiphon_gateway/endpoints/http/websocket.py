@@ -3,8 +3,8 @@
 uvicorn answers the pings of a client that isn't reading, accepts any number of empty fragments, and
 waits forever for a client to read the remaining data when it closes a connection. If a text message
 isn't valid UTF-8, it logs a traceback. This module cuts the connection of a client that sends pings
-but doesn't read. It also limits the number of fragments, and the time for closing a connection. If
-a text message isn't valid UTF-8, the connection is closed and nothing is logged.
+but doesn't read. It also limits the number of fragments and the time for closing a connection. If a
+text message isn't valid UTF-8, the connection is closed and nothing is logged.
 """
 
 from __future__ import annotations

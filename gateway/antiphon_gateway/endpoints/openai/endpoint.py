@@ -30,9 +30,10 @@ JSON, EVENTS = "application/json", "text/event-stream"
 class EndpointMessages:
     """An endpoint's messages, from which its documentation is generated.
 
-    They consist of the body's type and media type, and of the answers by media type. If an answer
-    has no schema, it is None. `example` contains the fields of a request. In it, `MODEL` stands for
-    the name of the served model, and a form value that starts with `@` is a file name.
+    They consist of the body's type and media type and of the answers by media type. If an answer
+    has no schema, it is None. `example` contains the fields of a request. In the example, `MODEL`
+    is a placeholder for the name of the served model, and a form value that starts with `@` is a
+    file name.
     """
 
     summary: str

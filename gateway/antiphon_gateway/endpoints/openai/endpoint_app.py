@@ -145,7 +145,7 @@ class EndpointApp:
     async def _begin(
         self, scope: Scope, receive: Receive, entry: RequestLog, upload: ExitStack
     ) -> tuple[Preparing, Answer]:
-        """Read the body. Returns the answer, and an object that prepares the request. This object
+        """Read the body. Returns the answer and an object that prepares the request. This object
         holds the only reference to the body.
         """
         body = await self._receive(scope, receive, upload)

@@ -1,4 +1,4 @@
-"""GET requests for the lists of models and voices, and for the version."""
+"""GET requests for the lists of models and voices and for the version."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def document_routes(
     unknown_fields: UnknownFields,
     event_reference: Callable[[], Awaitable[EventReference]],
 ) -> list[BaseRoute]:
-    """Return the routes for GET requests for the document, and for a page that shows both the
+    """Return the routes for GET requests for the document and for a page that shows both the
     document and the realtime events.
     """
     open_api = OpenApi(endpoints, unknown_fields)

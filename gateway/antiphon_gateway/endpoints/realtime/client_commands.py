@@ -176,4 +176,4 @@ WITHOUT_EFFECT: Mapping[type[ClientEvent], str] = {
         "has no output buffer"
     )
 }
-"""Client events that have no effect, and the reason why."""
+"""Client events that have no effect and the reason why."""

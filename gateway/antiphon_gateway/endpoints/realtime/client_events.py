@@ -82,7 +82,7 @@ class OwnResponseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Settings that only exist in antiphon.
 
     They are the model's options, which can be removed by setting them to null, and the sampling
-    settings by stage. "" stands for the stage that reads the messages.
+    settings by stage. The key "" represents the stage that reads the messages.
     """
 
     options: dict[str, msgspec.Raw] = {}
@@ -308,8 +308,8 @@ def read_event(data: str, ignored: IgnoredFields) -> ClientEvent:
 
 
 def plain_event(data: str) -> ClientEvent | None:
-    """Decode an event without any fields that need a rule of `fields.py`. Returns None if it has
-    such fields or is invalid, in which case `read_event` has to be called.
+    """Decode an event that has no fields to which a rule in `fields.py` applies. Returns None if it
+    has such fields or is invalid, in which case `read_event` has to be called.
     """
     try:
         return _EVENTS.decode(data)

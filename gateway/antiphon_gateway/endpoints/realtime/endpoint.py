@@ -78,7 +78,7 @@ class RealtimeEndpoint:
         return WebSocketRoute(PATH, self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a connection, from the handshake to its end."""
+        """Serve a connection from its handshake until it closes."""
         websocket = WebSocket(scope, receive, send)
         with ExitStack() as admitted:
             try:

@@ -47,7 +47,7 @@ def with_own(
 
 @contextmanager
 def named_within(where: str) -> Iterator[None]:
-    """Prefix the field in errors about antiphon's own settings with `where`."""
+    """Prefix the field in errors about antiphon-specific settings with `where`."""
     try:
         yield
     except AntiphonError as error:
@@ -78,7 +78,7 @@ def _options(given: Mapping[str, msgspec.Raw], where: str) -> dict[str, str | fl
 
 
 def own_json(holds: ConversationSettings) -> dict[str, Any]:
-    """Return those of antiphon's own settings that the client has set."""
+    """Return the antiphon-specific settings that the client has set."""
     every_s = holds.answer_every_s
     sampling = {stage: each.given() for stage, each in holds.sampling.items()}
     options = {

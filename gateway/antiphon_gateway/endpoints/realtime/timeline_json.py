@@ -1,5 +1,5 @@
-"""Reports when each stage worked on a response. OpenAI's API doesn't have this event, and it is
-sent only to clients that request it.
+"""Reports when each stage worked on a response. OpenAI's API doesn't have this event, so it is sent
+only to clients that request it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from antiphon_gateway.conversations.events import Response
 
 
 def timeline_json(response: Response) -> list[dict[str, Any]]:
-    """Return the event for a response that has ended. If the client hasn't requested the event, or
-    the response never reached the stages, the list is empty.
+    """Return the event for a completed response. If the client hasn't requested the event, or the
+    response never reached the stages, the list is empty.
 
     Times are in seconds since a stage received the turn. If something didn't happen, its time is 0.
     """

@@ -11,7 +11,7 @@ from antiphon_gateway.fleet.discovery.replica_endpoint import Discovery
 from antiphon_gateway.fleet.discovery.static import StaticAddresses
 
 GATEWAY = "gateway"
-"""The role that stands for gateways in `gateway.discovery.services`. Their scalers use it to find
+"""The role that represents gateways in `gateway.discovery.services`. Their scalers use it to find
 each other.
 """
 

@@ -57,7 +57,7 @@ class KubernetesEndpoints:
         self.last_sync: float | None = None
 
     async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
-        """Yield the endpoints after the first list, and whenever they change."""
+        """Yield the endpoints after the first list and whenever they change."""
         self._told = None
         while True:
             try:

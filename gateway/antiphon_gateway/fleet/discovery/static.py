@@ -23,7 +23,7 @@ class StaticAddresses:
         self.last_sync: float | None = None
 
     async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
-        """Yield the only set of endpoints, and then wait forever."""
+        """Yield the only set of endpoints and then wait forever."""
         self.last_sync = time.time()
         yield self._endpoints
         await asyncio.Event().wait()

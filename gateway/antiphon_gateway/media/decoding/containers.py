@@ -1,4 +1,4 @@
-"""Determines the format of an audio file from its first bytes, and which library can read it."""
+"""Determines the format of an audio file from its first bytes and which library can read it."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ class ChildStarted(msgspec.Struct, frozen=True, tag=True):
 
 
 class ChildEnded(msgspec.Struct, frozen=True, tag=True):
-    """Contains a child's exit status. If a signal ended the child, this is the negative number of
-    the signal.
+    """Contains a child's exit status. If a signal terminated the child, this is the negative signal
+    number.
     """
 
     number: int

@@ -176,7 +176,7 @@ def _confine(request: DecodeRequest, parent: int) -> None:
 
     Only Linux is able to end a process together with its parent (PR_SET_PDEATHSIG), even after the
     process has been replaced by a program. On other systems, if a server is killed, its children
-    are ended by their limit on CPU time.
+    run until they reach their CPU time limit.
     """
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGXFSZ, signal.SIGPIPE, signal.SIGPROF):

@@ -73,7 +73,7 @@ def _elements(file: File, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
 
 def _number(file: File, at: int, stop: int, *, keep_marker: bool) -> tuple[int, int, bool]:
     """Return a variable-length number, the position of its end, and whether all of its bits are
-    set, which stands for an unknown size.
+    set. The last case indicates an unknown size.
     """
     if at >= stop or not file[at]:
         return 0, stop, False

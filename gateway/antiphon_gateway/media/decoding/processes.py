@@ -4,8 +4,8 @@ While a child process is running, it takes up a slot of a lane, and each lane ha
 file starts in the first lane of `LANES` whose size limit it doesn't exceed. If the file's header
 declares more samples than the lane decodes, or if its CPU time is used up, the child leaves the
 lane. The file is then decoded again in the next lane, which has more CPU time and a lower priority.
-As a result, files that are expensive to decode can delay only each other, whatever their headers
-declare.
+As a result, files that are expensive to decode can delay only each other, regardless of what their
+headers declare.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ log = logging.getLogger("gateway.media")
 class DecodingLane:
     """The limits on files in one lane.
 
-    There are limits on the CPU time, on the size in bytes, and on the number of samples, counting
-    all channels, that a header can declare. `niceness` applies to the child processes, which give
-    way to the gateway and to stages on the same host.
+    A lane limits the CPU time, the file size in bytes, and the number of samples that a header can
+    declare. All channels are counted. `niceness` applies to the child processes, which give way to
+    the gateway and to stages on the same host.
     """
 
     cpu_s: float
@@ -96,8 +96,8 @@ _report = msgspec.json.Decoder(DecodeReport)
 
 @dataclass(frozen=True, slots=True)
 class DecodeJob:
-    """A file of type `name`, to be decoded to `rate_hz`. It can be up to `most_s` seconds long. It
-    is decoded by `program`, or by libsndfile if there is none.
+    """A file of type `name` that is to be decoded to `rate_hz`. It can be up to `most_s` seconds
+    long. It is decoded by `program`, or by libsndfile if there is none.
     """
 
     name: str
@@ -112,15 +112,15 @@ class DecodeJob:
 
 
 class _TooCostly(Exception):
-    """Raised if a file is too expensive for its lane. Either its child has used up the CPU time, or
+    """Raised if a file is too expensive for its lane. Either its child has used up its CPU time, or
     its header declares too many samples.
     """
 
 
 @dataclass(slots=True)
 class _RunningServer:
-    """The decode server's process and its children. It has the descriptors that report their
-    process IDs and when they have ended.
+    """The decode server's process and its children. `ended` and `pids` contain the children's
+    results and process IDs by request number.
     """
 
     process: subprocess.Popen[bytes]

@@ -99,7 +99,7 @@ class FluidFleet:
     def run(
         self, calls: Iterable[OfferedCall], warm_up_s: float = 0.0, ends_s: float = math.inf
     ) -> FleetOutcome:
-        """Simulate all calls to their end. Utilization is measured from `warm_up_s` to `ends_s`."""
+        """Simulate all calls until they end. Utilization is measured from `warm_up_s` to `ends_s`."""
         self._clock.count(warm_up_s, ends_s)
         arrivals = iter(calls)
         self._arrive_next(arrivals)

@@ -34,7 +34,7 @@ class SimulatedCall:
         return None if self.granted_at is None else self.granted_at - self.offered.at_s
 
     def end(self, now: float, outcome: str) -> None:
-        """Mark the call as ended. This can only be called once."""
+        """Mark the call as completed. This can only be called once."""
         if self.outcome:
             raise AssertionError(f"call {self.offered.number} ends as {outcome} after its end")
         self.outcome, self.ended_at = outcome, now

@@ -67,7 +67,7 @@ class SharedCores:
 
 
 class CoreJob:
-    """The remaining work of a task, and its current speed."""
+    """The remaining work of a task and its current speed."""
 
     __slots__ = ("done", "left_s", "speed", "weight")
 

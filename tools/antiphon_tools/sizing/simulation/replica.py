@@ -1,5 +1,5 @@
-"""Simulates a stage replica step by step. It consists of an engine that all sessions share, and an
-event loop.
+"""Simulates a stage replica step by step. It consists of an event loop and of an engine that all
+sessions share.
 
 A step includes all work that is ready when it begins: one output for every session whose input has
 arrived, and up to `rows_per_step` prompt rows in total. For a stage that generates audio, it
@@ -23,7 +23,7 @@ from antiphon_tools.sizing.simulation.processor import SerialThread, SharedCores
 Deliver = Callable[["StageSegment", int, bool], None]
 """Sends positions of a segment. The last argument is true if these are the last positions."""
 BEGUN = -1
-"""Passed in place of a number of positions to indicate that the segment's rows are now being
+"""This is passed instead of a number of positions to indicate that the segment's rows are now being
 processed.
 """
 
@@ -53,7 +53,7 @@ class StageSegment:
 
 
 class StageReplica:
-    """A replica, as described at the top of this file.
+    """A replica, as described in the module docstring.
 
     `follows` is the type of output that its input contains. It is None if the input is only the
     request.
@@ -137,7 +137,7 @@ class StageReplica:
     def _take(self) -> tuple[list[tuple[StageSegment, int]], int]:
         """Select the work of a step.
 
-        Returns the segments with their numbers of positions, and the total number of rows.
+        Returns the segments with their numbers of positions and the total number of rows.
         """
         self._look_again = False
         stepping, rows, most = [], 0, self._stage.rows_per_step

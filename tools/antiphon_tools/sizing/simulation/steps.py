@@ -32,9 +32,7 @@ WAITING_BYTES = 1 << 30
 
 
 class FleetSimulation:
-    """The simulated fleet, as described at the top of this file. An instance can only be used
-    once.
-    """
+    """The simulated fleet, as described in the module docstring. An instance can only be used once."""
 
     def __init__(
         self, measured: MeasuredPipeline, replicas: Mapping[str, int], seed: int = 0
@@ -73,7 +71,7 @@ class FleetSimulation:
     def run(
         self, calls: Iterable[OfferedCall], warm_up_s: float = 0.0, ends_s: float = math.inf
     ) -> FleetOutcome:
-        """Simulate all calls to their end. Utilization is measured from `warm_up_s` to `ends_s`."""
+        """Simulate all calls until they end. Utilization is measured from `warm_up_s` to `ends_s`."""
         self._clock.count(warm_up_s, ends_s)
         for offered in calls:
             call = self._calls[offered.number] = SimulatedCall(offered)

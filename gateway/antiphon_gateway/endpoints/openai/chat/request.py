@@ -261,7 +261,7 @@ def _json_schema(form: ResponseForm | None) -> str | None:
 
 
 def _max_tokens(chat: ChatRequest) -> tuple[str, int | None]:
-    """Return the limit, and the name of the field that sets it."""
+    """Return the limit and the name of the field that sets it."""
     old, new = or_unset(chat.max_tokens), or_unset(chat.max_completion_tokens)
     if old is not None and new is not None and old != new:
         raise invalid("max_tokens", "differs from max_completion_tokens; use only one of them")

@@ -102,9 +102,9 @@ def read_speech(body: bytes, visit: RequestContext) -> tuple[Order, AudioBytes |
 def _options(
     speech: SpeechBody, visit: RequestContext
 ) -> tuple[dict[str, OptionInput], dict[str, str]]:
-    """Return the model's options, and a mapping from options to the field names for error messages.
+    """Return the model's options and a mapping from options to the field names for error messages.
 
-    Options are taken from `options`, and from fields that other servers use for them. Raises
+    Options are taken from `options` and from fields that other servers use for them. Raises
     `NotImplementedYet` if a voice recording is given but the model can't use it, and
     `InvalidArgument` if a field contradicts its option. If the model doesn't have one of the other
     options, that option is ignored and reported.
