@@ -41,8 +41,8 @@ class Method(Generic[Request, Response]):
 
 
 class ReadCall(Protocol[ResponseOut]):
-    """A running call whose responses can be read. `idle_s` limits each wait for a response, in
-    seconds.
+    """A running call whose responses can be read. `idle_s` is the maximum number of seconds to wait
+    for each response.
     """
 
     idle_s: float | None

@@ -62,7 +62,7 @@ def named(field: str, values: Mapping[str, object] | None) -> dict[str, object]:
 
 
 def unicode_text(field: str, value: object) -> str:
-    """Return the text unchanged. Raises `InvalidArgument` if it isn't a string, or if it contains
+    """Return the text unchanged. Raises `InvalidArgument` if it isn't a string or if it contains
     lone surrogates.
     """
     text = of_type(field, value, str)

@@ -31,7 +31,7 @@ class AnswerPosition:
         continue the answer.
 
         After a function call, an answer can't be continued, because only the server that made the
-        call knows its ID. It can't be continued either if it has already ended, or if the server
+        call knows its ID. It can't be continued either if it has already ended or if the server
         doesn't report its seed.
         """
         if not self._resumable:

@@ -44,7 +44,7 @@ class Retry:
     The first pause lasts `pause_s` seconds. Each further pause is twice as long, up to
     `longest_pause_s`. Each pause is shortened at random by up to half, so that clients do not all
     retry at the same time. If the server's error has a `retry_after_s`, it is added to the pause.
-    No attempt starts more than `within_s` seconds after the first failure, or after the call's
+    No attempt starts more than `within_s` seconds after the first failure or after the call's
     deadline. Receiving a message resets the counts.
 
     >>> client = antiphon.Client("localhost:50050", retry=antiphon.Retry(within_s=300.0))

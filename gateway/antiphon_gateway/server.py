@@ -64,8 +64,8 @@ HTTP_ENDPOINTS: tuple[HttpEndpoint, ...] = (CHAT, SPEECH, TRANSCRIPTIONS, TRANSL
 # reconnects for its next call.
 GRPC_IDLE_MS = 60_000
 STAGES_S = 3.0
-"""How long a gateway waits for its stages before it begins to share its ports, in seconds. After
-that, it serves the outputs whose stages are ready.
+"""The number of seconds that a gateway waits for its stages before it begins to share its ports.
+After that, it serves the outputs whose stages are ready.
 """
 # How many pings may arrive less than half a second apart if the server sends no data in between. If
 # the network has delayed several pings, they can all arrive at once.

@@ -53,7 +53,7 @@ PATTERNS: Mapping[str, Pattern] = {
 }
 MEDIAN_WORDS = 16
 LONG_WORDS = 35
-"""Limits for the number of words in a sentence of the pages: the median and the 90th percentile."""
+"""Limits on the number of words per sentence in the pages: the median and the 90th percentile."""
 
 DOCSTRING_LIMITS: Mapping[str, Mapping[str, int]] = {
     folder: dict(zip(PATTERNS, limits, strict=True))

@@ -4,7 +4,7 @@ receives events and returns decisions.
 A request needs calls on the gateway (the role `CALLS`) and slots on stages. It either receives all
 of them at once or waits. After each event, the following holds:
 
-- A request waits only if it cannot start, or if an earlier request is waiting for the same
+- A request waits only if it cannot start or if an earlier request is waiting for the same
   resources.
 - Requests are ordered by priority, then by their API keys' turns, and then by arrival time, as
   defined in `waiting_line.py`. Audio requests have a head start over text requests, and
@@ -296,8 +296,8 @@ class AdmissionQueue:
         return min(max(self._wait_s(last, now) or 0.0, SHORTEST_RETRY_S), LONGEST_RETRY_S)
 
     def _wait_s(self, entry: QueueEntry, now: float, deviations: float = 0.0) -> float | None:
-        """Return how long a request will probably have to wait, in seconds. Returns None if this is
-        unknown.
+        """Return the number of seconds that a request will probably have to wait, or None if this
+        is unknown.
 
         The estimate is based on how long slots have been used so far and on the requests ahead of
         this one.

@@ -211,7 +211,7 @@ class ByteLease:
     def moved(self, size_bytes: int) -> None:
         """Record that the client has made progress and set the size of the lease.
 
-        Raises `BudgetExceeded` if there isn't enough memory, or if the lease has been evicted.
+        Raises `BudgetExceeded` if there isn't enough memory or if the lease has been evicted.
         """
         if self.evicted:
             raise eviction()

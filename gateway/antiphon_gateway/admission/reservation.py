@@ -35,11 +35,11 @@ log = logging.getLogger("gateway.admission")
 
 SHUTDOWN_RETRY_S = 1.0
 SHORTEST_S = 0.001
-"""The minimum value for the time left until a deadline, in seconds. The stages themselves end late
-requests and report them.
+"""The minimum number of seconds left until a deadline. The stages themselves end late requests and
+report them.
 """
 REFUSED_S = 30.0
-"""How long a request that didn't get a slot counts as demand, in seconds."""
+"""The number of seconds for which a request that didn't get a slot counts as demand."""
 
 
 class GivenUp(Cancelled):

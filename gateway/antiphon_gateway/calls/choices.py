@@ -24,8 +24,8 @@ class OfChoice:
 class Choices:
     """An async iterator over the events of several segments, in the order in which they arrive.
 
-    Use it as an async context manager. If a segment fails, its error is raised, and the other
-    segments are ended when the context is left.
+    Use it as an async context manager. If a segment fails, its error is raised. The other segments
+    are terminated when the context is left.
     """
 
     def __init__(self, segments: Sequence[FailoverSegment]) -> None:

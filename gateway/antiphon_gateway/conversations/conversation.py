@@ -69,8 +69,8 @@ from antiphon_gateway.orders.tools import check_offered
 from antiphon_gateway.voice_activity.listener import VoiceListener
 
 STALLED_S = 1.0
-"""How long the audio may pause in the middle of a turn, in seconds. The silence that ends a turn is
-added to this.
+"""The number of seconds for which the audio may pause in the middle of a turn. The silence that
+ends a turn is added to this.
 
 Some clients send audio only while someone is speaking.
 """

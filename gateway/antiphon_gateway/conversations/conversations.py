@@ -79,7 +79,7 @@ class Conversations:
                 self._none.set()
 
     async def wait_none(self, timeout_s: float) -> None:
-        """Wait until no conversation is open, or until the time has elapsed."""
+        """Wait until no conversation is open or until the time has elapsed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._none.wait()

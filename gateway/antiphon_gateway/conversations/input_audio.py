@@ -41,7 +41,7 @@ class InputAudioBuffer:
             )
 
     def append(self, pcm16: bytes, rate_hz: int) -> None:
-        """Append samples. Raises `InvalidArgument` if there are too many samples, or if their rate
+        """Append samples. Raises `InvalidArgument` if there are too many samples or if their rate
         differs from the buffer's rate.
         """
         if self._pcm16 and rate_hz != self.rate_hz:

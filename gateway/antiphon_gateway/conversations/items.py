@@ -29,8 +29,8 @@ ROLES: dict[str, Role] = {
 FIRST = "root"
 """The ID for the position before the first item."""
 ITEM_BYTES, CONTENT_BYTES = 512, 128
-"""The approximate overhead of an item, and of each of its parts, in bytes. It ensures that even
-empty items are limited.
+"""The approximate overhead in bytes of an item and of each of its parts. It ensures that the number
+of empty items is limited, too.
 """
 SPOKEN_CHARS_PER_S = 20.0
 """An estimate of the fastest rate at which people speak, in characters per second."""

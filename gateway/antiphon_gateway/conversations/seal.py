@@ -67,7 +67,7 @@ class Seal:
     def open(self, token: bytes, owner: str, most_bytes: int) -> bytes:
         """Return the content of a token.
 
-        Raises `InvalidArgument` if the token is too large, or if it wasn't created with one of the
+        Raises `InvalidArgument` if the token is too large or if it wasn't created with one of the
         known keys for this API key. Raises `FailedPrecondition` if the token has expired.
         """
         if len(token) > most_bytes + SEAL_BYTES:

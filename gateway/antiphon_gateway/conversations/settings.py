@@ -32,8 +32,8 @@ EAGER_SILENCE_S = {
     Eagerness.AUTO: 0.7,
     Eagerness.HIGH: 0.4,
 }
-"""How long the silence must last for each level of eagerness, in seconds. The meaning of the speech
-isn't taken into account.
+"""The number of seconds that the silence must last for each level of eagerness. The meaning of the
+speech isn't taken into account.
 """
 
 

@@ -180,7 +180,7 @@ class TurnDetector:
     def _make_room(
         self, turns: VoiceTurns, pcm16: bytes, rate_hz: int
     ) -> list[SpeechBegan | TurnHeard]:
-        """End the turn if it has reached the maximum length of a recording, or if the new audio has
+        """End the turn if it has reached the maximum length of a recording or if the new audio has
         a different sample rate.
         """
         if self._buffer.rate_hz not in (0, rate_hz):

@@ -13,7 +13,7 @@ from antiphon_gateway.conversations.conversation import LiveConversation
 
 @asynccontextmanager
 async def until_stopped(live: LiveConversation) -> AsyncIterator[None]:
-    """Cancel the block when the conversation is idle during shutdown, or when it is forced to end
+    """Cancel the block when the conversation is idle during shutdown or when it is forced to end
     (`LiveConversation.forced_end`).
 
     In the first case, `Unavailable` is raised. In the second case, the error of the forced end is

@@ -222,8 +222,8 @@ class FailoverSegment:
             detours.forget()
 
     def _wait_s(self, error: AntiphonError) -> float:
-        """Return how long to wait before another attempt if all replicas of a stage have refused,
-        in seconds.
+        """Return the number of seconds to wait before another attempt if all replicas of a stage
+        have refused.
         """
         if error.code is ErrorCode.RESOURCE_EXHAUSTED:
             return self._failover.wait_s

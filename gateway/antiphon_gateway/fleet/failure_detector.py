@@ -2,8 +2,8 @@
 
 The gateway probes every stage. Messages that a stage sends on its own, such as output, progress and
 load reports, are signs of life, just like an answer to a probe. A stage sends neither messages nor
-answers if its event loop or interpreter is blocked, or if its process has been stopped. Only
-silence counts against a stage, and only while the gateway's own process was being scheduled
+answers if its event loop or interpreter is blocked or if its process has been stopped. Only silence
+counts against a stage, and only while the gateway's own process was being scheduled
 (`antiphon.deadlines.awake_deadline`). If the host is short of CPU almost all of the time, its
 stages may not be scheduled for several seconds. Time under such pressure counts for only a fifth.
 
@@ -43,7 +43,7 @@ class Liveness(Enum):
 class ProbeSchedule:
     """Decides when to probe a stage.
 
-    A probe is due if the stage hasn't reported its load for `interval_s` seconds, or if it isn't
+    A probe is due if the stage hasn't reported its load for `interval_s` seconds or if it isn't
     ready. Otherwise, the stage is probed once in the period for which reports excuse a missing
     answer.
 
@@ -86,8 +86,8 @@ class FailureDetector:
     """Judges a single stage by its probes and its other signs of life.
 
     Call `sent`, `answered` or `failed` when a probe is sent, answered or fails, and `waited` after
-    each part of the wait for an answer. `timeout_s` is how long a stage may be silent while a probe
-    is outstanding, in seconds.
+    each part of the wait for an answer. `timeout_s` is the number of seconds for which a stage may
+    be silent while a probe is outstanding.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -115,7 +115,7 @@ class FailureDetector:
         self._silence.waited(overdue_s, 0.0)
 
     def answered(self) -> None:
-        """Record that the stage has answered a probe, or that the connection to it is new."""
+        """Record that the stage has answered a probe or that the connection to it is new."""
         self._misses = 0
         self._unanswered.restart()
 

@@ -95,7 +95,7 @@ class _Derived:
 class Fleet:
     """The stages of a deployment, by role. It is used as an async context manager.
 
-    Raises `InvalidArgument` if the deployment has no stages, or if a stage has no address.
+    Raises `InvalidArgument` if the deployment has no stages or if a stage has no address.
     """
 
     def __init__(
@@ -475,7 +475,7 @@ class Fleet:
         return descriptions
 
     def _check_roles(self) -> None:
-        """Raise `FailedPrecondition` if the deployment and the pipeline don't have the same stages,
+        """Raise `FailedPrecondition` if the deployment and the pipeline don't have the same stages
         or if `delivery` names an edge that doesn't exist.
         """
         edges = self.edges()

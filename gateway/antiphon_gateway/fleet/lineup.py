@@ -221,7 +221,7 @@ def client_outputs(edges: Edges) -> frozenset[str]:
 
 
 def check_agreement(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> None:
-    """Raise `FailedPrecondition` if the stages have different pipelines or checkpoints, or if the
+    """Raise `FailedPrecondition` if the stages have different pipelines or checkpoints or if the
     kind of an option differs between stages.
     """
     kinds: dict[str, int] = {}

@@ -186,7 +186,7 @@ class ReplicaWatch:
         """Probe the stage and compare its answers with its health stream. A stage that is silent is
         probed at regular intervals, and any other stage only rarely.
 
-        Raises `Unavailable` if the stage is lost, or if its answers contradict its health stream.
+        Raises `Unavailable` if the stage is lost or if its answers contradict its health stream.
         """
         health = self._config.health
         detector = FailureDetector(health.probe_timeout_s)
@@ -264,8 +264,8 @@ class ReplicaWatch:
             await asyncio.gather(*probes, return_exceptions=True)
 
     async def _wait(self, probes: Iterable[asyncio.Task[bool | str]], slice_s: float) -> float:
-        """Wait until there is an answer or the time is up. Returns how late the wait ended, in
-        seconds.
+        """Wait until there is an answer or the time is up. Returns by how many seconds the wait
+        ended too late.
         """
         loop = asyncio.get_running_loop()
         due = loop.time() + slice_s

@@ -192,8 +192,8 @@ class ReplicatedStage:
     def silent(self) -> tuple[str, ...]:
         """The addresses of ready replicas whose load this gateway can't read.
 
-        Other gateways may be using them. Replicas that aren't ready are left out, because they have
-        only just started or are down for every gateway.
+        Other gateways may be using these replicas. Replicas that aren't ready are left out, because
+        they have only just started or are down for every gateway.
         """
         places = (each.endpoint for each in self if each.reported is None)
         return tuple(each.address for each in places if each.state == "ready")

@@ -167,7 +167,7 @@ def _check_text(
 
 
 def _check(fields: Sequence[str], kind: str, most: int, reader: stage_pb2.DescribeResponse) -> None:
-    """Raise an error if the stage doesn't accept files of this type, or if there are too many."""
+    """Raise an error if the stage doesn't accept files of this type or if there are too many."""
     if fields and kind not in reader.input_kinds:
         raise NotImplementedYet(
             f"{fields[0]}: this model's {reader.role} accepts {', '.join(reader.input_kinds)}, "

@@ -58,8 +58,8 @@ def read_audio_url(url: str, field: str) -> Recording:
 
 @dataclass(frozen=True, slots=True)
 class AudioLimits:
-    """The maximum number of recordings in a request, and the maximum length of each recording and
-    of all recordings together, in seconds.
+    """The maximum number of recordings in a request, the maximum length of each recording in
+    seconds, and the maximum length of all recordings together.
 
     The length limits the decoded size. At a low sample rate, 1 kB can become 60 kB for the model.
     """
@@ -70,7 +70,7 @@ class AudioLimits:
 
 
 def check_recordings(fields: Sequence[str], *, rate_hz: int, limits: AudioLimits) -> None:
-    """Raise an error with the field if recordings aren't supported, or if there are too many."""
+    """Raise an error with the field if recordings aren't supported or if there are too many."""
     if fields and (not rate_hz or not limits.all_s):
         raise NotImplementedYet("this model doesn't accept audio", field=fields[0])
     if len(fields) > limits.recordings:

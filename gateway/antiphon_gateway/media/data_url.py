@@ -1,4 +1,4 @@
-"""The files in requests, which are either contained in data URLs or referenced by other URLs."""
+"""Reads the files in requests. Files are either contained in data URLs or referenced by other URLs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANY_TYPES = ("", "application/octet-stream")
 def data_of_url(url: str, kind: str, media_types: Collection[str], field: str) -> str | RemoteUrl:
     """Return the base64 text of a data URL without decoding it, or the location of the file.
 
-    Raises `InvalidArgument` if the value is neither, or if its media type isn't one of those given.
+    Raises `InvalidArgument` if the value is neither or if its media type isn't one of those given.
     """
     if url.lower().startswith(("http://", "https://")):
         return RemoteUrl(url)
@@ -59,7 +59,7 @@ def decoded_base64(text: str, field: str) -> bytes:
     """Return the bytes of base64 text. It may use either alphabet, with or without line breaks and
     padding.
 
-    Raises `InvalidArgument` if it contains any other characters, or if the length isn't possible.
+    Raises `InvalidArgument` if it contains any other characters or if the length isn't possible.
     """
     try:
         return bytes(pybase64.b64decode(text, validate=True))

@@ -128,7 +128,7 @@ class Download:
         """Return the file.
 
         Raises `InvalidArgument` with the field, and `NotImplementedYet` if fetching is disabled.
-        Raises `BudgetExceeded` if there isn't enough memory, or if the memory was needed for
+        Raises `BudgetExceeded` if there isn't enough memory or if the memory was needed for
         something else while the server wasn't sending anything.
         """
         config = self._fetcher.config

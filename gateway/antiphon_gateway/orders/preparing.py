@@ -100,7 +100,7 @@ class RequestPreparer:
 
         Raises `NotFound` if the model doesn't exist, `NotImplementedYet` if it doesn't support the
         request, and `InvalidArgument` for any other problem. These errors contain the field name
-        that the client used. Raises `Unavailable` if a stage is down, or if a stage that might
+        that the client used. Raises `Unavailable` if a stage is down or if a stage that might
         support an option hasn't been reached yet.
         """
         fields = _all_names(order.field_names, order.attachments.fields)

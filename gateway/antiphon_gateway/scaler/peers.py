@@ -78,7 +78,7 @@ class Peers:
             self._following[new] = asyncio.create_task(self._follow(new))
 
     async def _follow(self, gateway: Endpoint) -> None:
-        """Store a gateway's reports until this is cancelled, or until it turns out that this is the
+        """Store a gateway's reports until this is cancelled or until it turns out that this is the
         same gateway.
         """
         address = gateway.address

@@ -16,8 +16,8 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
-"""How long to stop accepting connections after the process or the host has run out of file
-descriptors, in seconds.
+"""The number of seconds for which no connections are accepted after the process or the host has run
+out of file descriptors.
 """
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 

@@ -174,7 +174,7 @@ class ClientSide(asyncio.Protocol):
 
     @property
     def silent_s(self) -> float:
-        """Return how long ago the connection last sent any data, in seconds."""
+        """Return the number of seconds since the connection last sent any data."""
         return self._loop.time() - self._moved_at_s
 
     def open(self, connected: socket.socket) -> None:

@@ -18,9 +18,9 @@ from antiphon_gateway.endpoints.http.connection import ConnectionLimiter
 from antiphon_gateway.serving.accepting import accept_connections, start_connection
 
 DATE_S = 1.0
-"""How often the date in responses is updated, in seconds."""
+"""The interval in seconds at which the date in responses is updated."""
 SHUTDOWN_GRACE_S = 1.0
-"""How long a stopping gateway waits for completed answers to be sent, in seconds."""
+"""The number of seconds that a stopping gateway waits for completed answers to be sent."""
 
 # The maximum amount of unsent data. By default, the kernel buffers megabytes for a client that
 # isn't reading. For audio, this would be a minute that counts as having been read.

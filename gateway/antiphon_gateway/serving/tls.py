@@ -25,9 +25,7 @@ class ServerTls:
 
 
 def server_tls(config: TlsConfig) -> ServerTls:
-    """Read the files. Raises `InvalidArgument` if a file is missing, or if the files
-    don't match.
-    """
+    """Read the files. Raises `InvalidArgument` if a file is missing or if the files don't match."""
     paths = (config.certificate_file, config.key_file, config.client_ca_file)
     files = RenewedFiles(filter(None, paths), lambda: _read_identity(config))
 

@@ -222,7 +222,7 @@ class CallSegment:
             self._idle = None
 
     def _wait_s(self) -> float | None:
-        """Return how long to wait for the next sign of life, in seconds. This is the idle timeout
+        """Return the number of seconds to wait for the next sign of life. This is the idle timeout
         or the time left for the whole segment, whichever is shorter.
 
         Returns None while the user is speaking, because the stage that receives the audio has its

@@ -42,7 +42,7 @@ class Connection(Protocol):
     """Sends the requests of one session until they are `done` and receives the responses."""
 
     def changed(self) -> None:
-        """Note that there are new requests, or that there won't be any more."""
+        """Note that there are new requests or that there won't be any more."""
 
     def cancel(self) -> None:
         """End the connection right away, so that the stage frees all resources. This can be called

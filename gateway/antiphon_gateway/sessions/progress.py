@@ -115,7 +115,7 @@ class SegmentProgress:
 
     def add_steps(self, role: str, progress: session_pb2.Progress) -> StepsAdvanced | None:
         """Convert a progress message to an event. Returns None if the message is for an earlier
-        segment, or if this segment was cancelled.
+        segment or if this segment was cancelled.
         """
         if self._cancelled or progress.segment != self._segment:
             return None

@@ -41,8 +41,8 @@ class StandingLines:
     def __init__(self, on_ready: Callable[[], None], *, for_one: bool = False) -> None:
         self.window_bytes = 0
         self.resume_window_s = 0.0
-        """How long the stage keeps the sessions of a broken stream, in seconds. This is 0 until the
-        stage has reported it and stays 0 if the lines can't outlive a call.
+        """The number of seconds for which the stage keeps the sessions on a broken stream. This is
+        0 until the stage has reported it and stays 0 if the lines can't outlive a call.
         """
         self.is_suspended = False
         self.has_left = False

@@ -12,7 +12,7 @@ from antiphon_tools.load.player import plays_on
 from antiphon_tools.load.statistics import percentile
 
 BUFFER_S = 0.2
-"""The duration that a player buffers before it starts, in seconds."""
+"""The number of seconds of audio that a player buffers before it starts."""
 _HEAD = (
     "| killed | kills | missed | completed | equal | gone on | added p50, ms | p95 | most "
     f"| heard with {1000 * BUFFER_S:.0f} ms of buffer | slots p50, ms | p95 |\n"

@@ -55,7 +55,7 @@ def weight_files(
     """Return the weight files of each folder and the other files of the layout.
 
     The weights are in the first format that `Weights` can read. Raises `FailedPrecondition` if
-    there are no weights, or if an index lists a file that does not exist.
+    there are no weights or if an index lists a file that does not exist.
     """
     found = {path for path in paths if any(fnmatch(path, each) for each in layout.others)}
     for folder in layout.folders:

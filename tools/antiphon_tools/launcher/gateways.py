@@ -49,7 +49,7 @@ def check_count(count: int) -> None:
 def with_gateways(deployment: Deployment, count: int) -> Deployment:
     """Return the deployment with the settings for each of several gateways.
 
-    Raises `InvalidArgument` if gateways can't share their ports, or if the memory of one of them
+    Raises `InvalidArgument` if gateways can't share their ports or if the memory of one of them
     wouldn't be enough for the largest request body.
     """
     config = deployment.gateway

@@ -236,8 +236,8 @@ class ServiceProcess(asyncio.SubprocessProtocol):
 
     @property
     def ready_for_s(self) -> float:
-        """How long the service was ready before it ended, in seconds. It is 0 if the service was
-        never ready or is still running.
+        """The number of seconds for which the service was ready before it ended. It is 0 if the
+        service was never ready or is still running.
         """
         return max(0.0, self._exited_at - self._ready_at) if self.ready.done() else 0.0
 
@@ -298,7 +298,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         self._report(Exited(self.name, status))
 
     async def _printed_all(self) -> None:
-        """Wait for the last line of output, or until `DRAIN_S` has passed.
+        """Wait for the last line of output or until `DRAIN_S` has passed.
 
         A process that the service has started may keep the output open.
         """
@@ -388,7 +388,7 @@ class _AnnouncePipe(asyncio.Protocol):
 
 
 class Lifeline:
-    """A pipe that ends when this process ends, or when `close` is called."""
+    """A pipe that ends when this process ends or when `close` is called."""
 
     def __init__(self) -> None:
         self.read_end, self._write_end = os.pipe()

@@ -33,7 +33,7 @@ class CapacitySearch:
 
     To use it, run the load that `next_load` returns and pass the result to `record`, until
     `next_load` returns None. `start` is the first load. The search ends when the lowest failed load
-    is at most `1 + resolution` times the highest successful load, or after `max_trials` trials. If
+    is at most `1 + resolution` times the highest successful load or after `max_trials` trials. If
     `whole` is true, all loads are integers.
     """
 

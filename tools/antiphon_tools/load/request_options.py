@@ -58,7 +58,7 @@ def to_json(given: GivenOptions, numbers: Sequence[str]) -> dict[str, Any]:
 def to_stage(given: GivenOptions, options: Sequence[Option]) -> dict[str, OptionValue]:
     """Return the options that a stage has, in the format of the stage.
 
-    Raises `InvalidArgument` if a value has the wrong type, or if a recording has the wrong sample
+    Raises `InvalidArgument` if a value has the wrong type or if a recording has the wrong sample
     rate. Stages do not resample recordings, because the gateway does.
     """
     return {

@@ -45,7 +45,7 @@ class EdgeTotals:
 
 @dataclass(frozen=True, slots=True)
 class StageSummary:
-    """A stage's summary of the requests; times are relative to the opening of the segment."""
+    """A stage's summary of the requests. Times are relative to the opening of the segment."""
 
     times: Mapping[str, Distribution]
     output_positions: int

@@ -30,7 +30,7 @@ async def stage_states(addresses: Mapping[str, str], trust: Trust | None) -> Sta
 
 
 async def stage_states_at_rest(addresses: Mapping[str, str], trust: Trust | None) -> States:
-    """Return the state of each stage once it has no sessions, or after a grace period."""
+    """Return the state of each stage once it has no sessions or after a grace period."""
     states: States = {}
     for pause_s in END_GRACE_S:
         await asyncio.sleep(pause_s)

@@ -1,4 +1,4 @@
-"""Statistics of many values: percentiles and linear regression."""
+"""Computes percentiles and linear regressions."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def made_up(
 ) -> FeedOf:
     """Return generated feeds, as defined by the declaration of the stage.
 
-    Raises `FailedPrecondition` if the declaration has no example, or if required information is
+    Raises `FailedPrecondition` if the declaration has no example or if required information is
     missing.
     """
     role = description.role

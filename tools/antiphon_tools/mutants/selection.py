@@ -22,7 +22,7 @@ STARTED = {
         "antiphon_services.__main__",
     ),
 }
-"""Modules that are started as separate processes, which can't be detected from imports."""
+"""Modules that are started as separate processes. Imports don't reveal which files use them."""
 
 _WORD = re.compile(r"[A-Z]?[a-z]+")
 _MODULE = re.compile(r"(antiphon(?:_gateway|_services|_testkit|_tools)?)(\.\w+)+")
@@ -122,7 +122,7 @@ class LikelyTests:
 
 
 def _module(path: Path) -> str:
-    """Return the name by which a file of a checkout is imported, without its import root."""
+    """Return the name by which a file in a checkout is imported, without its import root."""
     parts = path.with_suffix("").parts
     if parts[0] in IMPORT_ROOTS:
         parts = parts[1:]

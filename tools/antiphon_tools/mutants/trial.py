@@ -21,7 +21,7 @@ from antiphon_tools.mutants.mutations import Mutant
 FIRST = 5
 """The number of test files that are run before the remaining files are collected."""
 TEST_S = 100
-"""The time limit for a test, in seconds. If a test takes longer, it is assumed to be in an endless
+"""The time limit for a test in seconds. If a test takes longer, it is assumed to be in an endless
 loop.
 """
 

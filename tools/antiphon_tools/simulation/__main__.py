@@ -1,4 +1,4 @@
-"""Simulate the protocol with many random orders of events, which are determined by seeds.
+"""Simulate the protocol with many random orders of events. Each order is determined by a seed.
 
 The first violation ends the run. It is printed as a transcript that is as short as possible.
 """

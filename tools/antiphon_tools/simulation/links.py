@@ -114,7 +114,7 @@ class SimulatedLink:
     def take(self) -> Chunk | Gone | None:
         """Receive the next message.
 
-        Returns None for a chunk that has already been received, or that has to wait for an earlier
+        Returns None for a chunk that has already been received or that has to wait for an earlier
         one. Raises `DataLoss` if an earlier chunk is missing.
         """
         batch = self.forth.popleft()

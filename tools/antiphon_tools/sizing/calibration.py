@@ -1,4 +1,4 @@
-"""Computes a file of measurements from load-test results and the duration of a single call.
+"""Computes a measurement file from load-test results and the duration of a single call.
 
 If a stage is loaded by itself at full speed with a constant number of sessions, every step includes
 all of the sessions. The duration of a step is then the step time for this number of sessions. The
@@ -33,7 +33,7 @@ _ROUNDS = 3
 def measured_from(runs: Sequence[Result], pipeline: Pipeline, *, slots: int) -> MeasuredPipeline:
     """Return the measurements of a pipeline's stages from load-test results.
 
-    Raises `InvalidArgument` if a stage has no result, or if a result is not suitable.
+    Raises `InvalidArgument` if a stage has no result or if a result is not suitable.
     """
     by_role: dict[str, list[Result]] = {role: [] for role in pipeline.roles}
     for run in runs:

@@ -39,7 +39,7 @@ ComparedCall = tuple[float, tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The measured and predicted time to first audio for all runs with the same rate, in seconds.
+    """The measured and predicted time to first audio in seconds, for all runs with the same rate.
 
     `measured` and `predicted` contain percentiles. `calls` contains the measured time and all
     predictions for each answered call, in order. `interval` is the range that would contain nine

@@ -240,7 +240,7 @@ def gateways_needed(measured: MeasuredPipeline, load: OfferedLoad) -> int:
 
 
 def gateway_work_s(measured: MeasuredPipeline, load: OfferedLoad) -> float:
-    """Return the event-loop time of a gateway for an average call, in seconds."""
+    """Return the number of seconds for which an average call occupies a gateway's event loop."""
     sample = _sample(measured, load)
     messages = sum(messages_of(call, measured) for call in sample) / max(len(sample), 1)
     return measured.gateway.call_s + messages * measured.gateway.message_s

@@ -264,7 +264,7 @@ def _ask(
 ) -> list[Truth]:
     """Return the answers of the reference.
 
-    Raises `FailedPrecondition` if there are none, or if there is not enough memory.
+    Raises `FailedPrecondition` if there are none or if there is not enough memory.
     """
     started, device = time.monotonic(), options.reference_device
     show(f"reference: loading {reference_name(family)} on {device}")

@@ -40,7 +40,7 @@ _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class EveryRequest:
-    """Middleware that gives each request an ID and an access log entry, and that converts errors to
+    """Middleware that gives each request an ID and an access log entry. It also converts errors to
     responses.
     """
 

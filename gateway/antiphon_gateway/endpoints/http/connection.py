@@ -48,8 +48,8 @@ MOST_FIELD_BYTES = 8 << 10
 WebSocket library never responds.
 """
 LINGER_S = 2.0
-"""How long a refused client can keep sending before its connection is cut, in seconds. This gives
-it time to read the reason.
+"""The number of seconds for which a refused client can keep sending before its connection is cut.
+This gives it time to read the reason.
 """
 
 

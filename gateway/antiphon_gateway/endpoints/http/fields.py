@@ -1,7 +1,7 @@
 """Determines how the fields of a request body are treated. The rules are the same for all
 endpoints.
 
-- A field is treated as missing if it is `null`, or if it has an empty value that the field does not
+- A field is treated as missing if it is `null` or if it has an empty value that the field does not
   accept.
 - If OpenAI or vLLM defines a field that is not supported, the request is rejected with a hint,
   unless the value has no effect (`Unsupported`).
@@ -220,7 +220,7 @@ def _is_empty(raw: Json) -> bool:
 
 
 def _is_not_given(raw: Json, field: msgspec.structs.FieldInfo) -> bool:
-    """Return whether a value is treated as missing. This is the case if it is null, or if it is
+    """Return whether a value is treated as missing. This is the case if it is null or if it is
     empty and belongs to an optional field that doesn't accept empty values.
     """
     if field.required or not _is_empty(raw):

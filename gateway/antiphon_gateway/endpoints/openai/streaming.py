@@ -86,7 +86,7 @@ class StreamedResponse:
             await self._end()
 
     async def keep_alive(self) -> None:
-        """Start the response when the request is queued, or after some time without data. From then
+        """Start the response when the request is queued or after some time without data. From then
         on, send a comment whenever there has been no data for some time.
 
         Returns when the response is complete. Raises `ClientStalled` if the client isn't reading.

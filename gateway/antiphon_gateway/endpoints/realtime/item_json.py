@@ -114,7 +114,7 @@ def pcm16_from_base64(audio: str, sent: LiveFormat, field: str) -> bytes:
     """Convert audio in the format `sent` to 16-bit samples. If there is an incomplete sample at the
     end, it is dropped, as for appended audio.
 
-    Raises `InvalidArgument` if the audio isn't base64, or if it is a file in a container format.
+    Raises `InvalidArgument` if the audio isn't base64 or if it is a file in a container format.
     """
     data = bare_samples(decoded_base64(audio, field), sent, field)
     return sent.pcm16(data[: len(data) - len(data) % sent.sample_bytes])

@@ -17,7 +17,7 @@ class Endpoint:
     Another replica may use the same address later, so a replica is identified by its `uid`. This is
     the UID of the pod, or the address if there is none. `node` and `zone` are empty if they aren't
     known. `ready` and `terminating` are conditions of an EndpointSlice. They state whether the
-    replica can receive new sessions, and whether it is shutting down. The replica's own health
+    replica can receive new sessions and whether it is shutting down. The replica's own health
     stream reports whether it is serving.
     """
 

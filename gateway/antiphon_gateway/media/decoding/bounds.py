@@ -54,9 +54,7 @@ def check_sound(channels: int, rate_hz: int) -> None:
 
 
 def check_frames(frames: int, channels: int, rate_hz: int, most_s: float) -> None:
-    """Raise `RejectedRecording` if there are no frames, or if there are more than may be
-    decoded.
-    """
+    """Raise `RejectedRecording` if there are no frames or if there are more than may be decoded."""
     if frames <= 0:
         raise RejectedRecording("has no samples")
     if frames / rate_hz > most_s:

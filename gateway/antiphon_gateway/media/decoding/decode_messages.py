@@ -133,7 +133,7 @@ def send_line(
 ) -> None:
     """Send a message as one line, along with file descriptors.
 
-    Raises `OSError` if the other end is gone, or if a non-blocking socket doesn't have room for the
+    Raises `OSError` if the other end is gone or if a non-blocking socket doesn't have room for the
     whole line. In either case, the stream can't be used any more.
     """
     line = msgspec.json.encode(message) + b"\n"

@@ -22,7 +22,7 @@ from antiphon_gateway.media.decoding.mp4 import mp4_sounds
 from antiphon_gateway.media.decoding.muxed_sound import File, MuxedSound
 
 SPARE_HEADER_S = 1.0
-"""How much longer than its limit a recording can be according to its header, in seconds. The
+"""The number of seconds by which a recording can exceed its limit according to its header. The
 declared length includes the delay and padding of an encoder and covers all tracks of the file.
 """
 

@@ -208,7 +208,8 @@ class FluidFleet:
         return None
 
     def _load_of(self, role: str) -> Callable[[int], float]:
-        """Return the load of replicas as seen by the gateway that is currently choosing.
+        """Return a function that computes a replica's load, as seen by the gateway that is
+        currently choosing a replica.
 
         It consists of the reports of replicas and the gateway's own calls.
         """
@@ -364,7 +365,7 @@ class FluidGateway:
         self.busy_s += messages_s * self._clock.counted_s(since, now) / max(now - since, 1e-9)
 
     def _messages_s(self, call: SimulatedCall) -> float:
-        """Return the event-loop time for the messages of a call, in seconds."""
+        """Return the number of seconds for which a call's messages occupy the event loop."""
         return messages_of(call.offered, self._measured) * self._measured.gateway.message_s
 
     def _alone_s(self, call: SimulatedCall) -> float:
@@ -377,7 +378,7 @@ class FluidGateway:
 
 
 class FluidCall:
-    """A call with the replicas of its segments and the segments that are complete or have ended."""
+    """A call, with its segments' replicas and the sets of segments that are complete or have ended."""
 
     __slots__ = ("call", "ended", "gateway", "made", "picked")
 

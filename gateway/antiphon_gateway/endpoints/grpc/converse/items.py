@@ -83,7 +83,7 @@ def read_whole(data: bytes, rate_hz: int, field: str) -> PcmRecording:
     """Return the samples of a complete recording. It can be raw audio or a WAV file with the given
     sample rate.
 
-    Raises `InvalidArgument` if the recording is invalid, or if it is a file in another container
+    Raises `InvalidArgument` if the recording is invalid or if it is a file in another container
     format.
     """
     sent = LiveFormat(PCM16.name, rate_hz or USUAL_RATE_HZ)

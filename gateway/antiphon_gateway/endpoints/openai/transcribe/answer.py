@@ -43,7 +43,7 @@ UNDETERMINED = "und"
 
 
 def checked_format(wanted: str, *, streamed: bool) -> str:
-    """Return the name of one of the `FORMATS`. Raises `InvalidArgument` if the name is unknown, or
+    """Return the name of one of the `FORMATS`. Raises `InvalidArgument` if the name is unknown or
     if the answer is `streamed` and the format doesn't support that.
     """
     name = wanted.strip().lower()

@@ -82,7 +82,7 @@ def read_transcription(
 
 
 def _check_granularities(granularities: Iterable[str]) -> None:
-    """Raise an error if the value is invalid, or if the requested timestamps aren't available."""
+    """Raise an error if the value is invalid or if the requested timestamps aren't available."""
     for each in granularities:
         if each == "word":
             raise NotImplementedYet(
