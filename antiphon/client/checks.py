@@ -158,7 +158,9 @@ def address(value: object) -> str:
 
 
 def _check_port(host_and_port: str) -> None:
-    """Raise `InvalidArgument` if gRPC would misread the port or treat it as part of the host name."""
+    """Raise `InvalidArgument` if gRPC would misread the port or treat it as part of the host
+    name.
+    """
     try:
         ipaddress.IPv6Address(host_and_port)
     except ValueError:

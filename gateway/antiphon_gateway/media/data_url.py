@@ -1,4 +1,6 @@
-"""Reads the files in requests. Files are either contained in data URLs or referenced by other URLs."""
+"""Reads the files in requests. Files are either contained in data URLs or referenced by other
+URLs.
+"""
 
 from __future__ import annotations
 

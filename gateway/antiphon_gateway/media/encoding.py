@@ -184,7 +184,9 @@ class AnswerEncoder:
         self._pool = pool
 
     async def add(self, samples: Tensor) -> bytes:
-        """Return the bytes for the samples. After every second of audio, other answers get a turn."""
+        """Return the bytes for the samples. After every second of audio, other answers get a
+        turn.
+        """
         parts = []
         for start in range(0, len(samples), self._rate_hz):
             second = samples[start : start + self._rate_hz]

@@ -110,7 +110,9 @@ def _read(file: File, kind: str) -> bytes:
 
 
 def _check_size(data: bytes, name: str, field: str) -> None:
-    """Raise an error if an image's header declares a size that is too large or doesn't declare one."""
+    """Raise an error if an image's header declares a size that is too large or doesn't declare
+    one.
+    """
     _check_pieces(data, name, field)
     size = _SIZES[name](data)
     if size is None:

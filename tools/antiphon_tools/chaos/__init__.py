@@ -1,1 +1,3 @@
-"""Injects faults into a running deployment and checks that clients still receive the same answers."""
+"""Injects faults into a running deployment and checks that clients still receive the same
+answers.
+"""

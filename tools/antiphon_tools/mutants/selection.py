@@ -22,7 +22,9 @@ STARTED = {
         "antiphon_services.__main__",
     ),
 }
-"""Modules that are started as separate processes. Imports don't reveal which files use them."""
+"""Maps modules to the modules that they start as separate processes. Imports don't reveal this
+dependency.
+"""
 
 _WORD = re.compile(r"[A-Z]?[a-z]+")
 _MODULE = re.compile(r"(antiphon(?:_gateway|_services|_testkit|_tools)?)(\.\w+)+")

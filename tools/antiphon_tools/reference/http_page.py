@@ -20,7 +20,9 @@ such as `talker`. [HTTP endpoints](../docs/http.md) introduces them.
 
 
 def http_page() -> str:
-    """Return a page that describes all objects and each endpoint with its requests and responses."""
+    """Return a page that describes all objects and each endpoint with its requests and
+    responses.
+    """
     document = json.loads(OpenApi(HTTP_ENDPOINTS, "ignore").document(()))
     kinds = document["components"]["schemas"]
     parts = [_HEAD, document["info"]["description"], ""]

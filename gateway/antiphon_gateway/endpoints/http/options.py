@@ -1,4 +1,6 @@
-"""Parses the model options in a JSON body. An option can be text, a number, or a base64 recording."""
+"""Parses the model options in a JSON body. An option can be text, a number, or a base64
+recording.
+"""
 
 from __future__ import annotations
 

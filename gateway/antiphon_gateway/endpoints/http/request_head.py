@@ -49,7 +49,9 @@ class CheckedHeads:
         self._domains = (f".{LOCALHOST}", *sorted(domains))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request or handshake. If it isn't acceptable, respond with 400 or 421 instead."""
+        """Pass on a request or handshake. If it isn't acceptable, respond with 400 or 421
+        instead.
+        """
         if scope["type"] in ("http", "websocket"):
             try:
                 self._check(scope)

@@ -32,7 +32,9 @@ class SpokenAnswers(Protocol):
         """
 
     def transcript(self, audio_id: str) -> str:
-        """Return an answer's transcript. If it has expired or is unknown, returns an empty string."""
+        """Return an answer's transcript. If it has expired or is unknown, returns an empty
+        string.
+        """
 
 
 class OwnSpokenAnswers:

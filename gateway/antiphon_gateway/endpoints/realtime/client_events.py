@@ -103,7 +103,9 @@ class OwnSettings(OwnResponseSettings, frozen=True, forbid_unknown_fields=True):
 
 
 class BetaFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The fields of the beta API. `antiphon_gateway.endpoints.realtime.beta_fields` converts them."""
+    """The fields of the beta API. `antiphon_gateway.endpoints.realtime.beta_fields` converts
+    them.
+    """
 
     modalities: tuple[str, ...] | None = None
     voice: str | VoiceId | None = None

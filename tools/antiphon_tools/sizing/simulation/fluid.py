@@ -99,7 +99,9 @@ class FluidFleet:
     def run(
         self, calls: Iterable[OfferedCall], warm_up_s: float = 0.0, ends_s: float = math.inf
     ) -> FleetOutcome:
-        """Simulate all calls until they end. Utilization is measured from `warm_up_s` to `ends_s`."""
+        """Simulate all calls until they end. Utilization is measured from `warm_up_s` to
+        `ends_s`.
+        """
         self._clock.count(warm_up_s, ends_s)
         arrivals = iter(calls)
         self._arrive_next(arrivals)
@@ -378,7 +380,9 @@ class FluidGateway:
 
 
 class FluidCall:
-    """A call, with its segments' replicas and the sets of segments that are complete or have ended."""
+    """A call, with its segments' replicas and the sets of segments that are complete or have
+    ended.
+    """
 
     __slots__ = ("call", "ended", "gateway", "made", "picked")
 

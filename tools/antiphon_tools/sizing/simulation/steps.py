@@ -32,7 +32,9 @@ WAITING_BYTES = 1 << 30
 
 
 class FleetSimulation:
-    """The simulated fleet, as described in the module docstring. An instance can only be used once."""
+    """The simulated fleet, as described in the module docstring. An instance can only be used
+    once.
+    """
 
     def __init__(
         self, measured: MeasuredPipeline, replicas: Mapping[str, int], seed: int = 0
@@ -71,7 +73,9 @@ class FleetSimulation:
     def run(
         self, calls: Iterable[OfferedCall], warm_up_s: float = 0.0, ends_s: float = math.inf
     ) -> FleetOutcome:
-        """Simulate all calls until they end. Utilization is measured from `warm_up_s` to `ends_s`."""
+        """Simulate all calls until they end. Utilization is measured from `warm_up_s` to
+        `ends_s`.
+        """
         self._clock.count(warm_up_s, ends_s)
         for offered in calls:
             call = self._calls[offered.number] = SimulatedCall(offered)
