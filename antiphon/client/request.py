@@ -113,8 +113,8 @@ class GenerateOptions(TypedDict, total=False):
     number, or a recording. A recording is given as the file's `bytes` or as a `Path`. `delivery`
     and `chunk_policy` determine how the output is split into chunks. Set `include_ids` to add token
     IDs, codec frames and float samples to the events. Set `top_logprobs` to a number between 0 and
-    20 to receive the log probability of each text token and of that many of the most likely
-    alternatives.
+    20 to receive the log probability of each text token, together with the log probabilities of
+    that many of the most likely alternatives.
 
     `functions` lists the functions that the model may call. This requires a model whose
     `ModelInfo.input_kinds` contains "tools". `function_choice` determines whether the model calls a

@@ -37,8 +37,8 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     If the queue is full, a request is rejected immediately with status 429. It is also rejected if,
     judging by the duration of recent calls, it is unlikely to start in time. Keys of equal priority
-    are served round-robin. Among the requests of one key, audio is served before text, and the
-    turns of conversations are served before both.
+    are served round-robin. Among requests with the same key, audio is served before text, and
+    conversation turns are served before both.
     """
 
     # The maximum number of requests in progress. Additional requests wait in the queue, as do

@@ -6,10 +6,10 @@
   requests a key sends, another key has to wait for at most one of its turns. A key that starts to
   wait joins the current round. It neither waits for the backlog of other keys nor makes up for
   earlier rounds.
-- A round is as long as the mean duration of a call, and a key advances by the duration of its
-  calls, so keys with long calls get fewer turns. When a call ends, the difference between its
-  duration and the mean is settled. A turn always costs at least half of the mean, which limits the
-  number of turns that a key can get while calls are becoming shorter.
+- A round is as long as the mean call duration, and a key advances by the duration of its calls, so
+  keys with long calls get fewer turns. When a call ends, the difference between its duration and
+  the mean is settled. A turn always costs at least half of the mean, which limits the number of
+  turns that a key can get while calls are becoming shorter.
 - A priority that has no waiting requests has no state.
 """
 
@@ -192,7 +192,7 @@ class WaitingLine:
         return Position(request.priority.place, self._round(behind_s), math.inf, 0)
 
     def _round(self, behind_s: float) -> int:
-        """Return the round of a key's next request, relative to the progress of the other keys.
+        """Return the round of a key's next request relative to the other keys' progress.
 
         The result is rounded. Otherwise, a key whose calls are shorter than the mean would get two
         turns in one round.

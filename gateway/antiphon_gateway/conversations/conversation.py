@@ -442,8 +442,8 @@ class LiveConversation:
             self._expect_audio()
 
     async def _answer_silence(self) -> None:
-        """Ask the model to continue after a period of silence or answer a slice of audio that has
-        been waiting.
+        """Ask the model to continue after a period of silence. With timed turns, answer the slice
+        of audio that has been waiting instead.
         """
         async with self._doing, self._saved():
             if self._idle.due and self._settings.answer_every_s is not None:

@@ -12,7 +12,7 @@ SendEvents = Callable[[Sequence[ConversationEvent]], Awaitable[None]]
 
 
 class EventSender:
-    """Sends the events of commands and of responses, which run concurrently.
+    """Sends the events of commands and responses, which run concurrently.
 
     There is no queue. The sender waits for the client, which in turn slows down the stages that are
     generating the response.

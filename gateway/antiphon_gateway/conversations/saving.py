@@ -1,7 +1,7 @@
 """Sends tokens that allow the client to continue the conversation on another gateway.
 
-Tokens are sent only between commands. A token includes the effects of all earlier commands, and of
-no later ones, so the client knows which commands to send again.
+Tokens are sent only between commands. A token includes the effects of all earlier commands but not
+of later ones. This tells the client which commands to send again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings of a conversation, or of a single response. This module performs no I/O."""
+"""The settings of a conversation or a single response. This module performs no I/O."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ _BY_VOICE = VoiceTurns()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSettings(HeldSettings):
-    """The settings of a conversation or of a single response, including those that are used only by
-    the gateway.
+    """The settings of a conversation or a single response, including settings that only the gateway
+    uses.
 
     If `max_output_tokens` is None, there is no limit. `output_rate_hz` is the model's sample rate.
     If output is `spoken`, its text is included as a transcript. The format settings describe the
@@ -68,8 +68,8 @@ class ConversationSettings(HeldSettings):
     has no instructions.
 
     If `timeline` is true, each response is followed by an event with the times of its stages. If
-    `stopping` is true, a client of OpenAI's API is notified of a shutdown by an event that isn't
-    part of that API.
+    `stopping` is true, clients that use OpenAI's API are notified of a shutdown by an event that
+    isn't part of that API.
 
     `options` contains the model's options, with recordings as files. `sampling` contains settings
     by stage, as in an order. For the stage that reads the messages, `max_output_tokens` takes

@@ -1,4 +1,4 @@
-"""Metrics of conversations, independent of the protocol."""
+"""Conversation metrics that don't depend on the protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon_gateway.metrics import Metrics
 class ConversationMetrics:
     """Collects a conversation's metrics from the events that are sent to its client.
 
-    The first audio of a turn is the first audio that is sent after the recording of the turn is
+    A turn's first audio is the first audio that is sent after the recording of the turn is
     complete.
     """
 

@@ -24,7 +24,7 @@ from antiphon_gateway.sessions.events import (
 
 @dataclass(frozen=True, slots=True)
 class HeldPart:
-    """How much of an answer a client has, with the SHA-256 digest of its text in UTF-8.
+    """The part of an answer that a client has, with the SHA-256 digest of its UTF-8 text.
 
     `frame_values` is the total number of values in its codec frames, across all groups.
     """

@@ -43,8 +43,8 @@ class Location:
 
 
 def nearness(location: Location, others: Iterable[Location]) -> int:
-    """Return the nearness of a location to the closest of the other locations. Returns 0 if they
-    have no known place in common.
+    """Return how near a location is to the closest of the other locations. Returns 0 if they have
+    no known place in common.
     """
     places = set(location.places)
     shared = (place[0] for each in others for place in each.places if place in places)

@@ -250,8 +250,8 @@ class Replica:
         free_soon()
 
     def misread(self, channel: grpc.aio.Channel, failure: grpc.aio.AioRpcError) -> None:
-        """Abandon the connection of a call that failed because the server couldn't make sense of
-        its headers.
+        """Abandon the connection after a call on it has failed because the server couldn't make
+        sense of the call's headers.
 
         A byte in the method name or in a header may have been corrupted in transit. HTTP/2 caches
         headers for as long as the connection exists, so every later call would fail, too.

@@ -19,7 +19,8 @@ _ANY_TYPES = ("", "application/octet-stream")
 
 
 def data_of_url(url: str, kind: str, media_types: Collection[str], field: str) -> str | RemoteUrl:
-    """Return the base64 text of a data URL without decoding it, or the location of the file.
+    """Return a data URL's base64 text without decoding it. For other URLs, return the location of
+    the file.
 
     Raises `InvalidArgument` if the value is neither or if its media type isn't one of those given.
     """
@@ -42,7 +43,7 @@ def data_of_url(url: str, kind: str, media_types: Collection[str], field: str) -
 def data_or_url(text: str, field: str) -> str | RemoteUrl:
     """Return the value of a field that contains plain base64 in OpenAI's API.
 
-    The value can also be a data URL of any media type, which is what Qwen's SDKs send, or the
+    The value can also be a data URL with any media type, which is what Qwen's SDKs send, or the
     location of a file. Raises `InvalidArgument` if it is a data URL without base64.
     """
     if text[:8].lower().startswith(("http://", "https://")):

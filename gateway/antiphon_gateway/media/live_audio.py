@@ -73,7 +73,7 @@ def bare_samples(data: bytes, wanted: LiveFormat, field: str) -> bytes:
 
 
 class AppendedFiles:
-    """Checks pieces of appended audio for the header of a container.
+    """Checks pieces of appended audio for container headers.
 
     A buffer may start with a WAV file that contains raw samples. If a piece starts any other type
     of file, the pieces after it belong to that file, until the buffer is cleared or committed, or

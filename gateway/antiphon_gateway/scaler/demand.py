@@ -14,7 +14,7 @@ DECIMALS = 3
 
 @dataclass(frozen=True, slots=True)
 class RoleWants:
-    """The number of slots of one stage that the requests of one gateway need but don't have.
+    """The number of slots that one gateway's requests need on one stage but don't have.
 
     This includes the slots for waiting requests and the slots that recently refused requests would
     have used on average.
@@ -25,13 +25,13 @@ class RoleWants:
 
 
 GatewayWants = Mapping[str, RoleWants]
-"""The needs of one gateway by role."""
+"""One gateway's needs by role."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The slots of a stage as reported by its replicas. They consist of the slots of each replica
-    and the total number in use.
+    """The slots of a stage as reported by its replicas. They consist of the number of slots on each
+    replica and the total number in use.
 
     `unknown` explains why more slots may be in use than are reported. If everything is known, it is
     empty.

@@ -19,7 +19,7 @@ from antiphon_gateway.scaler.demand import Capacity
 from antiphon_gateway.scaler.scaler import Scaler
 
 SCALER_PORT = "scaler"
-"""The name of the scaler port in the EndpointSlices of the gateways."""
+"""The name of the scaler port in the gateways' EndpointSlices."""
 
 
 def scaler_of(deployment: Deployment, fleet: Fleet, admission: Admission) -> Scaler | None:

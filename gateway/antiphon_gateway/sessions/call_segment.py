@@ -1,4 +1,4 @@
-"""A single segment of a session. It turns the messages of the stages into events.
+"""A single segment of a session. It turns messages from the stages into events.
 
 The consumer pulls the events, so if a client is slow, reading from the stages slows down as well.
 """

@@ -1,4 +1,4 @@
-"""Tracks the progress of a segment and turns the messages of the stages into events. This module
+"""Tracks the progress of a segment and turns messages from the stages into events. This module
 performs no I/O.
 
 A segment is complete when every requested edge has sent `segment_finished` and every stage has

@@ -18,7 +18,7 @@ from antiphon_gateway.voice_activity.network import (
 )
 
 _STEP = np.float32(1 / 32768)
-"""The value of one step of a 16-bit sample."""
+"""The value of one step in a 16-bit sample."""
 
 
 class VadStream:

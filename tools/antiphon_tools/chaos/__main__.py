@@ -213,7 +213,7 @@ def _line(number: int, done: Round) -> str:
 
 
 def _table(done: Sequence[Round]) -> str:
-    """Return a table of the cost of each fault, by stage."""
+    """Return a table that shows the cost of each fault by stage."""
     found: dict[tuple[str, str], list[Round]] = defaultdict(list)
     for each in done:
         found[each.fault.name, each.target.partition("#")[0]].append(each)

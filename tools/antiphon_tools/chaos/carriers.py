@@ -60,7 +60,7 @@ class Carriers:
         return frozenset(name for name, has in zip(names, busy, strict=True) if has)
 
     async def of(self, role: str) -> list[str]:
-        """Return the sorted names of the replicas of one stage that have an open segment."""
+        """Return the sorted names of one stage's replicas that have an open segment."""
         return sorted(name for name in await self.now() if role_of(name) == role)
 
     async def _has_segment(self, name: str) -> bool:

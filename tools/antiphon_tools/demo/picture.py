@@ -85,7 +85,7 @@ def _draw_waveform(
 
 
 def _caption(placed: PlacedTurn) -> str:
-    """Return the text of a turn, wrapped to the width of the turn on the time axis."""
+    """Return a turn's text, wrapped to the turn's width on the time axis."""
     width = max(16, int(CAPTION_CHARACTERS_PER_S * (placed.end_s - placed.asked_s)))
     turn = placed.turn
     said = (f"you: {turn.question}", f"{turn.voice}: {turn.answer.reply.text}")

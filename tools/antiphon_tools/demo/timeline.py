@@ -1,8 +1,8 @@
 """Places a conversation on a single time axis.
 
-The listener waits for the end of each answer. The times of the stages and of the first audio are
-those measured during the turn. The audio then plays at normal speed, and the next question follows
-after a pause. Stages report their times in seconds since they opened the turn. This happens within
+The listener waits for the end of each answer. The stage times and the time of the first audio were
+measured during the turn. The audio then plays at normal speed, and the next question follows after
+a pause. Stages report their times in seconds since they opened the turn. This happens within
 milliseconds of the request, so the delay is ignored.
 """
 

@@ -1,8 +1,8 @@
 """Draws a waveform with two rows of text.
 
 The blocks in the upper row extend upwards from the center line. The lower row is displayed in
-reverse video, so a block with a height of `8 - n` eighths leaves `n` eighths in the color of the
-text, which extend downwards from the center line.
+reverse video. A block with a height of `8 - n` eighths therefore leaves `n` eighths in the text
+color, and these extend downwards from the center line.
 """
 
 from __future__ import annotations

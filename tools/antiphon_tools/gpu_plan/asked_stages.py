@@ -82,7 +82,7 @@ def _positions(memory: StageMemory, asked: int | None) -> int:
 
 
 def _host_bounds(pipeline: Pipeline, role: str, config: StageConfig) -> dict[str, int]:
-    """Return the limits of host memory usage that result from the settings of a stage."""
+    """Return the limits on host memory usage that result from a stage's settings."""
     consumers = {
         each for edge in pipeline.outputs(role) for each in edge.consumers if each != CLIENT
     }

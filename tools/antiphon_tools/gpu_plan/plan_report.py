@@ -37,7 +37,7 @@ class ModelPlan:
 
 
 def settings(plan: ModelPlan) -> dict[str, Any]:
-    """Return the settings of the stages that fit on GPUs, in the format of a deployment file."""
+    """Return settings for the stages that fit on GPUs, in deployment file format."""
     found: dict[str, Any] = {}
     for number, gpu in enumerate(plan.gpus):
         for stage in gpu.stages if gpu.fits else ():

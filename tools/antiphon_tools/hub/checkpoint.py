@@ -42,8 +42,8 @@ weights.
 """
 
 FindLayout = Callable[[Path, Collection[str]], CheckpointFiles]
-"""Returns the layout of a checkpoint, given a directory with its identifying files and the paths of
-all its files.
+"""Returns a checkpoint's layout, given a directory with its identifying files and the paths of all
+of its files.
 """
 
 

@@ -64,8 +64,8 @@ def with_directories(
 def model_directory(model: str, settings: HubSettings) -> Path:
     """Return the directory of a checkpoint that is given as a directory or a hub ID.
 
-    Raises the errors of `with_directories`, and `FailedPrecondition` if the model requires a second
-    repository, which can only be specified in the settings of a stage.
+    Raises the errors of `with_directories`. Raises `FailedPrecondition` if the model requires a
+    second repository, because this can only be specified in a stage's settings.
     """
     found = with_directories(Deployment(model=model), settings)
     if found.stages:

@@ -1,4 +1,4 @@
-"""Downloads individual files of a repository to the hub's cache.
+"""Downloads individual files from a repository to the hub's cache.
 
 The huggingface_hub library manages the cache, resolves names and holds locks. The HTTP download
 itself is implemented here, because the library discards partial files when its process is
@@ -73,7 +73,7 @@ class _Interrupted(Exception):
 
 
 class Downloads:
-    """Downloads files of one commit of a repository in parallel.
+    """Downloads files from one commit of a repository in parallel.
 
     If a download is interrupted or its process is killed, it resumes at the same byte.
     """
@@ -296,7 +296,7 @@ class Downloads:
 
 
 def digest_of(path: Path, *, git: bool) -> str:
-    """Return the hexadecimal SHA-256 of a file, or Git's SHA-1 of its blob."""
+    """Return a file's SHA-256, or the SHA-1 of its Git blob, in hexadecimal."""
     with path.open("rb") as file:
         if not git:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -16,7 +16,7 @@ end.
 
 
 class TransferProgress:
-    """The progress of a download of several files, which may be received in different threads.
+    """The progress of downloading several files, which may be received in different threads.
 
     `cached` is the number of bytes, out of `total`, that are already available. They are not used
     to estimate the remaining time.

@@ -1,4 +1,4 @@
-"""Selects the files of a repository that the stages of a pipeline read.
+"""Selects the files in a repository that a pipeline's stages read.
 
 The functions in this module have no side effects.
 """
@@ -22,7 +22,7 @@ DESCRIPTIONS = (
 """The names of configuration and tokenizer files."""
 
 ReadIndex = Callable[[str], Collection[str]]
-"""Returns the names of the files that a weight index lists, given the path of the index."""
+"""Returns the names of the files that a weight index lists, given the index's path."""
 
 
 def layout_of(pipeline: Pipeline, paths: Collection[str]) -> CheckpointFiles:
@@ -52,7 +52,7 @@ def description_files(layout: CheckpointFiles, paths: Collection[str]) -> list[s
 def weight_files(
     layout: CheckpointFiles, paths: Collection[str], read_index: ReadIndex
 ) -> list[str]:
-    """Return the weight files of each folder and the other files of the layout.
+    """Return the weight files in each folder and the layout's other files.
 
     The weights are in the first format that `Weights` can read. Raises `FailedPrecondition` if
     there are no weights or if an index lists a file that does not exist.

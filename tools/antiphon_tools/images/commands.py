@@ -90,7 +90,7 @@ class ImageBuild:
 
 
 def lock_file(image: str, extra: str = "") -> Path:
-    """Return the lock file of an image, or the lock file of an additional extra."""
+    """Return the lock file of an image or of an additional extra."""
     name = f"{image}-{extra}" if extra else image
     return ROOT / "tools" / "antiphon_tools" / "images" / "locks" / f"{name}.txt"
 

@@ -54,7 +54,7 @@ Packages = dict[str, Locked]
 
 
 def main() -> int:
-    """Write the lock files of all images, or of those given on the command line."""
+    """Write the lock files of all images or of the images given on the command line."""
     parser = argparse.ArgumentParser(prog="lock", description="Locks the packages of the images.")
     parser.add_argument(
         "images", nargs="*", metavar="IMAGE", help=(f"images to lock: {' '.join(IMAGES)}")
@@ -86,7 +86,7 @@ def resolved(
     cpu_torch_at: str,
     platforms: Sequence[str] = (X86_64,),
 ) -> Packages:
-    """Resolve the requirements of the given extras of `pyproject.toml`, and the build requirements.
+    """Resolve the build requirements and the requirements of the given extras in `pyproject.toml`.
 
     `versions` pins packages to a version. The CPU build of torch is used if `cpu_torch_at` is set
     to its index. The result includes files for all platforms. Raises

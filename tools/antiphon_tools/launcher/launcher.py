@@ -94,10 +94,10 @@ class Launcher:
     processes, which share the ports and the limits of the deployment's gateway. If `metrics` is
     true, stages without `metrics_listen` use a free port of this host for their metrics. `report`
     is called with every `LaunchEvent`. `on_exit` determines what happens if a service ends after
-    all of them are ready. `reached_at` is called with the name and the listen address of a stage
-    process and returns the address that other processes should use, such as that of a proxy. If
-    `fork` is true, processes are forked from a fork server if possible, so that they share their
-    imports. Raises the errors of `plan.resolve`.
+    all of them are ready. `reached_at` is called with a stage process's name and listen address and
+    returns the address that other processes should use, such as a proxy's address. If `fork` is
+    true, processes are forked from a fork server if possible, so that they share their imports.
+    Raises the errors of `plan.resolve`.
 
     Entering the context raises `Unavailable`, with the name of the stage, if a process ends before
     all of them are ready. It also raises `Unavailable` before any process starts if a port is in

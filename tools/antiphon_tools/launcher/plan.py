@@ -23,7 +23,7 @@ EMBEDDED_MODEL = "models/antiphon-demo"
 NICE_PER_STEP = 3
 RESUME_KEY_BYTES = 32
 REPLICA_MARK = "#"
-"""Separates the name of the stage and the number of the replica in the name of a process."""
+"""Separates the stage name from the replica number in a process name."""
 
 CHECKOUT = Path(__file__).parents[3]
 """The checkout that contains this file, unless it is installed."""
@@ -150,7 +150,7 @@ def check_shared(field: str, address: str, count: int, what: str = "replicas") -
 
 
 def with_addresses(deployment: Deployment, addresses: Mapping[str, tuple[str, ...]]) -> Deployment:
-    """Return the deployment with the addresses of the replicas of each stage."""
+    """Return the deployment with the addresses of each stage's replicas."""
     stages = dict(deployment.stages)
     for role, found in addresses.items():
         stages[role] = msgspec.structs.replace(deployment.stage(role), addresses=found)
@@ -161,8 +161,8 @@ def with_resume_key(deployment: Deployment, path: Path) -> Deployment:
     """Return the deployment with a new resume key in `path`, unless it already specifies a key
     file.
 
-    Without a key file, each gateway process generates a key of its own, so it can't continue the
-    conversations of the previous process after a restart.
+    Without a key file, each gateway process generates its own key. After a restart, the new process
+    then can't continue the previous process's conversations.
     """
     if deployment.gateway.resume.key_file:
         return deployment

@@ -15,7 +15,7 @@ GIT_TIMEOUT_S = 10.0
 
 
 def machine() -> dict[str, str]:
-    """Return the version and the commit of the code, and a description of the machine."""
+    """Return the code's version and commit, and a description of the machine."""
     named = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     return {"antiphon": VERSION, "commit": commit(), "machine": named}
 

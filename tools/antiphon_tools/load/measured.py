@@ -157,9 +157,9 @@ class Trace:
     def _with_feed(self) -> Iterator[tuple[float, float, float, float]]:
         """Yield each piece of audio together with its input.
 
-        Each item contains the arrival time of the piece, its duration in seconds, the time at which
-        the last input for it was due, and the delay of that input. If the stage is not paced, all
-        input is due at the start.
+        Each item contains the piece's arrival time, its duration in seconds, the due time of its
+        last input, and the delay of that input. If the stage is not paced, all input is due at the
+        start.
         """
         ends = [each.audio_s for each in self.fed]
         until_s = 0.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 Piece = tuple[float, float]
-"""The arrival time of a piece of audio and its duration, both in seconds."""
+"""The arrival time and the duration of a piece of audio, both in seconds."""
 
 
 def underrun(pieces: Iterable[Piece]) -> float:

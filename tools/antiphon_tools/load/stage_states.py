@@ -1,4 +1,6 @@
-"""The states of stages before and after a run: open sessions and the traffic of their links."""
+"""Reads the states of stages before and after a run, which include open sessions and link
+traffic.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ ENOUGH_FOR = {90: 10, 99: 100}
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """The distribution of a metric over many requests, in the unit of the metric.
+    """The distribution of a metric over many requests, in the metric's unit.
 
     A percentile is None if there are fewer values than `ENOUGH_FOR` requires.
     """

@@ -1,4 +1,4 @@
-"""Create random mutants of the code and report which of them the tests detect."""
+"""Create random mutants of the code and report which ones the tests detect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutation operators for the syntax tree of a file and the random selection of mutants.
+"""Defines mutation operators for a file's syntax tree and selects mutants at random.
 
 A mutant replaces one span of the source, so the rest of the file and its line numbers do not
 change. Annotations, assertions, raised errors, log calls, decorators and f-strings are not mutated.
@@ -90,7 +90,7 @@ def mutants_of(path: Path, source: bytes, siblings: Siblings) -> list[Mutant]:
 
 
 def settings_of(sources: Iterable[bytes]) -> dict[str, tuple[str, ...]]:
-    """Return the names of settings, with the settings of the same type in each class."""
+    """Return a mapping from each setting's name to the settings with the same type in its class."""
     found: dict[str, set[str]] = {}
     for source in sources:
         for each in ast.walk(ast.parse(source)):
@@ -202,7 +202,7 @@ def _holds_settings(value: ast.expr) -> bool:
 
 
 def _swapped(arguments: list[ast.expr]) -> Iterator[_Change]:
-    """Yield swaps of two adjacent arguments that are both names of values."""
+    """Yield swaps of two adjacent arguments that are both names or attributes."""
     for one, other in itertools.pairwise(arguments):
         texts = ast.unparse(one), ast.unparse(other)
         plain = all(isinstance(each, ast.Name | ast.Attribute) for each in (one, other))

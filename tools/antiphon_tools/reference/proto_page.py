@@ -48,7 +48,7 @@ class ProtoFile:
         }
 
     def parts(self) -> Iterator[str]:
-        """Yield the parts of the page in the order of the file."""
+        """Yield the parts of the page in file order."""
         yield f"<h1>{escape(self._file.name)}</h1>"
         for index, service in enumerate(self._file.service):
             yield from self._service(service, (_SERVICES, index))

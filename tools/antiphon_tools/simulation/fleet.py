@@ -134,7 +134,7 @@ class SimulatedFleet:
                 yield f"{producer.name} sends {name_of(chunk)} to {consumer.name}", link.send
 
     def rounds(self) -> Iterator[Move]:
-        """Yield the possible actions of engines and the delivery of their results."""
+        """Yield the actions that engines can take and the delivery of their results."""
         for host in self.hosts_up():
             if host.stands_still:
                 continue

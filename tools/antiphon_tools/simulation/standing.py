@@ -1,4 +1,4 @@
-"""The gateway's standing stream to an instance of a stage, with the real lines of both ends.
+"""The gateway's standing stream to a stage instance, with the real lines at both ends.
 
 Each end detects on its own that the call has broken. Messages in transit may arrive before that, or
 they may be lost. The gateway then continues the stream with another call, unless one of the ends

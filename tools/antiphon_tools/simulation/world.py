@@ -27,9 +27,9 @@ from antiphon_tools.simulation.standing import SimulatedStream
 
 MOMENT_S = 0.05
 MOST_MOMENTS = 20
-"""The total duration of this many moments is less than any timeout of a stage."""
+"""The total duration of this many moments is less than any stage timeout."""
 LONG_S = 6.0
-"""Longer than any timeout of a stage."""
+"""This is longer than any stage timeout."""
 MOST_MOVES = 20_000
 """Once there are no more faults, all calls must end within this many moves."""
 WINDOWS = {"codes": 3, "audio": 4 * SAMPLES_PER_FRAME}

@@ -3,7 +3,7 @@
 If a stage is loaded by itself at full speed with a constant number of sessions, every step includes
 all of the sessions. The duration of a step is then the step time for this number of sessions. The
 overhead outside of stages, in event loops and the network, is the duration of a single call minus
-its steps.
+the duration of its steps.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Comparison:
 
     `measured` and `predicted` contain percentiles. `calls` contains the measured time and all
     predictions for each answered call, in order. `interval` is the range that would contain nine
-    out of ten errors of p95 for other calls of the same kind.
+    out of ten p95 errors for other calls of the same kind.
     """
 
     rate: float
@@ -114,7 +114,7 @@ def pooled(comparisons: Sequence[Comparison]) -> list[Comparison]:
 def known_calls(
     load: OfferedLoad, points: Iterable[RequestPoint], frame_s: float
 ) -> list[OfferedCall]:
-    """Return the calls of the load with the measured lengths of a run.
+    """Return the load's calls with the lengths that were measured in a run.
 
     Calls that were not measured keep their sampled lengths.
     """
@@ -196,7 +196,9 @@ def _comparison(
 
 
 def _interval(calls: Sequence[ComparedCall]) -> tuple[float, float]:
-    """Return the interval of errors of p95, from a bootstrap with blocks of consecutive calls."""
+    """Return the interval of p95 errors, computed by a bootstrap with blocks of consecutive
+    calls.
+    """
     blocks = [calls[start : start + BLOCK] for start in range(0, len(calls), BLOCK)]
     source, errors = random.Random(0), []
     for _ in range(DRAWS):
@@ -215,7 +217,7 @@ def _ascending(calls: Sequence[ComparedCall]) -> tuple[list[float], list[float]]
 def _by_moment(
     points: Iterable[RequestPoint], moments: Iterable[float]
 ) -> dict[float, RequestPoint]:
-    """Return the requests of a run, by the arrival times of the corresponding calls."""
+    """Return a run's requests by the arrival times of the corresponding calls."""
     known = {round(moment / SAME_MOMENT_S): moment for moment in moments}
     found = {}
     for point in points:

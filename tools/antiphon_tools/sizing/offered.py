@@ -73,7 +73,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class OfferedCall:
-    """A planned call, with frames of speech, tokens of text and rows of the prompt."""
+    """A planned call, with the number of speech frames, text tokens and prompt rows."""
 
     number: int
     at_s: float

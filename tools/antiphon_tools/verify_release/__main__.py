@@ -1,9 +1,9 @@
 """Verify a released checkpoint: `make verify-release MODEL=DIR`.
 
-The stages are compared with the reference at every position of its answers, with the dtype of the
-reference and on the same device. After that, the checkpoint is served and its spoken answers are
-measured. The results are written to a JSON file and to a Markdown file, which are updated after
-each section. They only contain figures, versions, and the questions and answers.
+The stages are compared with the reference at every position of its answers. They use the
+reference's dtype and run on the same device. After that, the checkpoint is served and its spoken
+answers are measured. The results are written to a JSON file and to a Markdown file, which are
+updated after each section. They only contain figures, versions, and the questions and answers.
 
 The exit status is 1 if there are doubts about a result, and 2 if nothing could be verified.
 """

@@ -1,4 +1,4 @@
-"""The questions for a checkpoint and the comparison of transcripts with the text of answers."""
+"""Defines the questions for a checkpoint and compares transcripts with the text of answers."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def load(pipeline: Pipeline, role: str, model: Path, config: StageConfig) -> Loa
 
 
 def frames_id(model: Path) -> int:
-    """Return the token that represents a group of frames in the text of MiMo-Audio."""
+    """Return the token that represents a group of frames in MiMo-Audio's text."""
     tokenizer, _ = PromptTokenizer.load(model, int(read_config(model)["vocab_size"]))
     return tokenizer.ids.group
 

@@ -25,8 +25,8 @@ FAMILY = "antiphon_services.qwen3_omni"
 
 @cache
 def shared_fork_server() -> ForkServer:
-    """Return a fork server with the imports of the stages of Qwen3-Omni. It ends together with the
-    current process.
+    """Return a fork server that has imported everything that Qwen3-Omni's stages need. It ends
+    together with the current process.
     """
     loaders = [f"{FAMILY}.{role}.load" for role in ROLES]
     # If other work runs at the same time, such as tests, additional threads only cost time.

@@ -32,7 +32,7 @@ def authorization_of(scope: Scope) -> str | None:
 
 
 def credentials_of(scope: Scope) -> Credentials:
-    """Return the credentials of the caller of a request or a handshake."""
+    """Return the caller's credentials, given a request or a handshake."""
     client = scope.get("client")
     return Credentials(
         authorization_of(scope),

@@ -28,7 +28,7 @@ LIST_SUFFIX = "[]"
 """The suffix for field names that can occur more than once."""
 
 FormFile = Annotated[bytes, msgspec.Meta(extra_json_schema={"format": "binary"})]
-"""The type of a file in the struct of a form."""
+"""The type of a file in a form's struct."""
 
 FormValue = bytes | list[str]
 """The content of a file, or the values of all text fields with the same name."""

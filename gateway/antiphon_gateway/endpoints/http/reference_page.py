@@ -191,8 +191,8 @@ def _form_inputs(example: Mapping[str, str]) -> Iterator[str]:
 
 
 def _message(name: str, schema: Mapping[str, Any], anchors: str = "") -> Iterator[str]:
-    """Return the fields of an object. `anchors` is the prefix of the IDs of the objects that it
-    links to.
+    """Return the fields of an object. `anchors` is the ID prefix of the objects that it links
+    to.
     """
     yield f'<details id="{anchors}{escape(name)}" open>'
     yield f"<summary><code>{escape(name)}</code></summary>"

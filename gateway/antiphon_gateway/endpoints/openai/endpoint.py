@@ -1,5 +1,5 @@
-"""Defines the interface of an HTTP endpoint, which consists of a path and of functions that convert
-a body to an order and events to an answer.
+"""Defines the interface of an HTTP endpoint. An endpoint has a path, a function that converts a
+body to an order, and a function that converts events to an answer.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ JSON, EVENTS = "application/json", "text/event-stream"
 class EndpointMessages:
     """An endpoint's messages, from which its documentation is generated.
 
-    They consist of the body's type and media type and of the answers by media type. If an answer
-    has no schema, it is None. `example` contains the fields of a request. In the example, `MODEL`
-    is a placeholder for the name of the served model, and a form value that starts with `@` is a
-    file name.
+    They consist of the body's type and media type, and a mapping from media types to answers. If an
+    answer has no schema, it is None. `example` contains the fields of a request. In the example,
+    `MODEL` is a placeholder for the name of the served model, and a form value that starts with `@`
+    is a file name.
     """
 
     summary: str

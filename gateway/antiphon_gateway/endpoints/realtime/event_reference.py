@@ -93,7 +93,7 @@ CLIENT_EXAMPLES: Sequence[Json] = (
     {"type": "response.cancel"},
     {"type": "output_audio_buffer.clear"},
 )
-"""An example of each type of client event."""
+"""An example of each client event type."""
 
 _SETTINGS = ConversationSettings(
     model="antiphon-demo",
@@ -156,7 +156,7 @@ SERVER_EXAMPLES: Sequence[ConversationEvent] = (
     ServerStopping(30.0),
     ConversationSaved(b"token", 12, 9),
 )
-"""An example of each type of conversation event, in an order that can occur in practice."""
+"""An example of each conversation event type, in an order that can occur in practice."""
 
 
 async def event_reference() -> EventReference:

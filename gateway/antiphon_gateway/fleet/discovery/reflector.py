@@ -20,7 +20,7 @@ _FAMILIES = ("IPv4", "IPv6")
 
 
 class Reflector:
-    """Keeps track of the slices of a set of services. `services` maps roles to service names.
+    """Keeps track of the slices for a set of services. `services` maps roles to service names.
 
     An endpoint uses the port named `port_name` in its slice. If there is no such port, `port` is
     used.

@@ -19,7 +19,7 @@ least 24 bytes for each of them.
 MAX_BOXES = 100_000
 _CONTAINERS = frozenset({b"moov", b"trak", b"mdia", b"minf", b"stbl"})
 _ENTRY_HEAD_BYTES = 8 + 28
-"""The size of an audio sample entry of version 0, including the header of its box."""
+"""The size of a version 0 audio sample entry, including its box header."""
 
 
 def mp4_sounds(file: File) -> list[MuxedSound]:

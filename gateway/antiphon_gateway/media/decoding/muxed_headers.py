@@ -23,7 +23,7 @@ from antiphon_gateway.media.decoding.muxed_sound import File, MuxedSound
 
 SPARE_HEADER_S = 1.0
 """The number of seconds by which a recording can exceed its limit according to its header. The
-declared length includes the delay and padding of an encoder and covers all tracks of the file.
+declared length includes the encoder's delay and padding and covers all tracks in the file.
 """
 
 _OPUS_RATE_HZ = 48_000

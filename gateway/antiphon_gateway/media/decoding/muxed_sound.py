@@ -14,8 +14,8 @@ MAX_TRACKS = 16
 class MuxedSound:
     """What a file declares about one of its audio tracks.
 
-    The headers of the container and of the codec can differ, so there can be several numbers of
-    channels and several sample rates. `seconds` is 0 if no header contains the length.
+    The container's headers and the codec's headers can differ, so there can be several channel
+    counts and several sample rates. `seconds` is 0 if no header contains the length.
     """
 
     channels: list[int] = field(default_factory=list)

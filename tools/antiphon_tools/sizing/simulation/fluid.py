@@ -1,5 +1,5 @@
-"""Simulates a fleet of thousands of replicas at the level of calls, assuming that stages progress
-at their measured rates.
+"""Simulates a fleet of thousands of replicas at the call level, assuming that stages progress at
+their measured rates.
 
 Individual steps are not simulated. All sessions of a replica progress at the same rate, which
 depends on the step time for the number of open sessions (`shared_rate.py`). A call's time to first
@@ -213,7 +213,7 @@ class FluidFleet:
         """Return a function that computes a replica's load, as seen by the gateway that is
         currently choosing a replica.
 
-        It consists of the reports of replicas and the gateway's own calls.
+        It consists of the load that replicas have reported and the gateway's own calls.
         """
         return lambda number: self._reported[role][number] + self._picking.own[role][number]
 

@@ -42,10 +42,10 @@ class SimulatedCall:
 
 @dataclass(frozen=True, slots=True)
 class RoleUse:
-    """The utilization of the replicas of a role.
+    """The utilization of a role's replicas.
 
-    `busy` is the fraction of time in which engines were busy, and `slots` is the average fraction
-    of slots in use. Both are measured from the end of the warm-up to the end of the load.
+    `busy` is the fraction of time during which engines were busy, and `slots` is the average
+    fraction of slots in use. Both are measured from the end of the warm-up to the end of the load.
     `most_slots` is the maximum fraction of slots in use at any time.
     """
 

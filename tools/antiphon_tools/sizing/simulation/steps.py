@@ -1,10 +1,10 @@
 """Simulates a fleet with several hundred concurrent calls, including every step and message.
 
 When a call arrives, it uses `call_s` of the gateway's event loop and enters the gateway's own
-`AdmissionQueue`. Once admitted, it holds a slot on one replica of each stage, which is the better
-of two random choices. Its prompt is sent to all stages that read one. Tokens, frames and audio are
-then sent as the stages generate them, and every message is processed by the event loops along its
-path. The call ends when the client has received its last message.
+`AdmissionQueue`. Once admitted, it holds a slot on one replica of each stage. This replica is the
+better of two random choices. Its prompt is sent to all stages that read one. Tokens, frames and
+audio are then sent as the stages generate them, and every message is processed by the event loops
+along its path. The call ends when the client has received its last message.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from antiphon_gateway.media.pcm_recording import PcmRecording
 from antiphon_gateway.orders.tools import read_arguments
 
 MOST_NAME_BYTES = 128
-"""The maximum length in bytes of an item's ID and of the reference that a client can attach to a
-command.
+"""The maximum length of an item ID and of the reference that a client can attach to a command, in
+bytes.
 """
 MOST_CONTENTS = 256
 """The maximum number of parts in an item."""

@@ -191,8 +191,8 @@ in the first message.
 def read_delivered(
     items: Sequence[converse_pb2.DeliveredItem],
 ) -> dict[str, tuple[str, float]]:
-    """Return how much a client has received of each item that was in progress, as text and as
-    seconds of audio.
+    """Return the text and the seconds of audio that a client has received of each item that was in
+    progress.
     """
     field = "open.resumed.delivered"
     if len(items) > MOST_DELIVERED:

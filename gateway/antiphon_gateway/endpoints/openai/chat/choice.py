@@ -1,4 +1,4 @@
-"""One choice of a chat answer, either complete or as the chunks of a stream."""
+"""One choice in a chat answer, either complete or as streamed chunks."""
 
 from __future__ import annotations
 
