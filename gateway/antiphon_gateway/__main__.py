@@ -28,7 +28,7 @@ log = logging.getLogger("gateway")
 def main(
     arguments: Sequence[str] | None = None, *, prog: str = "python -m antiphon_gateway"
 ) -> int:
-    """Run the gateway until it receives SIGTERM or SIGINT or create a key. Returns the exit
+    """Run the gateway until it receives SIGTERM or SIGINT, or create a key. Returns the exit
     status.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)

@@ -101,7 +101,7 @@ class Accepted:
 
     def check_sampling(self, sampling: Mapping[str, SamplingRequest]) -> None:
         """Raise `InvalidArgument` if there are settings for a stage that doesn't exist or doesn't
-        sample or if the settings of a stage are given twice.
+        sample. Also raise it if a stage's settings are given twice.
         """
         for stage, request in sampling.items():
             field = f"sampling.{stage}"

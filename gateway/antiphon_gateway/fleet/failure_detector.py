@@ -2,8 +2,8 @@
 
 The gateway probes every stage. Messages that a stage sends on its own, such as output, progress and
 load reports, are signs of life, just like an answer to a probe. A stage sends neither messages nor
-answers if its event loop or interpreter is blocked or if its process has been stopped. Only silence
-counts against a stage, and only while the gateway's own process was being scheduled
+answers if its event loop or interpreter is blocked, or if its process has been stopped. Only
+silence counts against a stage, and only while the gateway's own process was being scheduled
 (`antiphon.deadlines.awake_deadline`). If the host is short of CPU almost all of the time, its
 stages may not be scheduled for several seconds. Time under such pressure counts for only a fifth.
 

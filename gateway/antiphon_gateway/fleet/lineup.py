@@ -221,8 +221,8 @@ def client_outputs(edges: Edges) -> frozenset[str]:
 
 
 def check_agreement(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> None:
-    """Raise `FailedPrecondition` if the stages have different pipelines or checkpoints or if the
-    kind of an option differs between stages.
+    """Raise `FailedPrecondition` if the stages have different pipelines or checkpoints, or if an
+    option's kind differs between stages.
     """
     kinds: dict[str, int] = {}
     for role, each in descriptions.items():

@@ -111,7 +111,7 @@ class IndexedSet(Generic[Key]):
 class Pool(Generic[Key]):
     """The replicas of one role and build that are available for sessions.
 
-    `load` returns what fraction of a replica's slots is currently in use.
+    `load` returns the fraction of a replica's slots that is currently in use.
     """
 
     def __init__(self, load: Callable[[Key], float]) -> None:

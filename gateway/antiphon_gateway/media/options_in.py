@@ -1,6 +1,4 @@
-"""Validates the options of a request and converts them to the form in which the stages receive
-them.
-"""
+"""Validates a request's options and converts them to the form that the stages receive."""
 
 from __future__ import annotations
 

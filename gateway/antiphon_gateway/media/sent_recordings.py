@@ -52,7 +52,7 @@ class SentRecordings:
         return np.frombuffer(key, np.uint8)
 
     def note(self, name: RecordingName, key: bytes, samples: int) -> None:
-        """Record that a stage receives or has received, the samples of a recording."""
+        """Record that a stage is receiving or has received the samples of a recording."""
         self._sent[name] = key
         self._samples[key] = samples
         if len(self._sent) > MOST:

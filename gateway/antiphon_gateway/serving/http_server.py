@@ -1,4 +1,4 @@
-"""uvicorn's server, adapted to the way in which the gateway starts and stops it."""
+"""uvicorn's server, adapted to how the gateway starts and stops it."""
 
 from __future__ import annotations
 

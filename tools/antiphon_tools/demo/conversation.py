@@ -29,7 +29,7 @@ NO_PICTURE = (
 
 
 class DemoConversation:
-    """Asks questions and displays and saves the answers.
+    """Asks questions, displays the answers and saves them.
 
     `voices` contains the voices that the server offers. `turns` contains the turns so far.
     """

@@ -19,7 +19,7 @@ PAUSE_S = 0.6
 
 @dataclass(frozen=True, slots=True)
 class TimelineSpan:
-    """The work of a stage on a turn, from its first input to its last output."""
+    """A stage's work on a turn, from its first input to its last output."""
 
     stage: str
     first_input_s: float

@@ -1,4 +1,4 @@
-"""Formats the plan as text, as JSON and as deployment settings."""
+"""Formats the plan as text, JSON and deployment settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts errors of the hub to messages that contain the model and a remedy."""
+"""Converts hub errors to messages that contain the model and a remedy."""
 
 from __future__ import annotations
 

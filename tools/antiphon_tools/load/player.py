@@ -2,7 +2,7 @@
 
 The player starts with the first piece. If it has played everything before the next piece arrives,
 it runs short of audio. The underrun is the longest such shortage during an answer. For a player
-that pauses whenever it runs out of audio, this is also the total duration of all pauses, and the
+that pauses whenever it runs out of audio, this is also the total duration of all pauses and the
 initial delay that would have prevented them.
 """
 

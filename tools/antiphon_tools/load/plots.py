@@ -1,4 +1,4 @@
-"""Plots as SVG text, without scripts, fonts or external files.
+"""Creates plots as SVG text without scripts, fonts or external files.
 
 The colors are defined in the style sheet of the page, in which `.s0` to `.s5` are series, so that
 plots follow the reader's light or dark mode.

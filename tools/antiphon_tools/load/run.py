@@ -34,7 +34,7 @@ class Driver(Protocol):
         """Run the request until it ends and record observations in `trace`. Times are those of the
         event loop's clock.
 
-        Raises `AntiphonError` if the request fails. All resources are released in this case and
+        Raises `AntiphonError` if the request fails. All resources are released in this case, and
         also if the method is cancelled.
         """
 

@@ -1,4 +1,4 @@
-"""Reads the states of stages before and after a run, which include open sessions and link
+"""Reads the states of stages before and after a run. The states include open sessions and link
 traffic.
 """
 

@@ -1,4 +1,4 @@
-"""TLS settings to authenticate a service and the credentials that are presented to it."""
+"""TLS settings for authenticating a service, and the credentials that are presented to it."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _fields_by_type(declared: ast.ClassDef) -> dict[str, set[str]]:
 def draw(mutants: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
     """Select mutants from as many files as possible.
 
-    The file is selected first, followed by an operator that applies to it, and then the position.
+    The file is selected first, then an operator that applies to it, and then the position.
     Otherwise, large files and common operators would dominate the selection.
     """
     chance = random.Random(seed)

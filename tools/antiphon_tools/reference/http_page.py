@@ -1,4 +1,4 @@
-"""Generates the reference of HTTP endpoints from the OpenAPI document that a gateway serves."""
+"""Generates the HTTP endpoint reference from the OpenAPI document that a gateway serves."""
 
 from __future__ import annotations
 

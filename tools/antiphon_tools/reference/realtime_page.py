@@ -1,4 +1,4 @@
-"""Generates the reference of `/v1/realtime` events, from what a gateway serves at `/docs`."""
+"""Generates the `/v1/realtime` event reference from the page that a gateway serves at `/docs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting engines for a talker and a vocoder, whose output identifies the segment."""
+"""Counting engines for a talker and a vocoder. Their output identifies the segment."""
 
 from __future__ import annotations
 

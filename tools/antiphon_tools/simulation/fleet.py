@@ -1,10 +1,10 @@
 """The replicas and their links, with the messages and faults that may occur next.
 
-A replica can be killed and is then restarted. It can also be suspended, and then either resumes or
-is replaced by the gateway. A link can break and is then either reconnected or lost. The payload of
-a chunk can be lost. The call of a standing stream can break, in which case another call continues
-the stream, unless either end has given it up. A stage can also send more on a stream than a line's
-window allows.
+A replica can be killed and is then restarted. It can also be suspended. After that, it either
+resumes or is replaced by the gateway. A link can break and is then either reconnected or lost. The
+payload of a chunk can be lost. The call of a standing stream can break, in which case another call
+continues the stream, unless either end has given it up. A stage can also send more on a stream than
+a line's window allows.
 """
 
 from __future__ import annotations

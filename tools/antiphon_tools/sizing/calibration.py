@@ -183,7 +183,7 @@ def _chunk_steps(
 
 
 def _rising(points: Mapping[float, float]) -> dict[float, float]:
-    """Make the points non-decreasing, by replacing neighbours in the wrong order with their
+    """Make the points non-decreasing by replacing neighbours that are in the wrong order with their
     mean.
     """
     groups: list[list[tuple[float, float]]] = []

@@ -36,7 +36,7 @@ def answer(engine: Engine, settings: SegmentSettings, inputs: Inputs) -> Segment
 def answer_all(
     engine: Engine, asked: Sequence[tuple[SegmentSettings, Inputs]], slots: int
 ) -> list[SegmentOutput]:
-    """Run segments until they end, as many at a time as there are slots.
+    """Run segments until they end. As many segments run concurrently as there are slots.
 
     Raises the error if a segment fails.
     """
@@ -192,8 +192,8 @@ def code_figures(
 ) -> dict[str, Any]:
     """Compare a stage that generates codes with the reference, at every frame of its answers.
 
-    If one code of a frame differs, the codes after it depend on a different code. For this reason,
-    `equal_codes` only counts the codes before the first difference.
+    If one code in a frame differs, the codes after it are conditioned on a different code. For this
+    reason, `equal_codes` only counts the codes before the first difference.
     """
     frames = first = leading = total = 0
     for codes, inputs in answers:

@@ -32,8 +32,8 @@ _slice_of = msgspec.json.Decoder(EndpointSlice)
 
 
 class KubernetesEndpoints:
-    """Discovers the pods of the services in `config.services`. Tests can replace `sleep`, and
-    `jitter`, which returns a number between 0 and 1.
+    """Discovers the pods of the services in `config.services`. Tests can replace `sleep` and
+    `jitter`. The latter returns a number between 0 and 1.
 
     Raises `InvalidArgument` if the `kubernetes` package isn't installed or if the namespace is
     unknown.

@@ -1,3 +1,3 @@
-"""Decodes recordings. WAV files are decoded in the gateway, and all other formats in child
-processes.
+"""Decodes recordings. WAV files are decoded in the gateway, while all other formats are decoded in
+child processes.
 """

@@ -135,7 +135,7 @@ def run_child(request: DecodeRequest, descriptors: list[int], parent: int) -> No
 
 
 def _run(request: DecodeRequest, source: int, out: int, report: int) -> int:
-    """Decode with libsndfile or check the headers and run the program. Returns the exit status."""
+    """Decode with libsndfile, or check the headers and run the program. Returns the exit status."""
     try:
         os.lseek(source, 0, os.SEEK_SET)
         if not request.program:

@@ -22,7 +22,7 @@ MAX_ELEMENTS = 100_000
 
 def matroska_sounds(file: File) -> list[MuxedSound]:
     """Return the audio tracks in order. Raises `RejectedRecording` if there are too many tracks or
-    elements or if an index exceeds a limit.
+    elements, or if an index exceeds a limit.
     """
     tracks = 0
     seconds, sounds = 0.0, list[MuxedSound]()

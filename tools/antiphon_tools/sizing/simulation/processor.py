@@ -1,4 +1,4 @@
-"""Simulates cores that are shared by tasks, and threads that process tasks one at a time.
+"""Simulates shared cores, and threads that process tasks one at a time.
 
 Cores are shared in the same way as on Linux. A task can use at most one core. If there aren't
 enough cores, CPU time is split by weight, and each niceness level changes the weight by a factor of
