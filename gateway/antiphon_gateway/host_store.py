@@ -1,4 +1,4 @@
-"""Facts that several gateways on one host share, in an SQLite database.
+"""Stores data that several gateways on one host share, in an SQLite database.
 
 The gateways are separate processes without a coordinator, and any of them can be killed at any
 time. SQLite's transactions are undone if that happens, and its locks are released by the kernel. A
@@ -22,17 +22,17 @@ from antiphon.errors import InvalidArgument, Unavailable
 
 FIELD = "gateway.sharing.directory"
 BUSY_S = 2.0
-"""How long to wait for the transaction of another gateway, in seconds. It usually takes less than a
+"""The number of seconds to wait for another gateway's transaction. It usually takes less than a
 millisecond, but the process could be suspended during this time.
 """
 STARTUP_BUSY_S = 30.0
-"""The same at startup, when nobody is waiting for an answer yet."""
+"""The number of seconds to wait at startup, when no client is waiting for an answer yet."""
 _NAME_BYTES = 8
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class HostStore:
-    """The database in a directory, which all gateways of a host open.
+    """An SQLite database in a directory. All gateways on a host open the same database.
 
     `holder` identifies this process. Raises `InvalidArgument` if the directory can't be used.
     """
@@ -63,8 +63,8 @@ class HostStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Return a context manager for a transaction that excludes those of other gateways. Inside
-        another transaction of this process, it becomes part of that one.
+        """Return a context manager for a transaction that excludes the transactions of other
+        gateways. If this process is already in a transaction, the new one becomes part of it.
 
         If an error is raised, the transaction is undone. Raises `Unavailable` if the database can't
         be used, for example because the disk is full or the gateway has closed it.
@@ -112,7 +112,9 @@ class HostStore:
 
     @contextlib.contextmanager
     def _waiting(self, seconds: float) -> Iterator[None]:
-        """Wait this long for the transactions of other gateways, and then no longer than usual."""
+        """Wait this long for other gateways' transactions inside the context. Afterwards, the usual
+        limit applies again.
+        """
         self._database.execute(f"PRAGMA busy_timeout = {round(1e3 * seconds)}")
         try:
             yield

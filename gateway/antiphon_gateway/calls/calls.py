@@ -176,7 +176,7 @@ class Calls:
         session.
 
         If there is only one segment, its events aren't wrapped. All segments already have their
-        slots. If the slots aren't available immediately, `on_wait` is called, and can give up the
+        slots. If the slots aren't available immediately, `on_wait` is called. It can give up the
         request. Raises `ResourceExhausted` if the slots don't become available in time,
         `InvalidArgument` if there will never be enough slots, `GivenUp` if the request was given
         up, `Unavailable` at shutdown, and the errors of `session` and `Session.ask`.
@@ -202,7 +202,7 @@ class Calls:
 
         The segment already has all of its slots. If another replica could take over, the segment
         has also produced its first output. Before that, `on_open` is called with every segment that
-        is requested, and can cancel it. Raises the errors of `choices`.
+        is requested. It can cancel the segment. Raises the errors of `choices`.
         """
         retries = ReplicaRetries(self.fleet)
         with _released(prepared), self._place(prepared, 1, Urgency.TURN) as place:
@@ -302,7 +302,7 @@ class Calls:
         lost: LostSegment,
         avoided: Collection[Replica],
     ) -> CallSegment:
-        """Leave the session of a segment that was lost, and request the same answer in a new
+        """Leave the session of a segment that was lost and request the same answer in a new
         session.
         """
         await own.aclose()
@@ -430,7 +430,7 @@ class Calls:
         self._hurried.set()
 
     async def wait_hurried(self) -> None:
-        """Wait for a call of `force_stop`."""
+        """Wait until `force_stop` is called."""
         await self._hurried.wait()
 
     async def close(self, drain_s: float) -> None:
@@ -458,8 +458,8 @@ def _released(prepared: PreparedRequest) -> Iterator[None]:
 async def _granted(
     place: Reservation, prepared: PreparedRequest, on_wait: Callable[[Reservation], None]
 ) -> None:
-    """Wait until a request can start. While it waits, its memory is counted as that of a waiting
-    request.
+    """Wait until a request can start. While the request waits, its memory counts as a waiting
+    request's memory.
     """
     lease = prepared.media.lease
     if place.waits:

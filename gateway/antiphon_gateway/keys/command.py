@@ -1,4 +1,4 @@
-"""The command `python -m antiphon_gateway keys new NAME`, which creates a key and its entry for the
+"""The `python -m antiphon_gateway keys new NAME` command. It creates a key and its entry for the
 file.
 """
 

@@ -1,4 +1,4 @@
-"""The credentials of a caller, in a form that is the same for HTTP, WebSockets and gRPC."""
+"""A caller's credentials, in a form that HTTP, WebSockets and gRPC have in common."""
 
 from __future__ import annotations
 

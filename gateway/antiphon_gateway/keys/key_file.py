@@ -50,7 +50,7 @@ class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class KeyEntry(KeyLimits, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A key with its name, which appears in logs, and its SHA-256 in hexadecimal.
+    """A key's name and its SHA-256 in hexadecimal. The name appears in logs.
 
     While a key is being rotated, `sha256` contains both the old and the new hash. They share the
     name and the limits.

@@ -1,4 +1,4 @@
-"""Tracks how a key is used, and enforces its limits."""
+"""Tracks how a key is used and enforces its limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KeyLimitReached(ResourceExhausted):
 
 class KeyUse:
     """The use of one key. `limits` can change at any time. `refused` is called whenever a limit is
-    reached. If other gateways share the limits, `shared` is the use at all of them.
+    reached. If other gateways share the limits, `shared` is the key's use across all of them.
 
     If keys aren't required, a single key without a name stands for all requests.
     """
@@ -71,8 +71,8 @@ class KeyUse:
     def count(self) -> None:
         """Count a request as one of the requests per minute, but not towards `concurrency`.
 
-        Such a request runs concurrently with another one, and must not cause that one to be
-        refused. Raises `KeyLimitReached` if the limit has been reached.
+        Such a request runs concurrently with another one and must not cause that one to be refused.
+        Raises `KeyLimitReached` if the limit has been reached.
         """
         with self._alone():
             self._check_minute("requests_per_minute", self._requests)

@@ -1,4 +1,5 @@
-"""The use of keys at all gateways of a host, so that a key's limits apply to all of them together.
+"""Tracks the use of keys across all gateways on a host, so that a key's limits apply to all of them
+together.
 
 Requests and conversations in progress are stored by gateway. If a gateway has been killed, its
 share is removed as soon as it would make another gateway refuse something.
@@ -48,12 +49,12 @@ class SharedUse:
         self._unsaved = uses.unsaved
 
     def minute(self, what: str) -> SharedMinute:
-        """Return the amounts of the last minute, by what is counted."""
+        """Return the amounts of the given kind in the last minute."""
         return SharedMinute(self, what)
 
     def record(self, change: Callable[[], None]) -> None:
-        """Make a change without which an answer can still go on. If the store can't be used, this
-        is logged.
+        """Make a change that an answer doesn't depend on. If the store can't be used, this is
+        logged.
         """
         try:
             with self.store.transaction():
@@ -80,7 +81,7 @@ class SharedUse:
             self._unsaved.clear()
 
     def held_elsewhere(self, what: str) -> int:
-        """Return how many the other gateways have in progress."""
+        """Return how many requests or conversations the other gateways have in progress."""
         with self.store.transaction() as database:
             (number,) = database.execute(
                 "SELECT coalesce(sum(number), 0) FROM held WHERE (name, what) = (?, ?)"
@@ -90,7 +91,7 @@ class SharedUse:
             return int(number)
 
     def forget_lost(self, what: str) -> None:
-        """Remove what gateways had in progress that don't run any more."""
+        """Remove the requests or conversations of gateways that are no longer running."""
         with self.store.transaction() as database:
             for (holder,) in database.execute(
                 "SELECT holder FROM held WHERE (name, what) = (?, ?)", (self.name, what)
@@ -100,9 +101,10 @@ class SharedUse:
 
 
 class SharedMinute:
-    """Amounts of the last sixty seconds. Unlike those of `LastMinute`, they are in the store.
+    """The amounts of the last sixty seconds. Unlike `LastMinute`, this class keeps them in the
+    store.
 
-    Times are those of the system's monotonic clock, which all processes of a host share.
+    Times are on the system's monotonic clock, which all processes on a host share.
     """
 
     def __init__(self, use: SharedUse, what: str) -> None:

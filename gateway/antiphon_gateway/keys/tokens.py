@@ -30,7 +30,7 @@ MIN_RSA_BITS = 2048
 MAX_RSA_BITS = 16_384
 """The maximum key size that OpenSSL supports for verification."""
 LAST_S = 1 << 40
-"""A time that no clock reaches, but to which every timer can be set."""
+"""A time that no clock reaches but to which every timer can be set."""
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _ALGORITHMS = get_args(Algorithm)
 _CURVES: Mapping[str, tuple[str, ...]] = {
@@ -49,7 +49,7 @@ class _Jwks(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """The caller named in a token. The expiry time is in seconds since 1970, and includes the
+    """The caller named in a token. The expiry time is in seconds since 1970 and includes the
     leeway.
     """
 
@@ -91,9 +91,9 @@ class IssuerKeys:
 def read_jwks(path: Path, algorithms: Sequence[str]) -> IssuerKeys:
     """Return the signing keys in the file, parsed for each algorithm with which they can be used.
 
-    Keys with an unknown type, algorithm or curve are skipped with a warning (RFC 7517, section 5),
-    and so are symmetric keys. Raises `InvalidArgument` if the file or any other signing key is
-    invalid, or if there is no usable key.
+    Symmetric keys and keys with an unknown type, algorithm or curve are skipped with a warning (RFC
+    7517, section 5). Raises `InvalidArgument` if the file or any other signing key is invalid, or
+    if there is no usable key.
     """
     content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=FIELD)
     try:
@@ -172,8 +172,8 @@ def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[
 
 
 def verified(token: str, keys: IssuerKeys, config: JwtConfig) -> VerifiedToken:
-    """Verify the issuer's signature, and return the claims of the token. Raises `Unauthenticated`
-    if the token isn't valid.
+    """Verify the issuer's signature and return the token's claims. Raises `Unauthenticated` if the
+    token isn't valid.
     """
     if len(token) > MAX_TOKEN_CHARS:
         raise Unauthenticated(f"the token has more than {MAX_TOKEN_CHARS} characters")

@@ -69,8 +69,8 @@ class StandingStreams:
     """The shared streams of the gateway, one per replica. Call `close` when they're no longer
     needed.
 
-    `suspended` is called with the role and with the outcome (`resumed` or `lost`) of each
-    suspension of a stream.
+    After each suspension of a stream, `suspended` is called with the role and the outcome
+    (`resumed` or `lost`).
     """
 
     def __init__(self, suspended: Suspended = lambda role, outcome: None) -> None:
@@ -220,7 +220,7 @@ class StandingStream:
             self._end(self._call)
 
     async def _read(self, call: _Call, limit: asyncio.Timeout | None = None) -> Exception:
-        """Read from a call until it ends, and return the reason. `limit` is the time limit for
+        """Read from a call until it ends and return the reason. `limit` is the time limit for
         resuming the stream, which is removed once the stage has done so.
         """
         signs = SignsOfLife(self._replica)
@@ -275,7 +275,7 @@ class StandingStream:
         return self._fruitless < MOST_FRUITLESS
 
     async def _continue(self, broken: Exception) -> Exception | None:
-        """Resume the stream on a new call, and return the failure that ends the new call. Returns
+        """Resume the stream on a new call and return the failure that ends the new call. Returns
         None if the stage doesn't resume the stream.
         """
         role, window_s = self._replica.role, self._lines.resume_window_s
@@ -375,7 +375,7 @@ class LineReader:
         self._line.changed()
 
     def cancel(self) -> None:
-        """End the line, and discard the responses that have not been read."""
+        """End the line and discard the responses that have not been read."""
         self._line.cancel()
 
     async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
