@@ -33,8 +33,8 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     # The interval in seconds at which the EndpointSlices are listed again, in case the watch has
     # missed a change.
     relist_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 20.0
-    # The timeout for a response of the Kubernetes API in seconds. The gateway keeps using the known
-    # replicas while the API does not respond.
+    # The timeout in seconds for a response from the Kubernetes API. The gateway keeps using the
+    # known replicas while the API does not respond.
     answer_timeout_s: Seconds = 5.0
     # The maximum size of a list in bytes.
     max_list_bytes: Bytes = 64 << 20

@@ -59,7 +59,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     # The maximum total size of the data that the gateway holds for clients, in bytes. The default
     # is 1024 MiB. Uploads (including the decoded data), waiting requests, and unread answers can
     # each use up to a quarter of it, and conversations up to half. Requests that are kept for
-    # failover use what is left, and are dropped when it is needed. Streamed answers are not
+    # failover use the remaining memory and are dropped when it is needed. Streamed answers are not
     # included, because they are held back in the stages. The process itself needs another 512 MiB
     # or so.
     max_memory_bytes: Bytes = 1 << 30
@@ -70,7 +70,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     # The maximum size of a request body in bytes.
     max_body_bytes: Bytes = 64 << 20
     # The maximum number of JSON values in a body, or of fields in a gRPC message. JSON values are
-    # counted by their commas and brackets, including those inside texts.
+    # counted by their commas and brackets, including those inside strings.
     max_body_values: Positive = 200_000
     # The maximum time in seconds for a request body to arrive.
     body_timeout_s: Seconds = 60.0
@@ -87,9 +87,9 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_recording_s: Seconds = 600.0
     # The maximum total length of all recordings in a request, in seconds.
     max_audio_s: Seconds = 900.0
-    # The maximum total size of the texts and recordings in a request's options, as sent by the
-    # client, in bytes. Each option also has limits of its own, which its stage describes. The
-    # recordings also count towards the limits on recordings.
+    # The maximum total size of the text and recordings in a request's options in bytes, as sent by
+    # the client. Each option also has limits of its own, which its stage describes. The recordings
+    # also count towards the limits on recordings.
     max_option_bytes: Bytes = 16 << 20
     # The maximum number of functions that a request may offer to the model.
     max_tools: Positive = 128
@@ -113,13 +113,13 @@ class ConnectionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     # that has been idle the longest.
     max_connections: Positive = 512
     # The maximum number of gRPC connections. If this limit is reached and a client with a different
-    # address connects, its connection replaces the one that has been silent the longest among those
-    # of the address with the most connections.
+    # address connects, its connection replaces an existing one. Out of the connections from the
+    # address that has the most, this is the one that has been silent the longest.
     max_grpc_connections: Positive = 512
     # The maximum number of gRPC connections from one address. For IPv6, it applies to a /64
     # network.
     max_grpc_connections_per_address: Positive = 384
-    # The maximum time in seconds that a connection may be idle, or may take to send a request line
+    # The maximum time in seconds that a connection may be idle or may take to send a request line
     # and headers.
     head_timeout_s: Seconds = 10.0
     # The maximum total size of a request line and its headers, in bytes.
@@ -162,15 +162,15 @@ class ResumeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     key accepts this state.
     """
 
-    # The maximum size of a saved conversation in bytes. It contains all texts, and the latest
+    # The maximum size of a saved conversation in bytes. It contains all of the text and the latest
     # recordings that fit.
     bytes: Bytes = 256 << 10
-    # How long a saved conversation remains valid, in seconds.
+    # The number of seconds for which a saved conversation remains valid.
     within_s: Seconds = 3600.0
     # A file with one key per line, each at least 32 characters long. Conversations are sealed with
     # the first key, and all keys are accepted. The file is reloaded in the same way as `keys_file`.
-    # Without a file, each gateway uses a key of its own, and cannot continue conversations of other
-    # gateways.
+    # Without a file, each gateway uses its own key and cannot continue other gateways'
+    # conversations.
     key_file: str = ""
 
 
@@ -192,7 +192,7 @@ class MediaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # The instruction that asks the model to transcribe a recording. The language and other
     # information from the client are appended to it.
     transcribe_instruction: Instruction = "Transcribe the audio into text."
-    # How long a chat can refer to a spoken answer by the ID of its audio, in seconds.
+    # The number of seconds for which a chat can refer to a spoken answer by its audio ID.
     spoken_keep_s: Seconds = 3600.0
     # The maximum total size of the transcripts that are stored for this purpose, in bytes. If there
     # is no room for an answer, it expires immediately.
@@ -204,7 +204,7 @@ class FetchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     # Whether to fetch such files. If this is false, only data URLs are accepted.
     urls: bool = False
-    # The maximum time for fetching a file in seconds, including redirects.
+    # The maximum time in seconds for fetching a file, including redirects.
     timeout_s: Seconds = 10.0
     # The maximum total size of the files fetched for one request, in bytes.
     max_fetch_bytes: Bytes = 32 << 20
@@ -221,18 +221,18 @@ class NamesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # Maps aliases to voices of the checkpoint.
     voice_aliases: dict[Name, Name] = {}
     # Whether to accept the names of OpenAI's models and voices. If this is true, the names of
-    # OpenAI's speech models, and of the default chat models of voice frameworks, become aliases for
-    # the model. The names of OpenAI's voices (alloy, ash, ...) are assigned to the voices of the
-    # checkpoint in turn.
+    # OpenAI's speech models and of voice frameworks' default chat models become aliases for the
+    # model. The names of OpenAI's voices (alloy, ash, ...) are assigned to the checkpoint's voices
+    # in turn.
     openai_names: bool = True
 
 
 class PacingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Limits on how far output may run ahead of its consumer."""
 
-    # How far audio may run ahead of what the client has read, in seconds.
+    # The maximum number of seconds by which audio may run ahead of what the client has read.
     max_ahead_seconds: Ahead = 30.0
-    # How far the output of a stage may run ahead of the next stage, in seconds.
+    # The maximum number of seconds by which a stage's output may run ahead of the next stage.
     max_stage_ahead_seconds: Ahead = 4.0
     # The same limit in positions, which is used if neither the pipeline nor the next stage declares
     # the number of positions per second.
@@ -255,8 +255,7 @@ class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     # that succeeds, the replica is used again. At most half of a stage's replicas are ejected at
     # the same time.
     eject_failures: Positive = 3
-    # How long a replica is ejected the first time, in seconds. This time doubles with each further
-    # ejection.
+    # The duration of a replica's first ejection in seconds. It doubles with each further ejection.
     eject_s: Seconds = 2.0
     # The maximum duration of an ejection in seconds.
     max_eject_s: Seconds = 60.0
@@ -271,12 +270,12 @@ class FailoverConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     # The maximum time in seconds that an answer waits for a slot on other replicas.
     wait_s: Seconds = 5.0
     # The maximum time in seconds that an answer waits for the lost replica to return, if there are
-    # no others. A request that arrives meanwhile waits as well.
+    # no others. A request that arrives during this time waits as well.
     return_s: Seconds = 2.0
     # The maximum number of answers that this gateway may continue within one minute.
     failovers_per_minute: Positive = 1024
     # The maximum size of the history that is sent to the stages when an answer is continued, in
-    # bytes. The history is the part of the answer that the client already has, and takes up about
+    # bytes. The history is the part of the answer that the client already has. It takes up about
     # 400 bytes per second of speech. If it exceeds this limit, the stages compute that part again.
     # Set this to 0 to always compute it again.
     max_history_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_HISTORY_BYTES)] = 1 << 20
@@ -292,14 +291,14 @@ class TraceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     endpoint: TraceEndpoint = ""
     # The fraction of requests to trace.
     ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
-    # Whether a client's `traceparent` decides if its requests are traced.
+    # Whether a client's `traceparent` determines whether its requests are traced.
     clients: bool = False
 
 
 class ScalerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings for the autoscaling signal, which is the number of slots required for each stage."""
 
-    # The host:port on which the gateway serves the signal to KEDA, and its own demand to other
+    # The host:port on which the gateway serves the signal to KEDA and its own demand to other
     # gateways (gRPC without encryption). If it is empty, this endpoint is disabled.
     listen: str = ""
     # The addresses of this endpoint on all gateways, if discovery does not find them. The list may
@@ -314,8 +313,8 @@ class ScalerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The gateway's settings, including its endpoints and access control."""
 
-    # The address of the HTTP endpoint. `localhost` and `[::]` stand for addresses of both families,
-    # as in `listen` of a stage.
+    # The address of the HTTP endpoint. `localhost` and `[::]` cover the addresses of both families,
+    # as in a stage's `listen` setting.
     http_listen: str = "localhost:8000"
     # The address of the gRPC endpoint. It has the same form as `http_listen`.
     grpc_listen: str = "localhost:0"
@@ -345,10 +344,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # `keys_file` is set, callers that cannot be identified are rejected.
     auth: AuthConfig = AuthConfig()
     # How to treat request fields that neither OpenAI nor vLLM defines. With "ignore", they are
-    # ignored, and listed in the response header `x-antiphon-ignored`. With "reject", the request is
+    # ignored and listed in the response header `x-antiphon-ignored`. With "reject", the request is
     # rejected.
     unknown_fields: Literal["ignore", "reject"] = "ignore"
-    # When the gateway is stopped, it rejects new requests, and gives requests in progress this many
+    # When the gateway is stopped, it rejects new requests and gives requests in progress this many
     # seconds to finish. The remaining ones then end with an error. A conversation ends after its
     # current answer. The process manager must allow more time than this before it kills the
     # process.

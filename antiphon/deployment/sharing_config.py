@@ -22,7 +22,8 @@ class SharingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ports: bool = False
     # A directory in which the gateways of this host share the use of API keys and the transcripts
     # to which chats can refer, so that limits and IDs apply to all of them. If it is empty, each
-    # gateway has its own. Only gateways of the same user and deployment should use it.
+    # gateway keeps this data for itself. Only gateways of the same user and deployment should use
+    # it.
     directory: str = ""
 
 

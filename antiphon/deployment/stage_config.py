@@ -58,8 +58,8 @@ class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Limits for memory that an engine uses in addition to its weights and its KV cache."""
 
     # The maximum size of the mel features of recent recordings that a stage with audio input keeps,
-    # in bytes. With them, a later turn of a conversation need not send the recordings again. One
-    # second takes about 50 KB.
+    # in bytes. With them, a later turn in a conversation does not have to send the recordings
+    # again. One second takes about 50 KB.
     kept_recording_bytes: Bytes = 256 << 20
     # The maximum size of hidden rows that wait in vLLM's process until this stage reads them, in
     # bytes. One step copies at most a sixteenth of this amount out of paged memory. If the stage is
@@ -92,14 +92,14 @@ class FilesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Files that the checkpoint itself does not contain."""
 
     # The directory of the audio tokenizer, for families that have a separate one. For `antiphon
-    # serve`, it may be an ID on the Hugging Face hub. If it is empty, a directory with the released
-    # name is looked for inside the model's directory and next to it.
+    # serve`, it may be an ID on the Hugging Face hub. If it is empty, the stage looks for a
+    # directory with the released name inside the model's directory and next to it.
     audio_tokenizer_dir: str = ""
     # The directory of the image tokenizer, found in the same way.
     image_tokenizer_dir: str = ""
-    # The directory with the files of the voice, for families whose checkpoints do not include the
-    # voice. If it is empty, the folder that the family specifies is used. It is inside the
-    # directory of the checkpoint.
+    # The directory that contains the voice's files, for families whose checkpoints do not include
+    # the voice. If it is empty, the folder that the family specifies is used. It is inside the
+    # checkpoint's directory.
     voice_dir: str = ""
 
 
@@ -144,10 +144,10 @@ class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Settings for the links between this stage and other stages."""
 
     # The transport for payloads on the links of this stage. `auto` selects the best transport that
-    # works at both ends. If any other transport is set and is not available, this is an error.
+    # works at both ends. It is an error to set any other transport if it is not available.
     transport: TransportName = "auto"
     # Whether chunks for stages on the same host go through a ring in shared memory instead of gRPC.
-    # If both stages are not on one host, or not on Linux, this has no effect.
+    # This has no effect unless both stages are on the same host and run on Linux.
     ring: bool = True
     # The maximum amount of shared memory for payloads in flight on one link, in bytes. It must be a
     # power of two.
@@ -159,8 +159,8 @@ class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     # The maximum size of the output of all sessions that waits on one link to a stage, in bytes.
     # Beyond this limit, only sessions that use more than an equal share are refused.
     bytes: Bytes = LINK_BYTES
-    # The time in seconds within which a broken link, or the broken stream of a gateway, can be
-    # resumed. Its sessions wait during this time.
+    # The time in seconds within which a broken link or a gateway's broken stream can be resumed.
+    # Its sessions wait during this time.
     resume_window_s: Seconds = 5.0
 
 
@@ -174,8 +174,8 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # addresses, and `[::]` stands for all IPv4 and IPv6 addresses. If the host does not support a
     # family, it is left out.
     listen: str = "localhost:0"
-    # The host:port under which other processes reach this stage. It is needed if the stage listens
-    # on all addresses of its host ([::]), and is sent over the links. If it is empty, `listen` is
+    # The host:port under which other processes reach this stage. It is sent over the links. It is
+    # required if the stage listens on all addresses of its host ([::]). If it is empty, `listen` is
     # used.
     advertise: str = ""
     # The number of replicas that `up` starts if no addresses are set.
@@ -192,8 +192,8 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # The engine. `auto` selects the fastest engine that this process can run. Each stage documents
     # its engines.
     engine: str = "auto"
-    # Arguments for the engine. Their names are those that the engine defines. For `vllm`, they are
-    # the names of its AsyncEngineArgs.
+    # Arguments for the engine. The engine defines their names. For `vllm`, they are the names of
+    # its AsyncEngineArgs.
     engine_args: dict[str, Any] = {}
     # The torch device.
     device: str = "cpu"
@@ -216,8 +216,8 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # of the memory.
     context_limit: Annotated[int, msgspec.Meta(ge=0)] | Literal["fits"] | None = None
     # When the stage is stopped, it refuses new sessions immediately and lets running ones finish
-    # within this many seconds. The remaining ones then end with an error. Whatever stops the
-    # process must wait for longer than this.
+    # within this many seconds. The remaining ones then end with an error. The process manager must
+    # allow more time than this before it kills the process.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     # The endpoint to which the stage sends its spans of the requests that the gateway traces (OTLP
     # over gRPC, such as http://collector:4317). If it is empty, nothing is sent.
