@@ -25,7 +25,7 @@ from antiphon_tools.checkout import ROOT, files_of
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A group of words, and the maximum number of matches per 10,000 words in pages."""
+    """A group of words and the maximum number of matches per 10,000 words in pages."""
 
     words: re.Pattern[str]
     limit: float

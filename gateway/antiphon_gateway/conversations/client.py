@@ -35,8 +35,7 @@ class LogEntry(Protocol):
         """
 
     def counted(self) -> None:
-        """Count the order as one of the requests per minute, but not as one of the concurrent
-        requests.
+        """Count the order towards the requests per minute but not towards the concurrent requests.
 
         Raises `ResourceExhausted` if the limit has been reached.
         """

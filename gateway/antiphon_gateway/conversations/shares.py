@@ -118,8 +118,8 @@ class ConversationShares:
 
 
 class ConversationShare:
-    """The resources of one conversation. The conversation can be ended only while it is idle, which
-    means that `is_busy` returns False.
+    """The resources of one conversation. The conversation can be ended only while it is idle, that
+    is, while `is_busy` returns False.
     """
 
     def __init__(

@@ -107,8 +107,8 @@ class RequestLog:
         return replace(order, key=self.key.name, priority=priority)
 
     def counted(self) -> None:
-        """Count the request as one of its key's requests per minute, but not as one of the
-        concurrent ones.
+        """Count the request towards its key's requests per minute but not towards its concurrent
+        requests.
 
         Raises `KeyLimitReached` if the limit has been reached.
         """

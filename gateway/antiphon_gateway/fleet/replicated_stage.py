@@ -199,7 +199,7 @@ class ReplicatedStage:
         return tuple(each.address for each in places if each.state == "ready")
 
     def _unplaced(self) -> Iterator[Replica]:
-        """Return the replicas that accept no new sessions but may still have some."""
+        """Return the replicas that accept no new sessions but may still have open ones."""
         if len(self._placed) == len(self._replicas) and not self._leaving:
             return
         for replica in (*self, *self._leaving):

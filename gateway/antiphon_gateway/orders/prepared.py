@@ -33,10 +33,10 @@ class PreparedRequest:
 
     In `order`, the instruction has been converted to an option. The order doesn't contain any
     files, unless it is a turn of a conversation, which keeps its files. It was validated against
-    the stages of `lineup`, and its voice is one of theirs. `options` contains what each stage
-    receives. `field_names` maps field names in error messages to those used by the client,
-    including the field names of files. The attachments of a turn count towards the memory of its
-    conversation.
+    the stages of `lineup`, and its voice is one that these stages have. `options` contains what
+    each stage receives. `field_names` maps field names in error messages to those used by the
+    client, including the field names of files. The attachments of a turn count towards the memory
+    of its conversation.
     """
 
     order: Order

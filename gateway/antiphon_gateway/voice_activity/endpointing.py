@@ -25,8 +25,8 @@ MIN_SPEECH_FRAMES = 3
 
 @dataclass(frozen=True, slots=True)
 class EndpointRule:
-    """The probability at which a frame counts as speech, and how long the silence at the end of
-    speech must last.
+    """The probability at which a frame counts as speech, and the minimum length of the silence that
+    ends speech.
     """
 
     threshold: float = 0.5

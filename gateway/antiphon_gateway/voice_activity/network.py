@@ -2,11 +2,11 @@
 This module performs no I/O.
 
 The network consists of a spectrum, four convolutions and an LSTM cell. Its results differ from
-those of onnxruntime, which would add 68 MB to the image, by at most 3e-6. Apart from the LSTM cell,
-all layers process each frame separately, so several frames from many conversations are processed at
-once. This is done with products of two matrices, because numpy computes products with more
-dimensions one matrix at a time. Processing 32 frames together takes a fifth of the time that it
-takes to process them one at a time.
+onnxruntime's results by at most 3e-6. onnxruntime itself isn't used, because it would add 68 MB to
+the image. Apart from the LSTM cell, all layers process each frame separately, so several frames
+from many conversations are processed at once. This is done with products of two matrices, because
+numpy computes products with more dimensions one matrix at a time. Processing 32 frames together
+takes a fifth of the time that it takes to process them one at a time.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from antiphon.wire.chunks import chunk_to_proto
 from antiphon_tools.load.content import Content
 
 RATE_HZ = 30.0
-"""The default number of positions per second for edges without audio, which is approximately the
+"""The default number of positions per second for edges without audio. This is approximately the
 speed at which a model generates text.
 """
 

@@ -36,7 +36,8 @@ class _Speaking:
 
 
 class CountingTalker:
-    """Emits one frame per step and segment, up to `max_tokens` of its sampling parameters.
+    """Emits one frame per step and segment, up to the `max_tokens` in the segment's sampling
+    parameters.
 
     In the first step, it emits the frames of the history.
     """

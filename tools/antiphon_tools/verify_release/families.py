@@ -21,7 +21,7 @@ CODES = "codes"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A model family, and the roles of the stages that generate `text`, frames and audio.
+    """A model family and the roles of the stages that generate `text`, frames and audio.
 
     `text` is empty if there is no text. The same stage can generate text and frames. `frames` is
     the edge that carries the frames, and `step` is the number of frames that are drawn at once. A

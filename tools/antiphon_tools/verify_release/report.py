@@ -1,4 +1,4 @@
-"""The report, which is written to a JSON file and a Markdown file after every section."""
+"""The report. It is written to a JSON file and a Markdown file after every section."""
 
 from __future__ import annotations
 

@@ -381,7 +381,8 @@ class BoundedConnection(HttpToolsProtocol):
         return self._heard_at if self._answering() and self.cycle.more_body else math.inf
 
     def _make_room(self) -> bool:
-        """Close the connection that has been idle, or whose body has been stalled, the longest.
+        """Close the connection that has been idle the longest or whose body has been stalled the
+        longest.
 
         Returns False if there is no such connection.
         """

@@ -2,7 +2,7 @@
 
 While a child process is running, it takes up a slot of a lane, and each lane has its own slots. A
 file starts in the first lane of `LANES` whose size limit it doesn't exceed. If the file's header
-declares more samples than the lane decodes, or if its CPU time is used up, the child leaves the
+declares more samples than the lane accepts, or if its CPU time is used up, the child leaves the
 lane. The file is then decoded again in the next lane, which has more CPU time and a lower priority.
 As a result, files that are expensive to decode can delay only each other, regardless of what their
 headers declare.
