@@ -120,12 +120,12 @@ class RequestPreparer:
         """Fetch and decode the files of a validated request within its time limit. The caller must
         release the result.
 
-        For a turn of a conversation, the recordings in `sent` are already in the session. If
-        `heard` is true, the last recording was sent while the user was speaking. None of these
-        recordings are decoded. The data of a conversation counts towards the conversation's own
-        memory. Raises `InvalidArgument` or `NotImplementedYet` with the field of a file that can't
-        be used, `DeadlineExceeded` if the time limit is exceeded, and `ResourceExhausted` if there
-        isn't enough memory for requests. If this is cancelled, all resources are freed.
+        For a conversation turn, the recordings in `sent` are already in the session. If `heard` is
+        true, the last recording was sent while the user was speaking. None of these recordings are
+        decoded. The data of a conversation counts towards the conversation's own memory. Raises
+        `InvalidArgument` or `NotImplementedYet` with the field of a file that can't be used,
+        `DeadlineExceeded` if the time limit is exceeded, and `ResourceExhausted` if there isn't
+        enough memory for requests. If this is cancelled, all resources are freed.
         """
         began, order, config = time.monotonic(), checked.order, self._config
         reader = checked.lineup.input_member.description

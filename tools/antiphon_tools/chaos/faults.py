@@ -118,7 +118,7 @@ async def _cut(victim: Victim) -> None:
 
 
 async def _damage(victim: Victim) -> None:
-    """Change a random byte of the traffic in either direction from time to time."""
+    """From time to time, change a random byte of the traffic in either direction."""
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + DAMAGED_S
     while loop.time() < ends_at:

@@ -63,7 +63,9 @@ class Kill:
 
 @dataclass(slots=True)
 class _KnownAnswer:
-    """An answer without faults and the playback time until which each stage works on it."""
+    """An answer without faults. For each stage, it contains the playback time until which the stage
+    works on the answer.
+    """
 
     question: KnownQuestion
     heard: Heard

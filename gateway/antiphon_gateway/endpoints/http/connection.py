@@ -108,7 +108,7 @@ class ConnectionLimiter:
 
     @property
     def longest_idle(self) -> BoundedConnection | None:
-        """Return the connection that has been idle, or in its TLS handshake, the longest."""
+        """Return the connection that has been idle or in its TLS handshake for the longest time."""
         firsts = (next(iter(each), None) for each in (self.idle, self.handshakes))
         found = [each for each in firsts if each is not None]
         return min(found, key=lambda each: each.idle_since, default=None)

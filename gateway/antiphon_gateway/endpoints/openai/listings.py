@@ -81,8 +81,8 @@ class VoiceCard(msgspec.Struct, frozen=True):
 class VoiceList(msgspec.Struct, frozen=True, kw_only=True):
     """The model's voices.
 
-    If a request does not specify a voice, the default of the model is used. This is the first
-    voice, or no voice if the model can speak without one.
+    If a request does not specify a voice, the model's default is used. This is the first voice, or
+    no voice if the model can speak without one.
     """
 
     object: str = "list"

@@ -140,8 +140,8 @@ class RealtimeCall:
             await self._conversation.refuse(mistake, event.event_id or "")
 
     async def _read(self, data: str) -> ClientEvent | None:
-        """Return an event that may be large, invalid, or have fields that are ignored. If it is
-        invalid, the error is sent to the client, and None is returned.
+        """Parse an event, which may be large or invalid or may have fields that are ignored. If it
+        is invalid, the error is sent to the client, and None is returned.
         """
         ignored = IgnoredFields(self._unknown_fields)
         try:
