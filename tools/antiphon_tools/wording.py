@@ -1,4 +1,4 @@
-"""Measures the style of pages and docstrings, by looking for patterns that make sentences unclear.
+"""Measures the style of pages and docstrings by looking for patterns that make sentences unclear.
 
 Pages may match `PATTERNS` up to twice as often as well-maintained documentation (h11, etcd's raft,
 trio, starlette, mini-sglang and Temporal), and their sentences must have a similar length.

@@ -42,7 +42,7 @@ about 20 seconds of audio.
 
 
 class _Rest(NamedTuple):
-    """The part of a recording that hasn't been sent yet and the name of the recording."""
+    """The part of a recording that hasn't been sent yet, and the recording's name."""
 
     pcm16: bytes
     name: RecordingName

@@ -1,9 +1,10 @@
 """Shares the capacity for conversations and their memory fairly among API keys. This module
 performs no I/O.
 
-If there is no room for another conversation or for more data, a conversation is ended. It is chosen
-from the key that uses the most, and it is the one that has been idle the longest. A key can't take
-from another key that uses no more than itself, so two keys can't keep taking from each other.
+If there is no room for another conversation or for more data, a conversation is ended to make room.
+It belongs to the key that uses the most, and it is the one that has been idle the longest. A key
+can't take from another key that uses no more than itself, so two keys can't keep taking from each
+other.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class Order:
 
     `timeout_s` is the client's remaining timeout for the whole answer, and `start_within_s` is its
     remaining timeout for the start of the answer. `drawn_seed` is the seed of stages that have none
-    in `sampling`, which ensures that a repeated order has the same answer. `field_names` maps names
-    in errors to the names that the client uses, for example "voice" to "audio.voice". `key` is the
+    in `sampling`. It ensures that a repeated order has the same answer. `field_names` maps names in
+    errors to the names that the client uses, for example "voice" to "audio.voice". `key` is the
     name of the caller's API key. Once the key is known, `priority` is not higher than that of the
     key.
     """

@@ -2,7 +2,7 @@
 
 gRPC's C core doesn't limit most of them. A header block that never ends, or many large ones, can
 keep its threads so busy that calls on other connections stall. In tests, other clients' calls were
-also cancelled when many calls were started and immediately reset, for unknown reasons. Other kinds
+also cancelled, for unknown reasons, when many calls were started and immediately reset. Other kinds
 of floods only cost CPU time. The meter looks only at the nine bytes at the start of each frame.
 
 The rates apply to all connections from an address together, so it doesn't help to open new ones.

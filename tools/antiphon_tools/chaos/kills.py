@@ -1,4 +1,4 @@
-"""Kills the replica that generates an answer, at a random point of the answer.
+"""Kills the replica that generates an answer, at a random point in the answer.
 
 Only one answer runs at a time, and it is received at playback speed. If each stage has a single
 replica, the listener reads as fast as possible after the kill, so that an error is noticed

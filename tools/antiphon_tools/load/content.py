@@ -31,8 +31,8 @@ class Content:
 
     `prompt_length` is in words, or in tokens if the stage receives tokens. `reply_tokens` and
     `frames` are maximum lengths, or 0 to let the model decide. If there are `prompts`, they are
-    used in turn. Otherwise prompts ask the model to repeat random words, so that a reply is as long
-    as its prompt. `outputs` contains the outputs to request from the gateway, which are all
+    used in turn. Otherwise, prompts ask the model to repeat random words, so that a reply is as
+    long as its prompt. `outputs` contains the outputs to request from the gateway, which are all
     available outputs if it is empty. `options` contains model options.
     """
 

@@ -41,8 +41,8 @@ async def read_body(
     """Read the whole body into `body` before `clock` expires. The memory it uses is taken from
     `holding`.
 
-    Raises `BodyTooLarge`, `BodyTooSlow`, `BudgetExceeded` or `EncodedBody`, `Cancelled` if the
-    client disconnects, and the errors of `body`.
+    Raises `BodyTooLarge`, `BodyTooSlow`, `BudgetExceeded` or `EncodedBody` if the body isn't
+    acceptable, `Cancelled` if the client disconnects, and the errors of `body`.
     """
     headers = dict(scope["headers"])
     if headers.get(b"content-encoding", b"").strip().lower() not in (b"", b"identity"):
