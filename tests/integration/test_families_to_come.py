@@ -127,7 +127,7 @@ async def test_audio_without_frames_runs_no_further_ahead_than_its_seconds() -> 
 
 async def test_audio_of_a_stage_that_tells_no_rate_is_refused() -> None:
     async with served(READS_TEXT, text_readers(sample_rate_hz=0)) as family:
-        with pytest.raises(FailedPrecondition, match="voice makes audio but tells no sample_rate"):
+        with pytest.raises(FailedPrecondition, match="generates audio but has no sample_rate_hz"):
             await family.client.generate(TEXT).collect()
         answer = await family.client.generate(TEXT, modalities=["text"]).collect()
         assert answer.text == TEXT

@@ -148,7 +148,7 @@ async def test_a_load_that_can_only_be_refused_is_not_begun(target: Target, tiny
     arguments = [*PATIENT, "--rate", "4", "--voice", "nobody", "--model", str(tiny)]
     options = read_options(["talker", *arguments])
     place = target_at("talker", target.stages["talker"])
-    with pytest.raises(InvalidArgument, match="'nobody' is unknown"):
+    with pytest.raises(InvalidArgument, match="unknown voice 'nobody'"):
         await load_service(options, place, io.StringIO())
 
 

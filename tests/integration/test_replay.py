@@ -53,7 +53,7 @@ async def record_a_run(recording: FactRecording) -> None:
             pass
         refused = Session(running, "speaking")
         await refused.send(*opening("speaking"))
-        assert "before" in (await refused.error()).message
+        assert "already opened" in (await refused.error()).message
         poisoned = Session(running, "poisoned")
         await poisoned.send(*opening("poisoned"))
         await poisoned.opened()

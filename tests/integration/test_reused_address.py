@@ -43,7 +43,7 @@ async def test_sessions_of_an_earlier_boot_end_at_once_and_those_of_this_one_go_
         error = await mistaken.error()
         assert error.code == session_pb2.ErrorCode.ERROR_CODE_UNAVAILABLE
         assert error.retry_after_s
-        assert "meant for boot an-earlier-one" in error.message
+        assert "opened to boot an-earlier-one" in error.message
         heard = 0
         while heard < FRAMES:
             chunk = await hearing.audio()

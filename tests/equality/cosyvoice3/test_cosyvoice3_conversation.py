@@ -31,7 +31,7 @@ async def test_texts_are_spoken_as_requests_are(voice: str, speakers: Speakers) 
 
 
 async def test_instructions_go_with_a_recording(speakers: Speakers) -> None:
-    await check_fails(speakers["clones"], "instructions: needs", instructions=INSTRUCTION)
+    await check_fails(speakers["clones"], "instructions: requires", instructions=INSTRUCTION)
     await check_texts_are_spoken_as_requests_are(
         speakers["clones"],
         SAMPLING,

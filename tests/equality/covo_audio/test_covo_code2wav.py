@@ -198,7 +198,7 @@ def test_a_missing_voice_is_named_with_its_directory(
     load(covo_checkpoint, stage_config(voice_dir=str(folder)))
     assert LICENCE in caplog.text
     (folder / VOICE_FILES[1]).unlink()
-    with pytest.raises(FailedPrecondition, match=f"lacks {VOICE_FILES[1]};"):
+    with pytest.raises(FailedPrecondition, match=f"does not contain {VOICE_FILES[1]};"):
         load(covo_checkpoint, stage_config(voice_dir=str(folder)))
     np.save(folder / VOICE_FILES[1], np.zeros((1, 8, 7), np.float32))
     with pytest.raises(FailedPrecondition, match="last axis"):

@@ -117,7 +117,7 @@ def test_speech_without_end_is_refused(log_frames: float, tmp_path: Path) -> Non
         tensors["decoder.dp.flows.0.m"] = torch.full((2, 1), log_frames)
 
     endless = loaded(replaced(tmp_path / "endless", lengthen))
-    with pytest.raises(InvalidArgument, match="speech of 9 units is longer than 120 s"):
+    with pytest.raises(InvalidArgument, match="speech for 9 units is longer than 120 s"):
         spoken(endless, BY_NAME["short"])
 
 

@@ -127,7 +127,7 @@ def test_playlist_is_not_followed(prompts: PromptFactory) -> None:
     conversation_of: Any = conversation(("user", mp4(2, 1.0)))
     playlist = np.frombuffer(b"#EXTM3U\nhttp://127.0.0.1:1/a.ts\n", np.uint8)
 
-    with pytest.raises(InvalidArgument, match="no MP4"):
+    with pytest.raises(InvalidArgument, match="is not an MP4"):
         prompts.prepare(msgspec.structs.replace(conversation_of, videos=(playlist,)), speaks=False)
 
 

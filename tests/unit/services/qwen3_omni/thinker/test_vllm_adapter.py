@@ -298,7 +298,7 @@ def test_segment_fails_when_vllm_ends_early_or_makes_another_prompt(
     prompt = ids_of(bench.begin(segment(question)), "prompt")
     *_, failed = bench.bring(Tokens(0, said[:2], prompt, 0, True))
     assert isinstance(failed, Failed)
-    assert "early, after 2 ids" in failed.error.message
+    assert "early, after 2 IDs" in failed.error.message
     bench.begin(segment(question), SegmentKey("t", 0))
     (failed,) = bench.bring(Tokens(1, said[:2], prompt[:-1], 0, False))
     assert isinstance(failed, Failed)
