@@ -333,7 +333,9 @@ def _keep_seed(path: Path, seed: int) -> None:
 def _check_replaceable(directory: Path) -> None:
     """Raise `FailedPrecondition` if the directory contains something other than a checkpoint."""
     if directory.is_dir() and any(directory.iterdir()) and not (directory / INDEX_FILE).is_file():
-        raise FailedPrecondition(f"{directory}: holds something that is no checkpoint")
+        raise FailedPrecondition(
+            f"{directory}: contains files that are not a checkpoint; choose another directory"
+        )
 
 
 def _empty(directory: Path) -> None:

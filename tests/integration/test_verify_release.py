@@ -316,7 +316,10 @@ def test_command_says_what_it_needs(
         (["--device", "gpu"], "--device: unknown device 'gpu'"),
         (["--reference-device", "cuda:99"], "--reference-device: requires a GPU"),
         (["--stage-device", "talker=cuda:99"], "--stage-device: requires a GPU"),
-        (["--transcriber", "nowhere"], "nowhere: config.json is missing"),
+        (
+            ["--transcriber", "nowhere"],
+            "nowhere: not a checkpoint directory: config.json is missing",
+        ),
     ],
 )
 def test_command_refuses_options_before_it_loads_a_stage(

@@ -128,8 +128,8 @@ def test_other_value_is_refused_by_field_value_and_remedy(
             check_fields(FILE, config, [part])
         said = str(refused.value)
         where = f"{part.path}.{name}" if part.path else name
-        assert said.startswith(f"config.json: {where} is {str(other).lower()}; "), said
-        assert "use a checkpoint" in said
+        assert said.startswith(f"config.json: {where} is {str(other).lower()}, "), said
+        assert "; use another checkpoint" in said
     for value in part.required[name]:
         check_fields(FILE, holding(part.path, **{name: value}), [part])
 

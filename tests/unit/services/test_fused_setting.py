@@ -38,7 +38,7 @@ def test_gpu_needs_graphs() -> None:
 def test_stages_without_kernels_refuse_it() -> None:
     refuse_fused("code2wav", StageConfig())
     with pytest.raises(
-        InvalidArgument, match=r"the code2wav has no fused kernels; set torch\.fused to false"
+        InvalidArgument, match=r"the stage code2wav has no fused kernels; set torch\.fused to false"
     ):
         refuse_fused("code2wav", stage_config(fused=True))
 

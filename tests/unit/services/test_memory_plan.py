@@ -133,7 +133,7 @@ def test_numbers_that_fit_are_taken_as_they_are(
         assert limit_of(weights, StageConfig(device="cuda", context_limit=0), most=800) == 800
     assert {each.levelname for each in records_of(caplog, PLAN)} == {"INFO"}
     assert "memory plan: weights" in lines_of(caplog, PLAN)[0]
-    with pytest.raises(InvalidArgument, match="above the checkpoint's 700"):
+    with pytest.raises(InvalidArgument, match="exceeds the checkpoint's maximum of 700"):
         limit_of(weights, StageConfig(device="cuda", context_limit=900), most=700)
 
 

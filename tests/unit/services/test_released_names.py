@@ -241,7 +241,7 @@ WEIGHT = "code2wav.decoder.0.conv.weight"
     [
         ({WEIGHT: None}, f"tensors are missing: {WEIGHT}$"),
         ({"code2wav.extra.weight": (3,)}, r"tensors are unexpected: code2wav\.extra\.weight$"),
-        ({WEIGHT: (1536, 1024, 5)}, rf"{WEIGHT}: is \[1536, 1024, 5\] in the checkpoint"),
+        ({WEIGHT: (1536, 1024, 5)}, rf"{WEIGHT}: the shape is \[1536, 1024, 5\] in the checkpoint"),
     ],
     ids=["missing", "unexpected", "shape"],
 )

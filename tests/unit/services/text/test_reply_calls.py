@@ -153,5 +153,5 @@ def test_call_leaves_whole_when_its_arguments_come_first() -> None:
 
 
 def test_nothing_of_a_call_leaves_when_there_is_no_such_function() -> None:
-    with pytest.raises(MalformedCall, match="no function 'cook'"):
+    with pytest.raises(MalformedCall, match="unknown function 'cook'"):
         ReplyCalls(RULES).take(f'{OPEN}{{"name": "cook", "arguments": {{', last=False)

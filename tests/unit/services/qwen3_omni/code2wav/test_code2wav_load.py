@@ -88,7 +88,7 @@ def test_load_tells_memory_of_all_slots(
     caplog.set_level(logging.INFO)
     load(tiny[0], StageConfig(slots=3))
     (line,) = [each.message for each in caplog.records if "decoder state" in each.message]
-    assert line.startswith("3 slots of ")
+    assert line.startswith("decoder state: 3 slots of ")
 
 
 def test_load_refuses_engine_when_it_has_another(tiny: tuple[Path, TinyShape]) -> None:

@@ -156,7 +156,7 @@ def test_positions_equal_those_of_the_features(front_end: AudioFrontEnd, counts:
 @pytest.mark.parametrize(
     ("spoken_to", "field", "words"),
     [
-        (Conversation(()), "messages", "none"),
+        (Conversation(()), "messages", "at least one message"),
         (conversation(say(1.0, 399 / 16000)), "audio.1", "too short"),
         (conversation(say(1 / 16000)), "audio.0", "too short"),
         (conversation(say(1.0, 3.01)), "audio.1", "too long"),

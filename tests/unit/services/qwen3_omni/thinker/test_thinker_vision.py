@@ -219,7 +219,7 @@ def test_prompt_is_refused_before_a_pixel_is_decoded_when_it_is_too_long(
 
 
 def test_images_are_refused_when_there_are_too_many(prompts: PromptFactory) -> None:
-    with pytest.raises(InvalidArgument, match="at most 3"):
+    with pytest.raises(InvalidArgument, match="the maximum is 3"):
         prompts.prepare(conversation(("user", [png(32, 32)] * 4)), speaks=False)
 
 
@@ -264,7 +264,7 @@ def test_pixels_of_a_conversation_are_bounded_by_its_headers(sizes: Sizes) -> No
     with pytest.raises(InvalidArgument) as raised:
         eyes.look(conversation(*turns, ("user", small)))
     assert raised.value.field == f"image.{fit}"
-    assert f"at most {vision.MAX_CONVERSATION_PIXELS}" in raised.value.message
+    assert f"the maximum is {vision.MAX_CONVERSATION_PIXELS}" in raised.value.message
     assert "smaller" in raised.value.message
 
 
