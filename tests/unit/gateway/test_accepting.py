@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import resource
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 from antiphon_gateway.serving.accepting import accept_connections, start_connection
+from tests.open_files import no_more_files
 
 pytestmark = pytest.mark.asyncio
 
@@ -55,31 +54,13 @@ async def accepting(accepted: Callable[[socket.socket, str], None]) -> AsyncIter
         assert listener.fileno() == -1
 
 
-@contextmanager
-def no_file_left() -> Iterator[None]:
-    """No descriptor is free."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # The lowest free number comes first: none is left below the last.
-    highest = max(map(int, os.listdir("/proc/self/fd")))
-    filling = [os.open("/dev/null", os.O_RDONLY)]
-    while filling[-1] < highest:
-        filling.append(os.open("/dev/null", os.O_RDONLY))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (filling[-1] + 1, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for each in filling:
-            os.close(each)
-
-
 async def test_accepting_goes_on_when_descriptors_are_free_again() -> None:
     accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
     with recorded() as exhausted:
         async with accepting(lambda connection, _: accepted.put_nowait(connection)) as address:
             with socket.socket() as client:
                 client.setblocking(False)
-                with no_file_left():
+                with no_more_files():
                     client.connect_ex(address)
                     await exhausted.wait()
                     assert accepted.empty()
