@@ -1,7 +1,8 @@
-"""What the command line chooses for tests of more than one folder."""
+"""What the command line chooses, and fixtures, for tests of more than one folder."""
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 from collections.abc import Generator, Iterator
@@ -143,3 +144,14 @@ def recording(served: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("said") / "said.wav"
     path.write_bytes(spoken_answer(served, "What is antiphon?")[1])
     return path
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Reference counts alone free what is freed."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,17 +17,6 @@ LONG_S = 120.0
 TIMES = 4
 
 
-@pytest.fixture
-def collector_at_rest() -> Iterator[None]:
-    """The collector runs only when it is told to."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def sockets() -> int:
     return sum(each.startswith("socket:") for each in open_files())
 
@@ -41,7 +28,7 @@ async def until_closed(before: int) -> None:
 
 
 async def test_connections_on_which_messages_came_damaged_are_closed(
-    collector_at_rest: None, monkeypatch: pytest.MonkeyPatch
+    no_collection: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(abandoned_calls, "FREED_WITHIN_S", 0.05)
     async with asyncio.timeout(LONG_S), linked(SETTINGS) as rig:
@@ -58,7 +45,7 @@ async def test_connections_on_which_messages_came_damaged_are_closed(
 
 
 async def test_connection_of_a_lost_link_is_closed(
-    collector_at_rest: None, monkeypatch: pytest.MonkeyPatch
+    no_collection: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(abandoned_calls, "FREED_WITHIN_S", 0.05)
     consumer = LinkConsumer(SETTINGS, attach_best, boot_id="now")

@@ -137,17 +137,6 @@ async def test_who_leaves_the_queue_leaves_nothing(
         assert len(served.fakes[THINKER].sessions) == 2
 
 
-@pytest.fixture
-def no_collection() -> Iterator[None]:
-    """Reference counts alone free what is freed."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 @pytest.mark.parametrize("turn", [False, True], ids=["request", "turn"])
 async def test_who_is_refused_by_a_stage_until_his_time_is_over_leaves_nothing(
     no_collection: None, turn: bool
