@@ -30,6 +30,10 @@ ask_for_equal_digits()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+# A longer text is not a part of a test's id.
+LONGEST_ID = 100
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--stage-engine`: what stages run on that can run on vLLM, where real services are started.
 
@@ -70,6 +74,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files without tests of the tier are not imported."""
     return True if is_ignored(collection_path, config.getoption("--tier")) else None
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Identify a test by the argument's name where its value is bytes or a long text.
+
+    The workers of pytest-xdist must collect the same ids, and some files contain the time at which
+    they were made: libsndfile writes it into a WAV file of floats.
+    """
+    if isinstance(val, bytes | bytearray) or (isinstance(val, str) and len(val) > LONGEST_ID):
+        return argname
+    return None
 
 
 @pytest.hookimpl(specname="pytest_collection_modifyitems")

@@ -70,6 +70,10 @@ class FailureRecorder:
         lines = (crash.message if crash else report.longreprtext).strip().splitlines()
         # A collection error doesn't have a crash entry, but its last line contains the exception.
         error = (lines[0] if crash else lines[-1]) if lines else "no message"
+        if lines and lines[0].startswith("Different tests were collected"):
+            # pytest-xdist shows a unified diff of the node IDs.
+            changed = [line for line in lines if line[:1] in "+-" and line[1:2] not in "+-"]
+            error = f"{lines[0]} {changed[0] if changed else ''}"
         sections = "".join(f"\n--- {title}\n{text}" for title, text in report.sections)
         test = without_group(report.nodeid)
         failure = Failure(test, phase, error.strip(), report.longreprtext + sections)

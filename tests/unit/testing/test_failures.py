@@ -106,3 +106,44 @@ def test_summary_of_many_failures_fits_on_the_last_page(tmp_path: Path) -> None:
     assert sum("more lines" in each for each in lines) == 1
     assert "vllm: 1 failures" in lines[-2]
     assert "test_7.py::test_it" in lines[-1]
+
+
+def _run_on_two_workers(folder: Path, text: str) -> list[Failure]:
+    (folder / "test_planted.py").write_text(text)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-n", "2", "--dist", "loadgroup",
+         "--failures=tests.failures"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+    )  # fmt: skip
+    return read_failures(folder / "tests.failures")
+
+
+COLLECTED_BY_ONE = """
+import os, pytest
+
+@pytest.mark.parametrize("worker", [os.environ["PYTEST_XDIST_WORKER"]])
+def test_one(worker): ...
+"""
+
+OTHER_FILES_EACH_TIME = """
+import os, pytest
+
+@pytest.mark.parametrize("file", [os.urandom(8), os.urandom(8).hex() * 100])
+def test_one(file): assert not file
+"""
+
+
+def test_a_test_that_one_worker_did_not_collect_is_named(tmp_path: Path) -> None:
+    (failure,) = _run_on_two_workers(tmp_path, COLLECTED_BY_ONE)
+    assert failure.phase == "collect"
+    assert failure.error.startswith("Different tests were collected between gw")
+    assert "test_planted.py::test_one[gw" in failure.error
+
+
+def test_workers_collect_the_same_tests_when_their_files_differ(tmp_path: Path) -> None:
+    failures = _run_on_two_workers(tmp_path, OTHER_FILES_EACH_TIME)
+    assert {each.test.partition("[")[2] for each in failures} == {"file0]", "file1]"}

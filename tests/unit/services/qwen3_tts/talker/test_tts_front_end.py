@@ -124,7 +124,7 @@ def test_text_cannot_spell_control_tokens(front_end: SpeechFrontEnd, tokenizer: 
         ((("user", "Hello " * 600),), "context limit"),
         ((("user", "x" * 100_000),), "bytes of text"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_messages_are_refused_when_they_are_no_text_to_read_aloud(
     messages: Any, told: str, front_end: SpeechFrontEnd
