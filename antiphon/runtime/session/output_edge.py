@@ -136,7 +136,7 @@ class OutputEdge:
         return self._release(now)
 
     def release_due(self, now: float) -> list[Piece]:
-        """Return the pieces for which the interval has passed."""
+        """Return the pieces whose interval has elapsed."""
         return self._release(now) if self.due_at is not None else []
 
     def grant(self, destination: Destination, positions: int) -> list[Piece]:

@@ -71,8 +71,8 @@ def require_pillow(role: str) -> None:
 
 
 def _warm_up(engine: DrawingEngine, terms: DrawingTerms) -> None:
-    """Generate an image from one token, so that no request has to wait for one-time
-    initialization.
+    """Warm up the engine by generating an image from one token, so that no request waits for
+    one-time setup.
     """
     tokens = {terms.tokens: np.zeros(1, np.uint16)}
     run_segment(

@@ -126,7 +126,7 @@ def warm_up_decoder(
     *earlier: InputChunk,
     streams: bool = False,
 ) -> None:
-    """Decode a segment, so that no request has to wait for one-time initialization.
+    """Warm up the engine by decoding a segment, so that no request waits for one-time setup.
 
     The segment receives the `earlier` chunks, followed by all `codes`. If the decoder `streams`,
     two segments are decoded, one for each delivery mode (whole and streamed). Raises `Internal` if

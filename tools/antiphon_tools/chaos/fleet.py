@@ -73,7 +73,7 @@ class TargetFleet:
         return self.running.processes[name].pid
 
     def victim(self, name: str, chance: random.Random) -> Victim:
-        """Return a service as the target of a fault."""
+        """Return the service with this name as a target for faults."""
         # Nothing happens to the gateway's own connection, because listeners connect to it directly.
         wire = self.wires.get(name) or CutWire(self.running.grpc_address)
         drawn = random.Random(chance.getrandbits(32))

@@ -1,5 +1,5 @@
-"""Measures answers of a complete deployment: time to first audio, real-time factor and
-transcripts.
+"""Measures the answers that a complete deployment gives: their time to first audio, real-time
+factor and transcript.
 """
 
 from __future__ import annotations

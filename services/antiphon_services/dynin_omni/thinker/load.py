@@ -210,7 +210,7 @@ def _look(tokenizer: ImageTokenizer, file: Array, side: int, name: str) -> Array
 
 
 def _warm_up(engine: MaskedEngine) -> None:
-    """Generate a short answer, so that no request has to wait for one-time initialization."""
+    """Warm up the engine with a short answer, so that no request waits for one-time setup."""
     said = Conversation((ConversationMessage("user", (TextPart("Hello"),)),))
     settings = SegmentSettings(
         "",

@@ -126,8 +126,8 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
 
 
 def _warm_up(engine: LatentDecoderEngine, count: int) -> None:
-    """Decode `count` frames one by one, so that no request has to wait for one-time
-    initialization.
+    """Warm up the engine by decoding `count` frames one by one, so that no request waits for
+    one-time setup.
     """
     key = SegmentKey("warm-up", 0)
     engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({AUDIO})))

@@ -112,7 +112,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
 
 
 def _warm_up(engine: Token2WavEngine, count: int) -> None:
-    """Decode `count` codes, so that no request has to wait for one-time initialization."""
+    """Warm up the engine by decoding `count` codes, so that no request waits for one-time setup."""
     codes = {CODES: np.zeros((count, 1), np.uint16)}
     run_segment(
         engine,

@@ -198,8 +198,8 @@ class TalkerPrompt:
         return part_name(start, self._positions[start:stop], self._user_ids[start:stop], *rows)
 
     def pass_part(self, start: int, stop: int) -> None:
-        """Drop the hidden rows among rows that are ready, because the slot already contains their
-        keys and values.
+        """Drop the hidden rows in a range of prompt rows whose keys and values the slot already
+        contains.
         """
         self.hidden_rows(start, stop)
 
