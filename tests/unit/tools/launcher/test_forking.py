@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from antiphon_tools.launcher.events import (
 )
 from antiphon_tools.launcher.forking import ForkServer
 from antiphon_tools.launcher.launcher import Launcher
+from antiphon_tools.launcher.plan import service_environment, working_directory
 from antiphon_tools.launcher.process import ServiceProcess
 from tests.unit.tools.launcher.fake_services import ROLES, STAGE, Checkout
 
@@ -30,6 +32,8 @@ NAMED = "\nprint(os.getppid(), open('/proc/self/cmdline').read().split(chr(0))[4
 # A module with a thread, which a fork would lose.
 THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
 FAILING = "raise RuntimeError('cannot be imported')"
+MOVING = "import os; os.chdir('/'); os.environ['ONLY_IN_THE_SERVER'] = '1'"
+SHOWING = "\nprint(json.dumps([dict(os.environ), os.getcwd(), 'imported_before' in sys.modules]))\n"
 
 
 async def start(
@@ -54,11 +58,15 @@ def importing(checkout: Checkout, program: str = "") -> ForkServer:
     return ForkServer(checkout.root, ["imported_before", "antiphon_services.none.load"])
 
 
+def children_of(pid: int) -> list[int]:
+    """The children of the main thread of a process, including those that have ended."""
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def fork_server_of_this_process() -> int:
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     servers = [
-        int(pid)
-        for pid in children
+        pid
+        for pid in children_of(os.getpid())
         if b"antiphon_tools.launcher.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     # A server of all tests may run as well, which was started before.
@@ -82,6 +90,57 @@ async def test_service_is_forked_and_looks_like_a_started_one(checkout: Checkout
     assert printed[0] == "True"
     assert printed[1] == f"{os.getpid()} ['antiphon_services', 'talker']"
     assert told[-1] == Exited("talker", -signal.SIGKILL)
+
+
+async def test_forked_service_has_the_environment_and_directory_of_a_started_one(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONLY_BEFORE", "1")
+    with importing(checkout, MOVING) as server:
+        checkout.write("talker", SHOWING + STAGE)
+        first, _ = await start(checkout, server)
+        await first.wait_ready()
+        await ended(first)
+        monkeypatch.delenv("ONLY_BEFORE")
+        monkeypatch.setenv("ONLY_AFTER", "2")
+        second, _ = await start(checkout, server)
+        await second.wait_ready()
+        environment, directory, forked = json.loads((await ended(second))[0])
+    assert forked
+    assert environment == service_environment(checkout.root)
+    assert directory == str(working_directory(checkout.root))
+
+
+async def test_forked_process_does_not_run_the_service_when_the_launcher_does_not_permit_it(
+    checkout: Checkout,
+) -> None:
+    class Failed(Exception):
+        pass
+
+    def fail() -> ServiceProcess:
+        raise Failed
+
+    with importing(checkout) as server:
+        checkout.write("talker", "say(event='ready')")
+        announced, announce_fd = os.pipe()
+        with os.fdopen(announced, "rb", buffering=0) as source:
+            with os.fdopen(announce_fd), pytest.raises(Failed):
+                await server.start(fail, ("antiphon_services", "talker"), announce_fd)
+            # The pipe ends with the process, which has announced nothing until then.
+            assert await asyncio.to_thread(source.read, 1) == b""
+
+
+async def test_server_keeps_no_ended_process_when_it_receives_the_next_order(
+    checkout: Checkout,
+) -> None:
+    with importing(checkout) as server:
+        for _ in range(3):
+            process, _ = await start(checkout, server)
+            await process.wait_ready()
+            await ended(process)
+        left = children_of(fork_server_of_this_process())
+    # The server may still wait for the process that forked the last service.
+    assert len(left) <= 1
 
 
 @pytest.mark.parametrize("program", [THREAD, FAILING])
