@@ -13,6 +13,7 @@ import pytest
 from antiphon_services.lm.reproducible import ask_for_equal_digits
 from antiphon_services.stage.precision import keep_float32_exact
 from antiphon_testkit.failures import FailureRecorder
+from tests.parameter_ids import parameter_id
 from tests.tiers import TIERS, WithoutTorch, is_ignored, is_of
 
 # A machine that only runs the tests of a GPU needs no hypothesis.
@@ -28,10 +29,6 @@ ask_for_equal_digits()
 # As stages do by default. More threads wait for each other in a loop wherever another process
 # has the cores: the reference took six times its time and more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-
-# A longer text is not a part of a test's id.
-LONGEST_ID = 100
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,14 +74,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Identify a test by the argument's name where its value is bytes or a long text.
-
-    The workers of pytest-xdist must collect the same ids, and some files contain the time at which
-    they were made: libsndfile writes it into a WAV file of floats.
-    """
-    if isinstance(val, bytes | bytearray) or (isinstance(val, str) and len(val) > LONGEST_ID):
-        return argname
-    return None
+    """Identify a test by the same text in every worker."""
+    return parameter_id(val, argname)
 
 
 @pytest.hookimpl(specname="pytest_collection_modifyitems")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import LONGEST_ID
+from tests.parameter_ids import LONGEST_ID
 
 
 @pytest.mark.parametrize(
