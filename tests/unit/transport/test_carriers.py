@@ -13,7 +13,8 @@ import pytest
 
 from antiphon.transport.link.incoming.carriers import IncomingCarriers
 from antiphon.transport.ring import offer as ring_offer
-from antiphon.transport.ring.messages import MOST_AT_ONCE, DamagedRing, RingWriter
+from antiphon.transport.ring.entries import MOST_AT_ONCE, DamagedRing
+from antiphon.transport.ring.messages import RingWriter
 from antiphon.transport.ring.offer import OfferedRing
 from antiphon.v1 import stage_pb2
 from antiphon.wire.checksum import checksum_of

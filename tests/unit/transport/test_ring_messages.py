@@ -11,12 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from antiphon.transport.anonymous_file import create_sealed
+from antiphon.transport.ring.entries import MOST_AT_ONCE, DamagedRing
 from antiphon.transport.ring.messages import (
     MAX_MESSAGE_BYTES,
-    MOST_AT_ONCE,
     PROOF_BYTES,
     RING_BYTES,
-    DamagedRing,
     RingReader,
     RingWriter,
 )

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from google.protobuf.message import DecodeError
 
 from antiphon.errors import DataLoss
-from antiphon.transport.ring.messages import MOST_AT_ONCE, DamagedRing, RingReader
+from antiphon.transport.ring.entries import MOST_AT_ONCE, DamagedRing, EntryReader
 from antiphon.transport.ring.offer import attach_ring
 from antiphon.wire.checksum import CorruptMessage
 from antiphon.wire.frames import CameOnLink, message_from_bytes
@@ -35,22 +35,28 @@ class IncomingCarriers:
         self._turn = asyncio.Lock()
         self._taken = 0
         self._ready = asyncio.Event()
-        self._ring: RingReader | None = None
+        self._ring: EntryReader | None = None
+        self._wakeup_fd = -1
 
     async def attach(self, offer: bytes) -> bytes:
         """Attach to a ring and return the proof. The result is empty if the ring can't be used."""
         try:
             ring = await attach_ring(offer)
             try:
-                asyncio.get_running_loop().add_reader(ring.wakeup_fd, self._notice)
+                asyncio.get_running_loop().add_reader(ring.wakeup_fd, self.notice)
             except OSError:
                 ring.close()
                 raise
         except (OSError, ValueError) as error:
             log.info("the ring of a link can't be used: %s", error)
             return b""
-        self._ring = ring
+        self._wakeup_fd = ring.wakeup_fd
+        self.use(ring)
         return ring.proof()
+
+    def use(self, ring: EntryReader) -> None:
+        """Read this ring from now on."""
+        self._ring = ring
 
     async def read_stream(self) -> None:
         """Process the messages of the stream, until it ends or a message was the last one.
@@ -58,14 +64,20 @@ class IncomingCarriers:
         Raises `DamagedRing` if the memory or a counter was changed.
         """
         async for message in self._stream:
-            async with self._turn:
-                if self._ring is not None:
-                    self._ring.notice()
-                if not (await self._take_ring() and await self._handle(message)):
-                    return
-                self._taken += 1
-                if not await self._take_ring():
-                    return
+            if not await self.take_message(message):
+                return
+
+    async def take_message(self, message: CameOnLink) -> bool:
+        """Process a message of the stream, and all entries that are due before or after it. Returns
+        False if one of them was the last one of the connection.
+        """
+        async with self._turn:
+            if self._ring is not None:
+                self._ring.notice()
+            if not (await self._take_ring() and await self._handle(message)):
+                return False
+            self._taken += 1
+            return await self._take_ring()
 
     async def read_ring(self) -> None:
         """Process the messages of the ring until one of them was the last one.
@@ -75,21 +87,28 @@ class IncomingCarriers:
         while True:
             await self._ready.wait()
             self._ready.clear()
-            async with self._turn:
-                if not await self._take_ring():
-                    return
+            if not await self.take_entries():
+                return
+
+    async def take_entries(self) -> bool:
+        """Process the entries of the ring that are due. Returns False if one was the last one of
+        the connection.
+        """
+        async with self._turn:
+            return await self._take_ring()
+
+    def notice(self) -> None:
+        """Count what was written to the ring, and wake `read_ring`."""
+        assert self._ring is not None
+        self._ring.notice()
+        self._ready.set()
 
     def close(self) -> None:
         """Close the ring."""
         if self._ring is not None:
-            asyncio.get_running_loop().remove_reader(self._ring.wakeup_fd)
+            asyncio.get_running_loop().remove_reader(self._wakeup_fd)
             self._ring.close()
             self._ring = None
-
-    def _notice(self) -> None:
-        assert self._ring is not None
-        self._ring.notice()
-        self._ready.set()
 
     async def _take_ring(self) -> bool:
         """Process the entries of the ring that are due. Returns False if one was the last one."""

@@ -27,7 +27,7 @@ from antiphon.transport.link.incoming.link import IncomingLink, is_next
 from antiphon.transport.payload.registry import FALLBACK, Attach
 from antiphon.transport.payload.transport import PayloadLost
 from antiphon.transport.response_log import MAX_RESPONSES
-from antiphon.transport.ring.messages import DamagedRing
+from antiphon.transport.ring.entries import DamagedRing
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.values.chunk import Chunk

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from antiphon.transport.ring.messages import MAX_MESSAGE_BYTES, DamagedRing, RingWriter
+from antiphon.transport.ring.entries import DamagedRing, EntryWriter
+from antiphon.transport.ring.messages import MAX_MESSAGE_BYTES
 from antiphon.transport.ring.offer import OfferedRing
 from antiphon.transport.settings import LinkSettings, LinkState
 from antiphon.v1 import stage_pb2
@@ -31,7 +32,7 @@ class OutgoingCarriers:
         self._writing = asyncio.Lock()
         self._on_stream = 0
         self._offered = _offered_ring() if settings.ring else None
-        self._ring: RingWriter | None = None
+        self._ring: EntryWriter | None = None
         self._is_usable = False
 
     def offer(self) -> bytes:
@@ -41,8 +42,13 @@ class OutgoingCarriers:
     def accepted(self, proof: bytes) -> None:
         """Use the ring if the consumer has proved that it can read it."""
         if self._offered is not None:
-            self._ring, self._offered = self._offered.accepted(proof), None
-            self._is_usable = self._ring is not None
+            ring, self._offered = self._offered.accepted(proof), None
+            if ring is not None:
+                self.use(ring)
+
+    def use(self, ring: EntryWriter) -> None:
+        """Write batches to this ring from now on."""
+        self._ring, self._is_usable = ring, True
 
     async def write(self, message: LinkMessage) -> None:
         """Write a message. Batches take turns with the frames of pushed payloads."""
