@@ -1,11 +1,11 @@
 """Inject faults into a deployment on this machine and compare the answers.
 
 A gateway and two replicas of each stage run as processes. In each round, one process is killed,
-frozen, slowed down or deprived of file descriptors while listeners receive answers. Every answer
-must be identical to the answer without faults, including all token IDs, frames and samples. After
-the round, no stage may hold any resources. If the gateway is killed, listeners request the rest of
-their answers when it is available again. A failed check ends the run and prints the seed that
-reproduces the rounds.
+frozen, slowed down or deprived of file descriptors, or its rings are damaged, while listeners
+receive answers. Every answer must be identical to the answer without faults, including all token
+IDs, frames and samples. After the round, no stage may hold any resources. If the gateway is killed,
+listeners request the rest of their answers when it is available again. A failed check ends the run
+and prints the seed that reproduces the rounds.
 
 With `--faults kill` alone, only one answer runs at a time, and each kill hits the replica that
 generates it. In this mode, a failed check is reported and the run continues. Use `--replicas 1` to
@@ -35,6 +35,7 @@ from antiphon_tools.chaos.carriers import carriers_of
 from antiphon_tools.chaos.faults import KILLED, NAMES
 from antiphon_tools.chaos.fleet import running_fleet
 from antiphon_tools.chaos.kills import Kill, Kills
+from antiphon_tools.chaos.link_totals import LinkTotals
 from antiphon_tools.chaos.listener import AnswerListener
 from antiphon_tools.chaos.report import BUFFER_S
 from antiphon_tools.chaos.rounds import ChaosFound, Round, Rounds
@@ -173,6 +174,7 @@ async def _break(options: argparse.Namespace, seed: int, directory: Path) -> boo
     """Inject random faults. Raises `ChaosFound` if a check fails."""
     model = _model(options, directory)
     done: list[Round] = []
+    totals = LinkTotals()
     async with (
         running_fleet(
             model, options.replicas, directory, _launcher(options), _log(options)
@@ -197,10 +199,11 @@ async def _break(options: argparse.Namespace, seed: int, directory: Path) -> boo
             async for each in rounds.run():
                 done.append(each)
                 print(_line(len(done), each), flush=True)
+                totals.observe(await fleet.links())
                 if _ended(options, len(done), began_at):
                     break
         finally:
-            print(_table(done))
+            print(f"{_table(done)}\n{totals}")
     return False
 
 

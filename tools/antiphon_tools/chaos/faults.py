@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from antiphon_testkit.cut_wire import CutWire
+from antiphon_tools.chaos.shared_rings import damage_rings
 
 FROZEN_S = 4.0
 """This is longer than the gateway waits for a heartbeat."""
@@ -24,6 +25,8 @@ PARTED_S = 4.0
 """This has the same value as `FROZEN_S`, but here the process is healthy and can't be reached."""
 CUTS, CUT_EVERY_S = 4, 0.3
 DAMAGED_S, DAMAGED_EVERY_S = 2.0, 0.05
+RING_ROUNDS, RING_STOPPED_S, RING_RUNNING_S = 3, 0.3, 0.5
+"""While a process is stopped, it doesn't read its rings, so their entries can be damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,18 @@ async def _damage(victim: Victim) -> None:
         await asyncio.sleep(DAMAGED_EVERY_S)
 
 
+async def _damage_rings(victim: Victim) -> None:
+    """Damage the entries that the process hasn't read from its rings."""
+    for _ in range(RING_ROUNDS):
+        os.kill(victim.pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(RING_STOPPED_S)
+            await asyncio.to_thread(damage_rings, victim.pid, victim.chance)
+        finally:
+            os.kill(victim.pid, signal.SIGCONT)
+        await asyncio.sleep(RING_RUNNING_S)
+
+
 async def _move_unseen(victim: Victim) -> None:
     await victim.move_unseen()
 
@@ -138,12 +153,24 @@ MEMORY = Fault("memory", _take_memory)
 PARTED = Fault("partition", _part)
 CUT = Fault("cut", _cut)
 DAMAGED = Fault("damage", _damage)
+RINGS = Fault("rings", _damage_rings)
 WATCH_LOST = Fault("watch", _move_unseen)
 GATEWAY_KILLED = Fault("gateway", _kill, kills=True)
 
 OF_STAGES = {
     fault.name: fault
-    for fault in (KILLED, FROZEN, SLOW, DESCRIPTORS, MEMORY, PARTED, CUT, DAMAGED, WATCH_LOST)
+    for fault in (
+        KILLED,
+        FROZEN,
+        SLOW,
+        DESCRIPTORS,
+        MEMORY,
+        PARTED,
+        CUT,
+        DAMAGED,
+        RINGS,
+        WATCH_LOST,
+    )
 }
 OF_THE_GATEWAY = {fault.name: fault for fault in (GATEWAY_KILLED,)}
 NAMES = (*OF_STAGES, *OF_THE_GATEWAY)

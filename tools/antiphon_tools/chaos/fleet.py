@@ -10,7 +10,7 @@ import secrets
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -79,6 +79,22 @@ class TargetFleet:
         drawn = random.Random(chance.getrandbits(32))
         move_unseen = partial(self.registry.move_unseen, name, drawn)
         return Victim(self.pid(name), wire, drawn, move_unseen)
+
+    async def links(self) -> dict[str, Sequence[stage_pb2.LinkState]]:
+        """Return the state of the links of each stage process that answers."""
+        states = await asyncio.gather(*map(self._links_of, self.stages))
+        return dict(zip(self.stages, states, strict=True))
+
+    async def _links_of(self, name: str) -> Sequence[stage_pb2.LinkState]:
+        address = self.running.processes[name].address
+        async with grpc.aio.insecure_channel(address) as channel:
+            try:
+                told = await stage_stub(channel).Describe(
+                    stage_pb2.DescribeRequest(), timeout=REST_S
+                )
+            except grpc.aio.AioRpcError:
+                return []
+        return told.links
 
     async def recovered(self, killed: str | None) -> None:
         """Wait until a killed service is ready again and the gateway uses all replicas.

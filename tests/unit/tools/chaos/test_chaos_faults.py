@@ -50,7 +50,7 @@ async def test_who_is_killed_ends(victim: asyncio.subprocess.Process) -> None:
     assert await victim.wait() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("fault", [faults.FROZEN, faults.SLOW])
+@pytest.mark.parametrize("fault", [faults.FROZEN, faults.SLOW, faults.RINGS])
 async def test_who_is_frozen_stands_still_and_goes_on_then(
     victim: asyncio.subprocess.Process, fault: faults.Fault
 ) -> None:
