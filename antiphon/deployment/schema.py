@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from antiphon.deployment.allowed_values import with_allowed_values
 from antiphon.deployment.auth_config import AuthConfig, JwtConfig, TrustedProxyConfig
 from antiphon.deployment.discovery import DiscoveryConfig as DiscoveryConfig
 from antiphon.deployment.gateway_config import GATEWAY_SETTINGS
@@ -107,7 +108,9 @@ def _converted(content: object, kind: type[Struct], where: str, *, strict: bool)
     except msgspec.ValidationError as error:
         # msgspec appends the path within the value to its error message, as in " - at `$.slots`".
         fault, _, path = str(error).partition(" - at `$")
-        field = f"{where}{path.rstrip('`')}".lstrip(".")
+        path = path.rstrip("`")
+        fault = with_allowed_values(fault, kind, path)
+        field = f"{where}{path}".lstrip(".")
         raise InvalidArgument(f"{field}: {fault}" if field else fault, field=field) from error
 
 

@@ -64,7 +64,7 @@ class SamplingRequest:
         _check_schema(self.json_schema)
         if not isinstance(self.stop, tuple) or len(self.stop) > MAX_STOPS:
             raise InvalidArgument(
-                f"stop: must be a tuple of at most {MAX_STOPS} strings", field="stop"
+                f"stop: must be a list of at most {MAX_STOPS} strings", field="stop"
             )
         for text in self.stop:
             if not isinstance(text, str) or not 0 < utf8_size(text) <= MAX_STOP_BYTES:

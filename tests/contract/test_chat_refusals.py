@@ -203,6 +203,22 @@ async def test_chat_refuses_a_wrong_request_naming_the_field(
     assert response.headers["x-should-retry"] == "false"
 
 
+@pytest.mark.parametrize(
+    ("fields", "allowed"),
+    [
+        ({"messages": [{"role": "robot"}]}, "assistant, developer, function, system, tool, user"),
+        ({"tools": [{"type": "web_search", "function": {"name": "f"}}]}, "function"),
+        ({"delivery": "slow"}, "stream, whole"),
+    ],
+    ids=case_name,
+)
+async def test_chat_names_the_allowed_values_of_an_invalid_choice(
+    served: ServedGateway, fields: dict[str, Any], allowed: str
+) -> None:
+    message = (await served.chat(**fields)).json()["error"]["message"]
+    assert message.endswith(f"; use one of: {allowed}")
+
+
 @pytest.mark.parametrize(("fields", "param"), NOT_YET, ids=case_name)
 async def test_chat_refuses_what_it_cannot_do_yet_naming_the_field(
     served: ServedGateway, fields: dict[str, Any], param: str

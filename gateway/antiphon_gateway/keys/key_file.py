@@ -17,6 +17,7 @@ from typing import Annotated
 
 import msgspec
 
+from antiphon.deployment.allowed_values import with_allowed_values
 from antiphon.deployment.yaml_file import decode_yaml
 from antiphon.errors import InvalidArgument
 from antiphon_gateway.admission.priority import Priority
@@ -98,7 +99,9 @@ def read_key_file(path: Path) -> tuple[KeyEntry, ...]:
     except InvalidArgument as error:
         raise InvalidArgument(f"{field}: {path}: {error.message}", field=field) from error
     except (msgspec.ValidationError, TypeError) as error:
-        raise InvalidArgument(f"{field}: {path}: {error}", field=field) from error
+        fault, at, place = str(error).partition(" - at `$")
+        fault = with_allowed_values(fault, KeyFile, place.rstrip("`"))
+        raise InvalidArgument(f"{field}: {path}: {fault}{at}{place}", field=field) from error
     names = [entry.name for entry in entries]
     digests = [digest for entry in entries for digest in entry.digests]
     for what, values in (("name", names), ("sha256", digests)):

@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
 from antiphon.deployment.schema import Deployment, dump_deployment
-from antiphon.errors import DeadlineExceeded, Unavailable
+from antiphon.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from antiphon.transport.listening import reached_here
 from antiphon_tools.launcher.events import LaunchEvent, Report, Restarting
 from antiphon_tools.launcher.forking import ForkServer
@@ -101,7 +101,8 @@ class Launcher:
 
     Entering the context raises `Unavailable`, with the name of the stage, if a process ends before
     all of them are ready. It also raises `Unavailable` before any process starts if a port is in
-    use, and `DeadlineExceeded` after `startup_timeout_s`. If there is an error or the entering task
+    use, `FailedPrecondition` if no temporary directory can be created, and `DeadlineExceeded` after
+    `startup_timeout_s`. If there is an error or the entering task
     is cancelled, all processes are stopped.
     """
 
@@ -240,7 +241,7 @@ class Launcher:
     async def _start(self) -> Running:
         """Start the stages and then the gateways. Returns when all of them are ready."""
         started_at = asyncio.get_running_loop().time()
-        directory = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="antiphon-")))
+        directory = self._files.enter_context(_temporary_directory())
         config = _write(directory / "stages.yaml", self._deployment)
         if self._fork:
             self._fork_server = self._files.enter_context(self._new_fork_server())
@@ -375,6 +376,20 @@ class Launcher:
             f"not ready after {self._startup_timeout_s:g} s: {', '.join(waiting)}",
             stage=role_of(waiting[0]) if waiting else "",
         )
+
+
+@contextlib.contextmanager
+def _temporary_directory() -> Iterator[Path]:
+    """Create a directory for the files of the processes and remove it at the end."""
+    try:
+        created = tempfile.TemporaryDirectory(prefix="antiphon-")
+    except OSError as error:
+        raise FailedPrecondition(
+            f"can't create a temporary directory: {error.strerror}; set TMPDIR to a directory "
+            "that this user can write to"
+        ) from error
+    with created as path:
+        yield Path(path)
 
 
 def _write(path: Path, deployment: Deployment) -> str:

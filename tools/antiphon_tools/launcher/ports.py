@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import socket
 from collections.abc import Mapping
 
 from antiphon.deployment.address import MAX_PORT, host_and_port
@@ -15,13 +17,19 @@ OPTIONS = {
 }
 """The `make up` variable and the `up` option that set the port of a setting."""
 
+# The host is on another machine, or its name can't be resolved.
+_OTHER_HOST = (errno.EADDRNOTAVAIL, socket.EAI_NONAME, socket.EAI_AGAIN)
+UNPRIVILEGED_PORT = 1024
+"""The first port that any user can use, by default."""
+
 
 def check_free(wanted: Mapping[str, str]) -> None:
     """Bind each address and release all of them again.
 
     The keys of `wanted` are settings, and the values are addresses in the form host:port. Port 0 is
-    always available. Raises `Unavailable` for the first address that is in use, either by another
-    program or by a previous setting. Raises `InvalidArgument` if a value is not an address.
+    always available. Raises `Unavailable` for the first address that can't be used, for example
+    because another program or a previous setting uses it. Raises `InvalidArgument` if a value is
+    not an address.
     """
     with contextlib.ExitStack() as held:
         for field, address in wanted.items():
@@ -34,12 +42,25 @@ def check_free(wanted: Mapping[str, str]) -> None:
             except OSError as error:
                 # `socket` appends the address to the error message of the system.
                 words = (error.strerror or str(error)).partition(" (while")[0]
-                remedy = "choose another"
-                if field in OPTIONS:
-                    variable, option = OPTIONS[field]
-                    other = port + 1 if port < MAX_PORT else port - 1
-                    remedy += f" (make up {variable}={other}, or {option} {other})"
                 raise Unavailable(
-                    f"{field}: can't listen on {address}: {words}; {remedy}, or stop the "
-                    "process that uses the port"
+                    f"{field}: can't listen on {address}: {words}; {_remedy(field, port, error)}"
                 ) from error
+
+
+def _remedy(field: str, port: int, error: OSError) -> str:
+    """Return what to do if a process can't listen on this port of a setting's address."""
+    has_options = field in OPTIONS
+    if error.errno in _OTHER_HOST:
+        return "use localhost, or an address of this machine" + (" (--host)" if has_options else "")
+    denied = error.errno == errno.EACCES
+    if denied and port < UNPRIVILEGED_PORT:
+        other = port + UNPRIVILEGED_PORT
+    else:
+        other = port + 1 if port < MAX_PORT else port - 1
+    remedy = "choose another"
+    if has_options:
+        variable, option = OPTIONS[field]
+        remedy += f" (make up {variable}={other}, or {option} {other})"
+    if denied:
+        return f"{remedy}, or give this user the right to use the port"
+    return f"{remedy}, or stop the process that uses the port"

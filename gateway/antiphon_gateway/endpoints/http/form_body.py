@@ -199,7 +199,7 @@ def decode_form(
     try:
         return msgspec.convert(given, kind, strict=False, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
-        raise field_error(error) from error
+        raise field_error(error, kind) from error
 
 
 def _leave_out(

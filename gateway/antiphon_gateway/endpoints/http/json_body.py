@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from antiphon.deployment.allowed_values import with_allowed_values
 from antiphon.errors import InvalidArgument
 from antiphon_gateway.endpoints.http.errors import TooManyValues
 
@@ -73,7 +74,7 @@ def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
     try:
         return decoder.decode(body.removeprefix(_BYTE_ORDER_MARK))
     except msgspec.ValidationError as error:
-        raise field_error(error) from error
+        raise field_error(error, decoder.type) from error
     except RecursionError as error:
         raise InvalidArgument("the body is nested too deeply; reduce the nesting") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -86,12 +87,12 @@ def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
         raise InvalidArgument(f"the body is not JSON: {error}{remedy}") from error
 
 
-def field_error(error: msgspec.ValidationError) -> InvalidArgument:
-    """Convert a validation error of msgspec."""
+def field_error(error: msgspec.ValidationError, kind: Any) -> InvalidArgument:
+    """Convert a validation error of msgspec that occurred while decoding this type."""
     text = str(error)
     found = _PATH.search(text)
     path = found["path"] if found else ""
-    text = _PATH.sub("", text)
+    text = with_allowed_values(_PATH.sub("", text), kind, path)
     inner = _UNKNOWN.search(text) or _MISSING.search(text)
     field = ".".join(part for part in (path, inner["name"] if inner else "") if part)
     return InvalidArgument(f"{field}: {text}" if field else text, field=field)

@@ -69,7 +69,7 @@ def _read(data: str) -> tuple[ConversationResume, bytes]:
     try:
         asked = msgspec.json.decode(data, type=ConversationResume)
     except msgspec.ValidationError as error:
-        wrong = field_error(error)
+        wrong = field_error(error, ConversationResume)
         raise InvalidArgument(
             f"the first event must be {RESUME}: {wrong.message}", field=wrong.field or "type"
         ) from None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import tempfile
 from typing import Any
 
 import msgspec
 import pytest
 
 from antiphon.deployment.schema import Deployment, StageConfig
-from antiphon.errors import DeadlineExceeded, Unavailable
+from antiphon.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.events import (
     Exited,
@@ -209,6 +210,17 @@ async def test_launcher_starts_nothing_when_a_port_is_taken(checkout: Checkout, 
         with pytest.raises(Unavailable, match=f"{taken}: can't listen on {address}"):
             async with Launcher(deployment, root=checkout.root, report=told.append):
                 pytest.fail("it became ready")
+    assert not told
+
+
+async def test_launcher_names_the_remedy_without_a_temporary_directory(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(checkout.root / "nothing"))
+    told = Told()
+    with pytest.raises(FailedPrecondition, match="set TMPDIR to a directory"):
+        async with launcher(checkout, told):
+            pytest.fail("it became ready")
     assert not told
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 from pathlib import Path
@@ -127,6 +128,39 @@ def test_ports_are_refused_when_two_settings_have_the_same() -> None:
     with pytest.raises(Unavailable, match=f"^two: can't listen on {address}"):
         check_free({"one": address, "two": address})
     check_free({"one": address, "two": "127.0.0.1:0", "three": "127.0.0.1:0"})
+
+
+@pytest.mark.parametrize(
+    ("number", "port", "remedy"),
+    [
+        (errno.EADDRNOTAVAIL, 8000, "use localhost, or an address of this machine (--host)"),
+        (socket.EAI_NONAME, 8000, "use localhost, or an address of this machine (--host)"),
+        (
+            errno.EACCES,
+            80,
+            "choose another (make up PORT=1104, or --port 1104), "
+            "or give this user the right to use the port",
+        ),
+        (
+            errno.EADDRINUSE,
+            65535,
+            "choose another (make up PORT=65534, or --port 65534), "
+            "or stop the process that uses the port",
+        ),
+    ],
+)
+def test_the_remedy_depends_on_why_an_address_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch, number: int, port: int, remedy: str
+) -> None:
+    def refuse(*_args: object, **_settings: object) -> None:
+        raise OSError(number, "words of the system")
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    with pytest.raises(Unavailable) as refused:
+        check_free({"gateway.http_listen": f"192.0.2.1:{port}"})
+    assert refused.value.message == (
+        f"gateway.http_listen: can't listen on 192.0.2.1:{port}: words of the system; {remedy}"
+    )
 
 
 @pytest.mark.parametrize(
