@@ -28,13 +28,15 @@ def with_allowed_values(text: str, kind: Any, path: str) -> str:
 
 
 def _values(kind: Any, path: str) -> Iterator[object]:
-    """Yield the literals and tags that are allowed at a path."""
+    """Yield the literals, members of enumerations, and tags that are allowed at a path."""
     reached: list[object] = [*_alternatives(_described(kind))]
     for step in _STEP.finditer(path):
         reached = [each for one in reached for each in _within(one, step["name"])]
     for each in reached:
         if isinstance(each, inspect.LiteralType):
             yield from each.values
+        elif isinstance(each, inspect.EnumType):
+            yield from (member.value for member in each.cls)
         elif isinstance(each, _Tag):
             yield each.value
 

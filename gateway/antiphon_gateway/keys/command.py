@@ -11,7 +11,7 @@ import msgspec
 
 from antiphon.errors import InvalidArgument
 from antiphon_gateway.admission.priority import Priority
-from antiphon_gateway.keys.key_file import KeyEntry, KeyLimits, digest_of, new_key
+from antiphon_gateway.keys.key_file import KeyEntry, KeyLimits, digest_of, in_words, new_key
 
 
 def keys_command(arguments: Sequence[str], *, prog: str = "python -m antiphon_gateway keys") -> int:
@@ -30,12 +30,16 @@ def keys_command(arguments: Sequence[str], *, prog: str = "python -m antiphon_ga
         if limit == "priority":
             continue
         new.add_argument(f"--{limit.replace('_', '-')}", type=int, metavar="N", dest=limit)
-    given = {name: each for name, each in vars(parser.parse_args(arguments)).items() if each}
+    parsed = vars(parser.parse_args(arguments))
+    # An empty value or 0 is invalid. Without it, the key would have no limit.
+    given = {name: each for name, each in parsed.items() if each is not None}
     key = new_key()
     try:
         entry = msgspec.convert(given | {"sha256": digest_of(key)}, KeyEntry)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(str(error)) from error
+        fault, _, name = str(error).rstrip("`").partition(" - at `$.")
+        option = name if name == "name" else f"--{name.replace('_', '-')}"
+        raise InvalidArgument(f"{option}: {in_words(fault)}", field=option) from error
     told = {name: each for name, each in msgspec.to_builtins(entry).items() if each is not None}
     print(f"The key, which can't be shown again:\n{key}\n")
     print("Add this to `keys:` in the file that gateway.keys_file specifies:")

@@ -27,8 +27,15 @@ MAX_FILE_BYTES = 4 << 20
 KEY_PREFIX = "antiphon-"
 KEY_BYTES = 32
 
-KeyName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._@-]{1,64}\Z")]
-Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_NAME_PATTERN = r"^[A-Za-z0-9._@-]{1,64}\Z"
+_DIGEST_PATTERN = r"^[0-9a-f]{64}\Z"
+_IN_WORDS = {
+    _NAME_PATTERN: "must be 1 to 64 letters, digits or -._@",
+    _DIGEST_PATTERN: "must be the hash of a key as 64 hexadecimal digits in lower case; for a "
+    "new key and its hash, run `antiphon keys new NAME`",
+}
+KeyName = Annotated[str, msgspec.Meta(pattern=_NAME_PATTERN)]
+Digest = Annotated[str, msgspec.Meta(pattern=_DIGEST_PATTERN)]
 Digests = Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=8)]
 Most = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -85,6 +92,14 @@ def new_key() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
+def in_words(fault: str) -> str:
+    """Return the error message of msgspec. If it contains a pattern, the pattern is explained."""
+    for pattern, words in _IN_WORDS.items():
+        if repr(pattern) in fault:
+            return words
+    return fault
+
+
 def read_key_file(path: Path) -> tuple[KeyEntry, ...]:
     """Return the entries in the file. Raises `InvalidArgument` if the file can't be read or is
     invalid.
@@ -100,7 +115,7 @@ def read_key_file(path: Path) -> tuple[KeyEntry, ...]:
         raise InvalidArgument(f"{field}: {path}: {error.message}", field=field) from error
     except (msgspec.ValidationError, TypeError) as error:
         fault, at, place = str(error).partition(" - at `$")
-        fault = with_allowed_values(fault, KeyFile, place.rstrip("`"))
+        fault = in_words(with_allowed_values(fault, KeyFile, place.rstrip("`")))
         raise InvalidArgument(f"{field}: {path}: {fault}{at}{place}", field=field) from error
     names = [entry.name for entry in entries]
     digests = [digest for entry in entries for digest in entry.digests]

@@ -349,5 +349,30 @@ async def test_the_command_makes_a_key_and_its_entry(
     (made,) = read_key_file(path)
     assert (made.name, made.concurrency, made.requests_per_minute) == ("app", 4, None)
     assert (await Keyring(config(path)).key_of(f"Bearer {key}")).name == "app"
-    with pytest.raises(InvalidArgument, match="name"):
-        keys_command(["new", "two words"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["two words"], "name: must be 1 to 64 letters, digits or -._@"),
+        (["app", "--concurrency", "0"], "--concurrency: Expected `int` >= 1"),
+        (["app", "--requests-per-minute", "-1"], "--requests-per-minute: Expected `int` >= 1"),
+        (["app", "--expires", ""], "--expires: Invalid RFC3339 encoded datetime"),
+    ],
+)
+def test_the_command_makes_no_key_with_an_invalid_value(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        keys_command(["new", *arguments])
+    assert refused.value.message == message
+    assert not capsys.readouterr().out
+
+
+def test_an_error_in_the_file_says_what_a_hash_is(path: Path) -> None:
+    put(path, "keys:\n  - {name: app, sha256: nothex}\n")
+    with pytest.raises(InvalidArgument, match=r"as 64 hexadecimal digits .* `antiphon keys new"):
+        read_key_file(path)
+    put(path, f"keys:\n  - {{name: app, sha256: {'a' * 64}, priority: urgent}}\n")
+    with pytest.raises(InvalidArgument, match="use one of: high, low, normal - at "):
+        read_key_file(path)
