@@ -210,7 +210,10 @@ class Stage:
         """Process facts and carry out the resulting instructions. To register a session, use
         `open`.
         """
-        self._apply([each for fact in facts for each in self._decide(fact)])
+        instructions: list[Instruction] = []
+        for fact in facts:
+            instructions += self._decide(fact)
+        self._apply(instructions)
 
     def open(
         self, request: SessionRequest, on_reply: Callable[[], None] | None = None

@@ -55,6 +55,9 @@ class EarlyChunks:
     arrived. The IDs of closed sessions are remembered so that late chunks can be rejected
     immediately instead of being held. Only a limited number of IDs is remembered, but for longer
     than chunks are held.
+
+    `next_expiry` is the time at which `expired` will next return a session, or None if no chunks
+    are held. The stage reads it after every fact, but it rarely changes.
     """
 
     def __init__(self, *, limit_bytes: int, timeout_s: float, remembered: int = 65536) -> None:
@@ -65,6 +68,7 @@ class EarlyChunks:
         self._since: dict[str, float] = {}
         self._closed: OrderedDict[str, AntiphonError | None] = OrderedDict()
         self.held_bytes = 0
+        self.next_expiry: float | None = None
 
     def is_closed(self, session_id: str) -> bool:
         """Return whether the session was open here before and has ended."""
@@ -90,6 +94,7 @@ class EarlyChunks:
             )
         self._held.setdefault(chunk.session_id, []).append(arrival)
         self._since.setdefault(chunk.session_id, now)
+        self._note_expiry()
         self.held_bytes += size_bytes
 
     def take(self, session_id: str) -> tuple[ChunkArrived, ...]:
@@ -97,7 +102,8 @@ class EarlyChunks:
         they arrived.
         """
         arrivals = tuple(self._held.pop(session_id, ()))
-        self._since.pop(session_id, None)
+        if self._since.pop(session_id, None) is not None:
+            self._note_expiry()
         self.held_bytes -= sum(held_size(arrival.chunk) for arrival in arrivals)
         return arrivals
 
@@ -115,11 +121,14 @@ class EarlyChunks:
         chunks.
         """
         gone = []
-        while (expiry := self.next_expiry()) is not None and now >= expiry:
+        while (expiry := self.next_expiry) is not None and now >= expiry:
             session_id = next(iter(self._since))
             gone.append((session_id, self.take(session_id)))
         return tuple(gone)
 
-    def next_expiry(self) -> float | None:
-        """Return when `expired` will next return a session, or None if no chunks are held."""
-        return next(iter(self._since.values())) + self._timeout_s if self._since else None
+    def _note_expiry(self) -> None:
+        """Update `next_expiry`. The session whose chunks have been held the longest is the first in
+        `_since`.
+        """
+        oldest = next(iter(self._since.values()), None)
+        self.next_expiry = None if oldest is None else oldest + self._timeout_s

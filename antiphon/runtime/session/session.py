@@ -299,7 +299,10 @@ class LiveSession:
         """Send output whose interval has passed."""
         if self.segment is None:
             return []
-        return [each for due in self.segment.due(now) for each in self._send(*due, now)]
+        done: list[Instruction] = []
+        for edge, pieces in self.segment.due(now):
+            done += self._send(edge, pieces, now)
+        return done
 
     def progress(self, now: float) -> list[Instruction]:
         """Report that the segment is making progress, unless something has been sent within the
@@ -385,8 +388,11 @@ class LiveSession:
         destinations = self._routes[edge]
         if self.segment is not None and REPLY in destinations:
             self.segment.told(edge, pieces, now)
-        addressed = (self._address(edge, piece) for piece in pieces)
-        return [Send(to, chunk) for chunk in addressed for to in destinations]
+        done: list[Instruction] = []
+        for piece in pieces:
+            chunk = self._address(edge, piece)
+            done += [Send(to, chunk) for to in destinations]
+        return done
 
     def _address(self, edge: str, piece: Piece) -> Chunk:
         sequence = self._sequences.get(edge, 0)

@@ -98,7 +98,7 @@ class SessionTable:
         """Return the next time at which `TimePassed` should be passed, or None if there are no
         deadlines.
         """
-        first, expiry = self._sessions.deadlines.next(), self._holding.next_expiry()
+        first, expiry = self._sessions.deadlines.next(), self._holding.next_expiry
         return expiry if first is None or (expiry is not None and expiry < first) else first
 
     # -- client -----------------------------------------------------------------------
@@ -337,10 +337,16 @@ class SessionTable:
         """Send paced output that is due. Fail sessions whose deadline has expired, whose input has
         stalled, or that weren't opened in time.
         """
+
+        def act(session: LiveSession) -> list[Instruction]:
+            sent = session.send_due(now)
+            if (error := session.lateness(now)) is None:
+                return sent
+            return [*sent, *self._sessions.end(session, Event.FAULT, error)]
+
         done: list[Instruction] = []
         for session_id in self._sessions.deadlines.due(now + CLOCK_S):
-            done += self._sessions.act(session_id, lambda session: session.send_due(now))
-            done += self._sessions.act(session_id, lambda session: self._end_if_late(session, now))
+            done += self._sessions.act(session_id, act)
         for session_id, arrivals in self._holding.expired(now):
             late = DeadlineExceeded(
                 f"{self._plan.role}: session {session_id} was not opened within "
@@ -349,10 +355,6 @@ class SessionTable:
             self._holding.close(session_id, late)
             done.append(arrivals[0].refusal(late))
         return done
-
-    def _end_if_late(self, session: LiveSession, now: float) -> list[Instruction]:
-        error = session.lateness(now)
-        return [] if error is None else self._sessions.end(session, Event.FAULT, error)
 
     # -- observation ---------------------------------------------------------------------------
 

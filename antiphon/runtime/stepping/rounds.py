@@ -173,7 +173,7 @@ class EngineRounds:
         standing = self._standing((touched | worked_on) - failed, silent)
         for key, (_, spent_s) in self._cancelled.items():
             busy_s[key] = spent_s
-        released = tuple(cost for cost, _ in self._cancelled.values())
+        released = tuple(cost for cost, _ in self._cancelled.values()) if self._cancelled else ()
         return EngineStepped(
             tuple(events), standing, busy_s, step_s, len(ready), worked_on, released
         )

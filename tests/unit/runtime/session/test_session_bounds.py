@@ -121,10 +121,25 @@ def test_next_expiry_does_not_look_at_every_held_session() -> None:
     for number in range(1000):
         holding.hold(bare(f"unknown-{number}"), Moment(number))
     Moment.looks = 0
-    assert holding.next_expiry() == 5.0
+    assert holding.next_expiry == 5.0
     assert holding.expired(4.0) == ()
     assert Moment.looks < 10
     assert [name for name, _ in holding.expired(6.0)] == ["unknown-0", "unknown-1"]
+
+
+def test_next_expiry_is_that_of_the_session_held_longest() -> None:
+    holding = EarlyChunks(limit_bytes=1 << 30, timeout_s=5.0)
+    assert holding.next_expiry is None
+    for moment, session_id in enumerate(("a", "b", "a", "c")):
+        holding.hold(bare(session_id), float(moment))
+    assert holding.next_expiry == 5.0
+    holding.take("a")
+    assert holding.next_expiry == 6.0
+    holding.close("c")
+    holding.close("unknown")
+    assert holding.next_expiry == 6.0
+    assert [name for name, _ in holding.expired(6.0)] == ["b"]
+    assert holding.next_expiry is None
 
 
 def test_ids_of_ended_sessions_are_remembered_up_to_a_bound() -> None:
