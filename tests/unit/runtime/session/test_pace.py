@@ -100,12 +100,15 @@ def test_a_clock_that_is_a_little_early_is_not_asked_again(early_s: float) -> No
     assert len(outlet.release_due(11.0 - early_s)) == 1
 
 
-def thinker() -> SessionTable:
-    """With an open segment whose text goes to the client and whose tokens go to the talker."""
+def thinker(turn: SegmentRequest = TURN, *more: Destination) -> SessionTable:
+    """With an open segment whose text goes to the client and whose tokens go to the talker.
+
+    Text also goes to `more` destinations.
+    """
     table = SessionTable(StagePlan.of(PIPELINE, "thinker", NEUTRAL_SAMPLING, LIMITS))
-    routes = {"text": (Destination(),), "tokens": (Destination(TALKER),)}
+    routes = {"text": (Destination(), *more), "tokens": (Destination(TALKER),)}
     table.handle(SessionRequested(SessionRequest("s", routes)), 0.0)
-    table.handle(SegmentRequested("s", TURN), 0.0)
+    table.handle(SegmentRequested("s", turn), 0.0)
     return table
 
 
@@ -139,6 +142,20 @@ def test_table_wakes_for_what_waits_and_sends_it_on_every_edge() -> None:
         assert carried([chunk]) == [[1, 2, 3]]
     later = table.next_deadline()
     assert later is None or later > due + TEXT.pace_s
+
+
+def test_every_destination_receives_every_piece() -> None:
+    done = emit(thinker(TURN, Destination("other:1")), 0, 10.0)
+    assert carried(sent(done)) == carried(sent(done, "other:1")) == [[0]]
+
+
+def test_output_that_is_due_at_the_deadline_is_sent_before_the_session_ends() -> None:
+    table = thinker(replace(TURN, deadline_s=15.0))
+    for at in range(3):
+        emit(table, at, 10.0)
+    done = table.handle(TimePassed(), 15.0)
+    assert [type(each) for each in done if isinstance(each, End | Send)] == [Send, Send, End]
+    assert carried(sent(done)) == carried(sent(done, TALKER)) == [[1, 2]]
 
 
 def test_segment_ends_with_all_that_waited() -> None:
