@@ -4,41 +4,67 @@ The gateways are separate processes without a coordinator, and any of them can b
 time. SQLite's transactions are undone if that happens, and its locks are released by the kernel. A
 transaction takes a fraction of a millisecond, because nothing has to survive a crash of the host.
 
+If a gateway is suspended during a transaction, its locks remain. The other gateways notice this
+after `BUSY_S` seconds. From then on, they don't use the database, and all their transactions fail
+immediately. A task (`HostStore.recover`) tries to lock the database without waiting until this
+succeeds.
+
 Each gateway also holds a lock on a file of its own for as long as it runs. This way, the others
 can tell whether it is still running.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from antiphon.errors import InvalidArgument, Unavailable
 
+log = logging.getLogger("gateway")
+
 FIELD = "gateway.sharing.directory"
-BUSY_S = 2.0
-"""The number of seconds to wait for another gateway's transaction. It usually takes less than a
-millisecond, but the process could be suspended during this time.
+BUSY_S = 0.1
+"""The number of seconds to wait for another gateway's transaction, which usually takes less than a
+millisecond. The event loop is blocked during this time. SQLite adds up the durations of its pauses
+and doesn't look at a clock, so a busy CPU prolongs the wait.
 """
 STARTUP_BUSY_S = 30.0
 """The number of seconds to wait at startup, when no client is waiting for an answer yet."""
+RETRY_S = 0.5
+"""The number of seconds between two attempts to lock the database after another gateway has kept it
+locked.
+"""
 _NAME_BYTES = 8
+_FAILED = "the gateways of this host can't share what they count"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class StoreBlocked(Unavailable):
+    """Raised if another gateway keeps the database locked."""
 
 
 class HostStore:
     """An SQLite database in a directory. All gateways on a host open the same database.
 
-    `holder` identifies this process. Raises `InvalidArgument` if the directory can't be used.
+    `holder` identifies this process. The functions in `on_recovered` are called when the database
+    can be used again after another gateway has kept it locked. `busy_s` replaces `BUSY_S`. Raises
+    `InvalidArgument` if the directory can't be used.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, busy_s: float = BUSY_S) -> None:
         self._directory = Path(directory)
+        self._busy_s = busy_s
+        self._blocked_at = 0.0
+        self._blocked = asyncio.Event()
+        self.on_recovered: list[Callable[[], Awaitable[None]]] = []
         self.holder = secrets.token_hex(_NAME_BYTES)
         try:
             self._lock = os.open(self._lock_file(self.holder), os.O_RDWR | os.O_CREAT, 0o600)
@@ -64,15 +90,15 @@ class HostStore:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Return a context manager for a transaction that excludes the transactions of other
-        gateways. If this process is already in a transaction, the new one becomes part of it.
+        gateways.
 
-        If an error is raised, the transaction is undone. Raises `Unavailable` if the database can't
-        be used, for example because the disk is full or the gateway has closed it.
+        If an error is raised, the transaction is undone. Raises `StoreBlocked` if another gateway
+        keeps the database locked, and `Unavailable` if the database can't be used, for example
+        because the disk is full or the gateway has closed it.
         """
+        if self.is_blocked:
+            raise StoreBlocked(f"{_FAILED}: another gateway is blocking the database")
         try:
-            if self._database.in_transaction:
-                yield self._database
-                return
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield self._database
@@ -82,9 +108,51 @@ class HostStore:
                     self._database.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise Unavailable(
-                f"the gateways of this host can't share what they count: {error}"
-            ) from error
+            if _is_busy(error):
+                self._block()
+                raise StoreBlocked(f"{_FAILED}: {error}") from error
+            raise Unavailable(f"{_FAILED}: {error}") from error
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether another gateway keeps the database locked."""
+        return self._blocked.is_set()
+
+    def _block(self) -> None:
+        self._blocked_at = time.monotonic()
+        self._blocked.set()
+        log.warning(
+            "%s: another gateway of this host keeps the database locked, because it is suspended "
+            "or overloaded; until it continues or is killed, the limits of API keys apply to each "
+            "gateway separately, and spoken answers are not kept",
+            self._directory,
+        )
+
+    async def recover(self) -> None:
+        """Whenever another gateway has kept the database locked, wait until it can be used again.
+        Runs until it is cancelled.
+        """
+        while True:
+            await self._blocked.wait()
+            await asyncio.sleep(RETRY_S)
+            if self._has_recovered():
+                for each in self.on_recovered:
+                    await each()
+
+    def _has_recovered(self) -> bool:
+        """Return whether the database can be locked at this moment."""
+        try:
+            with self._waiting(0.0):
+                self._database.execute("BEGIN IMMEDIATE")
+                self._database.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            if _is_busy(error):
+                return False
+            # From now on, transactions report this error.
+        self._blocked.clear()
+        blocked_s = time.monotonic() - self._blocked_at
+        log.warning("%s: the database was locked for %.1f s", self._directory, blocked_s)
+        return True
 
     def is_running(self, holder: str) -> bool:
         """Return whether a gateway is still running."""
@@ -119,10 +187,17 @@ class HostStore:
         try:
             yield
         finally:
-            self._database.execute(f"PRAGMA busy_timeout = {round(1e3 * BUSY_S)}")
+            self._database.execute(f"PRAGMA busy_timeout = {round(1e3 * self._busy_s)}")
 
     def _lock_file(self, holder: str) -> Path:
         return self._directory / f"{holder}.lock"
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    """Return whether an error means that another process has locked the database."""
+    # Errors that the module raises itself have no code. The lower byte is the primary code.
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    return code & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _boot_id() -> str:

@@ -88,6 +88,12 @@ class Metrics:
             "a limit",
             ("reason",),
         )
+        self._unshared_key_use = self._counter(
+            "unshared_key_use",
+            "Checks and changes of API key use without the other gateways, one of which has "
+            "locked the shared database",
+            (),
+        )
         self._admissions = self._counter(
             "admissions", "Requests by queue decision", ("priority", "outcome")
         )
@@ -125,6 +131,10 @@ class Metrics:
         key.
         """
         self._not_admitted.labels(reason).inc()
+
+    def unshared_key_use(self) -> None:
+        """Count that the use of a key was checked or changed without the other gateways."""
+        self._unshared_key_use.inc()
 
     def admission(self, priority: str, outcome: str) -> None:
         """Count a decision of the queue. The outcome is `admitted` or the reason for the

@@ -102,7 +102,9 @@ class Gateway:
         self._access_log = AccessLog(self.metrics, self._tracing)
         directory = config.sharing.directory
         self._store = HostStore(directory) if directory else None
-        shared = None if self._store is None else SharedUses(self._store)
+        shared = None
+        if self._store is not None:
+            shared = SharedUses(self._store, self.metrics.unshared_key_use)
         self._identities = Identities(config, self.metrics.not_admitted, shared=shared)
         self._shared = SharedByEndpoints(config, self.metrics, self.calls.memory, self._store)
         self._tls = None if config.tls is None else server_tls(config.tls)
@@ -148,6 +150,8 @@ class Gateway:
             asyncio.create_task(self._http.serve(sockets=listeners)),
             asyncio.create_task(self._tell_health()),
         ]
+        if self._store is not None:
+            self._recovering = asyncio.create_task(self._store.recover())
         return self
 
     async def __aexit__(
@@ -188,6 +192,8 @@ class Gateway:
         await self._metrics_endpoint.stop()
         self._shared.close()
         if self._store is not None:
+            self._recovering.cancel()
+            await asyncio.gather(self._recovering, return_exceptions=True)
             self._store.close()
         self._conversations.close()
         await self.fleet.__aexit__(kind, error, trace)

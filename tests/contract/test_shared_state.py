@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -45,6 +47,12 @@ async def both(
         yield first, second
 
 
+def database_in(path: Path) -> sqlite3.Connection:
+    """The database that the gateways share."""
+    (database,) = path.glob("*.sqlite")
+    return sqlite3.connect(database, isolation_level=None)
+
+
 async def test_key_has_its_requests_at_a_time_once_and_not_at_each_gateway(tmp_path: Path) -> None:
     async with both(tmp_path, concurrency=1) as (first, second):
         first.fakes[THINKER].script = pause = Pause()
@@ -68,6 +76,36 @@ async def test_key_has_its_requests_per_minute_once(tmp_path: Path) -> None:
             assert refused.status_code == 429
             assert refused.json()["error"]["code"] == "key_requests_per_minute"
             assert int(refused.headers["retry-after"]) > 0
+
+
+async def test_key_has_its_limits_at_each_gateway_while_the_database_is_locked(
+    tmp_path: Path,
+) -> None:
+    left = {"first", "second"}
+    recovered = asyncio.Event()
+
+    def note(record: logging.LogRecord) -> bool:
+        if "the database was locked for" in record.getMessage():
+            left.pop()
+            if not left:
+                recovered.set()
+        return True
+
+    log = logging.getLogger("gateway")
+    log.addFilter(note)
+    async with both(tmp_path, requests_per_minute=2) as gateways:
+        with database_in(tmp_path) as suspended:
+            suspended.execute("BEGIN IMMEDIATE")
+            for each in gateways:
+                assert [(await each.chat()).status_code for _ in range(3)] == [200, 200, 429]
+                assert await each.metric("antiphon_gateway_unshared_key_use_total") >= 3
+            suspended.execute("ROLLBACK")
+        suspended.close()
+        await recovered.wait()
+        for each in gateways:
+            refused = (await each.chat()).json()["error"]["message"]
+            assert "4 in the last minute" in refused
+    log.removeFilter(note)
 
 
 async def test_key_has_its_conversations_once(tmp_path: Path) -> None:

@@ -107,8 +107,8 @@ class KeyUse:
         return LastMinute() if self._shared is None else self._shared.minute(limit)
 
     def _alone(self) -> AbstractContextManager[object]:
-        """Return a context manager in which no other gateway counts anything."""
-        return nullcontext() if self._shared is None else self._shared.store.transaction()
+        """Return a context manager in which no other gateway counts anything. See `SharedUses`."""
+        return nullcontext() if self._shared is None else self._shared.decision()
 
     @contextmanager
     def _held(self, limit: str, slots: RoleSlots) -> Iterator[None]:

@@ -8,15 +8,16 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from antiphon.errors import InvalidArgument, Unavailable
-from antiphon_gateway.host_store import HostStore
+from antiphon_gateway.host_store import HostStore, StoreBlocked
 from antiphon_gateway.keys.key_file import KeyLimits
 from antiphon_gateway.keys.key_use import KeyLimitReached, KeyUse
-from antiphon_gateway.keys.shared_use import SharedUses
+from antiphon_gateway.keys.shared_use import SAVED_AT_ONCE, SharedUses
 
 LONG_S = 240.0
 HOLD = """
@@ -26,7 +27,8 @@ from antiphon_gateway.host_store import HostStore
 from antiphon_gateway.keys.key_file import KeyLimits
 from antiphon_gateway.keys.key_use import KeyLimitReached, KeyUse
 from antiphon_gateway.keys.shared_use import SharedUses
-store = HostStore(sys.argv[1])
+# However busy the machine is, a transaction of another process doesn't count as suspended.
+store = HostStore(sys.argv[1], busy_s=240.0)
 use = KeyUse("app", KeyLimits(concurrency=1, requests_per_minute=1000),
              shared=SharedUses(store).of("app"), clock=lambda: 1000.0)
 """
@@ -41,8 +43,8 @@ with use.request():
 HOLD_A_TRANSACTION = (
     HOLD
     + """
-with store.transaction():
-    use.count()
+with store.transaction() as database:
+    database.execute("INSERT INTO minutes VALUES ('app', 'requests_per_minute', 1000, 1)")
     print("holds", flush=True)
     time.sleep(3600)
 """
@@ -77,6 +79,27 @@ class Gateways:
     def close(self) -> None:
         for each in self.stores:
             each.close()
+
+    @asynccontextmanager
+    async def recovering(self) -> AsyncIterator[asyncio.Event]:
+        """Both gateways look after the store. The event is set when both can use it again."""
+        left = list(self.stores)
+        recovered = asyncio.Event()
+
+        async def leave(store: HostStore) -> None:
+            left.remove(store)
+            if not left:
+                recovered.set()
+
+        for each in self.stores:
+            each.on_recovered.append(partial(leave, each))
+        tasks = [asyncio.create_task(each.recover()) for each in self.stores]
+        try:
+            yield recovered
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def database_in(directory: Path) -> Path:
@@ -208,6 +231,92 @@ async def test_transaction_of_a_killed_gateway_is_undone(tmp_path: Path) -> None
         await process.wait()
         two.first.count()
         refused(two.second)
+    two.close()
+
+
+async def test_gateways_decide_alone_while_one_is_suspended_and_together_afterwards(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    two = Gateways(tmp_path, KeyLimits(concurrency=1, requests_per_minute=4))
+    async with (
+        asyncio.timeout(LONG_S),
+        two.recovering() as recovered,
+        other_process(HOLD_A_TRANSACTION, tmp_path) as process,
+    ):
+        process.send_signal(signal.SIGSTOP)
+        for use in (two.first, two.second):
+            with use.request():
+                assert refused(use).limit == "concurrency"
+        assert caplog.text.count("another gateway of this host keeps the database locked") == 2
+        for store in two.stores:
+            # The database is not even tried, so there is nothing to wait for.
+            with (
+                pytest.raises(StoreBlocked, match="another gateway is blocking the database"),
+                store.transaction(),
+            ):
+                pass
+        with two.first.request():
+            process.kill()
+            await recovered.wait()
+            assert refused(two.second).limit == "concurrency"
+        with two.second.request():
+            pass
+        assert "4 in the last minute" in refused(two.first).message
+    assert caplog.text.count("the database was locked for") == 2
+    two.close()
+
+
+async def test_use_of_all_keys_is_stored_when_a_suspended_gateway_is_killed(tmp_path: Path) -> None:
+    two = Gateways(tmp_path, KeyLimits())
+    limits = KeyLimits(requests_per_minute=1, conversations=1)
+    unshared: list[None] = []
+    mine, theirs = (
+        [
+            KeyUse(f"key {number}", limits, clock=lambda: 1000.0, shared=uses.of(f"key {number}"))
+            for number in range(3 * SAVED_AT_ONCE)
+        ]
+        for uses in (
+            SharedUses(two.stores[0], lambda: unshared.append(None)),
+            SharedUses(two.stores[1]),
+        )
+    )
+    async with asyncio.timeout(LONG_S), two.recovering() as recovered:
+        with ExitStack() as held:
+            async with other_process(HOLD_A_TRANSACTION, tmp_path):
+                for each in mine:
+                    each.count()
+                    held.enter_context(each.conversation())
+                with pytest.raises(StoreBlocked), two.stores[1].transaction():
+                    pass
+            with pytest.raises(KeyLimitReached):
+                mine[0].count()
+            assert len(unshared) == 2 * len(mine) + 1
+            await recovered.wait()
+            for each in theirs:
+                assert refused(each).limit == "requests_per_minute"
+                with pytest.raises(KeyLimitReached, match="conversations"), each.conversation():
+                    pass
+    assert len(unshared) == 2 * len(mine) + 1
+    two.close()
+
+
+async def test_request_counts_when_its_transaction_cannot_be_completed(tmp_path: Path) -> None:
+    two = Gateways(tmp_path, KeyLimits(concurrency=5, requests_per_minute=3))
+    two.first.count()
+    two.now_s += 1
+    two.first.count()
+    reader = sqlite3.connect(database_in(tmp_path), isolation_level=None)
+    async with asyncio.timeout(LONG_S), two.recovering() as recovered:
+        # While another connection reads, a transaction can begin, but it can't be completed.
+        rows = reader.execute("SELECT second FROM minutes ORDER BY second")
+        assert rows.fetchone() == (1000,)
+        with two.first.request(), pytest.raises(StoreBlocked), two.stores[1].transaction() as other:
+            other.execute("INSERT INTO minutes VALUES ('app', 'requests_per_minute', 1002, 9)")
+        rows.close()
+        await recovered.wait()
+        assert "3 in the last minute" in refused(two.second).message
+    assert reader.execute("SELECT count(*) FROM held").fetchone() == (0,)
+    reader.close()
     two.close()
 
 

@@ -12,6 +12,7 @@ from antiphon_tools.launcher.events import (
     Output,
     ProcessStarted,
     Restarting,
+    StartFailed,
     describe_status,
 )
 
@@ -61,5 +62,7 @@ def _describe(event: LaunchEvent) -> str:
             return describe_status(event.status)
         case Restarting():
             return f"restarting in {event.after_s:g} s"
+        case StartFailed():
+            return f"could not be started: {event.reason}"
         case Output():
             return event.line

@@ -52,6 +52,16 @@ class Restarting:
 
 
 @dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The process of a service that has ended could not be started again. `reason` is the error of
+    the operating system.
+    """
+
+    service: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """A line of output from a service."""
 
@@ -59,7 +69,7 @@ class Output:
     line: str
 
 
-LaunchEvent = ProcessStarted | Listening | Loaded | Exited | Restarting | Output
+LaunchEvent = ProcessStarted | Listening | Loaded | Exited | Restarting | StartFailed | Output
 Report = Callable[[LaunchEvent], None]
 
 

@@ -161,7 +161,8 @@ class ForkServer:
         orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         orders.setblocking(False)
         arguments = [str(theirs.fileno()), ",".join(self._modules)]
-        with theirs:
+        with theirs, contextlib.ExitStack() as unless_started:
+            unless_started.callback(orders.close)
             self._process = subprocess.Popen(
                 [*PYTHON, "-m", PROGRAM, *arguments, *[""] * COMMAND_BYTES],
                 cwd=working_directory(self.root),
@@ -172,6 +173,7 @@ class ForkServer:
                 pass_fds=(theirs.fileno(),),
                 process_group=0,
             )
+            unless_started.pop_all()
         self._orders = orders
 
     def close(self) -> None:

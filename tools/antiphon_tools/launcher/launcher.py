@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -20,7 +19,7 @@ from types import MappingProxyType, TracebackType
 from antiphon.deployment.schema import Deployment, dump_deployment
 from antiphon.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from antiphon.transport.listening import reached_here
-from antiphon_tools.launcher.events import LaunchEvent, Report, Restarting
+from antiphon_tools.launcher.events import LaunchEvent, Report, Restarting, StartFailed
 from antiphon_tools.launcher.forking import ForkServer
 from antiphon_tools.launcher.gateways import (
     check_count,
@@ -43,6 +42,7 @@ from antiphon_tools.launcher.plan import (
 from antiphon_tools.launcher.ports import check_free
 from antiphon_tools.launcher.preflight import check_checkpoint, check_devices
 from antiphon_tools.launcher.process import ServiceProcess, http_url
+from antiphon_tools.launcher.runtime_directory import runtime_directory
 from antiphon_tools.launcher.supervision import Backoff, OnExit
 
 STARTUP_TIMEOUT_S = 900.0
@@ -241,7 +241,7 @@ class Launcher:
     async def _start(self) -> Running:
         """Start the stages and then the gateways. Returns when all of them are ready."""
         started_at = asyncio.get_running_loop().time()
-        directory = self._files.enter_context(_temporary_directory())
+        directory = self._files.enter_context(runtime_directory())
         config = _write(directory / "stages.yaml", self._deployment)
         if self._fork:
             self._fork_server = self._files.enter_context(self._new_fork_server())
@@ -350,13 +350,28 @@ class Launcher:
                 return
             endpoints = endpoints or process.endpoints
             pause_s = backoff.pause_s(process.ready_for_s)
-            self._report(Restarting(name, pause_s))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._stopping.wait()
-            if self._stopping.is_set():
-                return
-            await self._start_process(name, (*argv, *endpoints))
+            while not await self._restart(name, (*argv, *endpoints), pause_s):
+                if self._stopping.is_set():
+                    return
+                pause_s = backoff.pause_s(0.0)
+
+    async def _restart(self, name: str, argv: Sequence[str], after_s: float) -> bool:
+        """Restart a service after a pause, unless the deployment stops first. Returns whether its
+        process has started.
+        """
+        self._report(Restarting(name, after_s))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(after_s):
+                await self._stopping.wait()
+        if self._stopping.is_set():
+            return False
+        try:
+            await self._start_process(name, argv)
+        except OSError as error:
+            # The system may be short of memory, processes or file descriptors for a while.
+            self._report(StartFailed(name, error.strerror or str(error)))
+            return False
+        return True
 
     def _was_last_gateway(self, name: str) -> bool:
         """Return whether this process was a gateway and no other gateway is left."""
@@ -376,20 +391,6 @@ class Launcher:
             f"not ready after {self._startup_timeout_s:g} s: {', '.join(waiting)}",
             stage=role_of(waiting[0]) if waiting else "",
         )
-
-
-@contextlib.contextmanager
-def _temporary_directory() -> Iterator[Path]:
-    """Create a directory for the files of the processes and remove it at the end."""
-    try:
-        created = tempfile.TemporaryDirectory(prefix="antiphon-")
-    except OSError as error:
-        raise FailedPrecondition(
-            f"can't create a temporary directory: {error.strerror}; set TMPDIR to a directory "
-            "that this user can write to"
-        ) from error
-    with created as path:
-        yield Path(path)
 
 
 def _write(path: Path, deployment: Deployment) -> str:

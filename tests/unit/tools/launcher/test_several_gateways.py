@@ -20,7 +20,14 @@ from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.transport.listening import listen_sockets
 from antiphon_testkit.gateway_settings import gateway_config
 from antiphon_testkit.local_deployment import local_deployment
-from antiphon_tools.launcher.events import Exited, LaunchEvent, Loaded, Output, Restarting
+from antiphon_tools.launcher.events import (
+    Exited,
+    LaunchEvent,
+    Loaded,
+    Output,
+    Restarting,
+    StartFailed,
+)
 from antiphon_tools.launcher.gateways import (
     DIVIDED,
     MAX_GATEWAYS,
@@ -235,6 +242,25 @@ async def test_gateway_that_ends_is_started_again_alone(checkout: Checkout) -> N
         await told.wait(Loaded, "gateway#2", 2)
         assert {name: running.processes[name].pid for name in others} == others
     assert told.of(Restarting) == ["gateway#2"]
+
+
+async def test_services_that_cannot_be_started_again_are_tried_until_they_can(
+    checkout: Checkout,
+) -> None:
+    told = Told()
+    away = checkout.root.with_name("away")
+    async with launcher(checkout, told, on_exit="restart") as running:
+        checkout.root.rename(away)
+        os.kill(running.processes["gateway#2"].pid, signal.SIGKILL)
+        await told.wait(StartFailed, "gateway#2", 2)
+        away.rename(checkout.root)
+        await told.wait(Loaded, "gateway#2", 2)
+        os.kill(running.processes["gateway#2"].pid, signal.SIGKILL)
+        await told.wait(Loaded, "gateway#2", 3)
+    pauses = [each.after_s for each in told.events if isinstance(each, Restarting)]
+    assert pauses[:3] == [0.5, 1, 2]
+    failed = {each for each in told.events if isinstance(each, StartFailed)}
+    assert failed == {StartFailed("gateway#2", "No such file or directory")}
 
 
 async def test_deployment_that_leaves_ends_in_peace_ends_with_its_last_gateway(
