@@ -22,6 +22,7 @@ from antiphon.runtime.server.health_endpoint import health_endpoint
 from antiphon_tools.hub.deployment import with_directories
 from antiphon_tools.hub.settings import HubSettings, add_hub_options, hub_settings
 from antiphon_tools.launcher.console import Console
+from antiphon_tools.launcher.first_process import fork_if_first
 from antiphon_tools.launcher.health import HealthOfAll
 from antiphon_tools.launcher.launcher import Launcher
 from antiphon_tools.launcher.plan import with_gateway, with_overrides, with_replicas
@@ -57,6 +58,7 @@ def serve(arguments: Sequence[str] | None = None, *, prog: str = "antiphon serve
 
 
 def _run(options: argparse.Namespace) -> int:
+    fork_if_first(_STOP_SIGNALS)
     console = Console(sys.stdout)
     try:
         if options.command == "stages":

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 
 from antiphon.deployment.schema import Deployment, dump_deployment
-from antiphon.errors import DeadlineExceeded, FailedPrecondition, Unavailable
+from antiphon.errors import DeadlineExceeded, Unavailable
 from antiphon.transport.listening import reached_here
 from antiphon_tools.launcher.events import LaunchEvent, Report, Restarting, StartFailed
 from antiphon_tools.launcher.forking import ForkServer
