@@ -61,7 +61,14 @@ async def first_process() -> AsyncIterator[tuple[asyncio.subprocess.Process, int
         finally:
             if first.returncode is None:
                 first.kill()
-            await first.wait()
+            await ended(first)
+
+
+async def ended(first: asyncio.subprocess.Process) -> int:
+    """The exit status. The orphan, which has the same output, ends with the input."""
+    assert first.stdin is not None
+    first.stdin.close()
+    return await first.wait()
 
 
 async def said(first: asyncio.subprocess.Process, what: str) -> int:
@@ -78,11 +85,11 @@ async def test_orphans_are_reaped_and_signals_and_the_exit_status_passed_on() ->
         assert await said(first, "reaped") == orphan
         first.send_signal(signal.SIGTERM)
         assert await said(first, "reaped") == launcher
-        assert await first.wait() == 7
+        assert await ended(first) == 7
 
 
 async def test_exit_status_is_that_of_a_shell_when_the_command_is_killed() -> None:
     async with first_process() as (first, _, launcher):
         os.kill(launcher, signal.SIGKILL)
         assert await said(first, "reaped") == launcher
-        assert await first.wait() == 128 + signal.SIGKILL
+        assert await ended(first) == 128 + signal.SIGKILL
