@@ -219,6 +219,14 @@ async def test_chat_names_the_allowed_values_of_an_invalid_choice(
     assert message.endswith(f"; use one of: {allowed}")
 
 
+async def test_chat_names_the_parts_that_replace_one_of_another_type(served: ServedGateway) -> None:
+    message = (await served.chat(**user({"type": "file", "file": {}}))).json()["error"]["message"]
+    assert message == (
+        "messages[0].content[0]: file parts are not supported; use text, input_audio, image_url or "
+        "video_url"
+    )
+
+
 @pytest.mark.parametrize(("fields", "param"), NOT_YET, ids=case_name)
 async def test_chat_refuses_what_it_cannot_do_yet_naming_the_field(
     served: ServedGateway, fields: dict[str, Any], param: str

@@ -119,7 +119,10 @@ def metrics_route(metrics: Metrics) -> Route:
 
 def moved_metrics_route() -> Route:
     """Return a route that refuses to serve metrics, because they have a separate address."""
-    message = "/metrics: the metrics are served at the address in gateway.metrics_listen"
+    message = (
+        "/metrics: the metrics are served at the address in gateway.metrics_listen; with several "
+        "gateways, `antiphon serve` prints the address of each"
+    )
 
     async def refuse(_: Request) -> Response:
         return error_response(NotFound(message))

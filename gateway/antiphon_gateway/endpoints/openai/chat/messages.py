@@ -32,8 +32,8 @@ _ROLES = {
     "tool": "tool",
 }
 _PART_NAMES: Mapping[type, str] = {
-    schema.FilePart: "files",
-    schema.RefusalPart: "refusals",
+    schema.FilePart: "file",
+    schema.RefusalPart: "refusal",
 }
 
 
@@ -157,7 +157,11 @@ def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> 
             return attachments.add_video(read_data_url(video.url, VIDEO, f"{path}.video_url.url"))
         case _:
             name = _PART_NAMES[type(part)]
-            raise NotImplementedYet(f"{path}: {name} parts are not supported", field=path)
+            raise NotImplementedYet(
+                f"{path}: {name} parts are not supported; use text, input_audio, image_url or "
+                "video_url",
+                field=path,
+            )
 
 
 def _check_user(role: str, path: str, what: str) -> None:
