@@ -360,7 +360,7 @@ async def test_the_command_makes_a_key_and_its_entry(
         (["app", "--expires", ""], "--expires: Invalid RFC3339 encoded datetime"),
     ],
 )
-def test_the_command_makes_no_key_with_an_invalid_value(
+async def test_the_command_makes_no_key_with_an_invalid_value(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(InvalidArgument) as refused:
@@ -369,7 +369,7 @@ def test_the_command_makes_no_key_with_an_invalid_value(
     assert not capsys.readouterr().out
 
 
-def test_an_error_in_the_file_says_what_a_hash_is(path: Path) -> None:
+async def test_an_error_in_the_file_says_what_a_hash_is(path: Path) -> None:
     put(path, "keys:\n  - {name: app, sha256: nothex}\n")
     with pytest.raises(InvalidArgument, match=r"as 64 hexadecimal digits .* `antiphon keys new"):
         read_key_file(path)
