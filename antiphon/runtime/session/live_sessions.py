@@ -53,7 +53,9 @@ class LiveSessions:
         """Update the deadlines of the given sessions, ignoring those that have ended."""
         for session in sessions:
             if session.session_id in self._by_id:
-                self.deadlines.enter(session.session_id, session.next_deadline())
+                self.deadlines.enter(
+                    session.session_id, session.clocks.next_deadline(session.segment)
+                )
 
     def with_segment(self, key: SegmentKey) -> LiveSession | None:
         """Return the session whose current segment has this key, or None if there is no such
@@ -100,7 +102,7 @@ class LiveSessions:
             return []
         done = self.guard(session, act)
         if session_id in self._by_id:
-            self.deadlines.enter(session_id, session.next_deadline())
+            self.deadlines.enter(session_id, session.clocks.next_deadline(session.segment))
         return done
 
     def guard(

@@ -44,7 +44,8 @@ class LiveSession:
     """A session that hasn't ended.
 
     `no_slot` returns an error if no slot is available for a segment. `leaving` returns an error if
-    segments after the first must be rejected. The segment is admitted if both return None.
+    segments after the first must be rejected. The segment is admitted if both return None. `clocks`
+    computes the deadlines of the session and of its `segment`.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class LiveSession:
         edges = plan.inputs.keys() | plan.outputs.keys()
         self._windows = {name: each for name, each in request.windows.items() if name in edges}
         self._no_slot, self._leaving = no_slot, leaving
-        self._clocks = SessionClocks(plan, request.stall_timeout_s, now)
+        self.clocks = SessionClocks(plan, request.stall_timeout_s, now)
         self._inbox = Inbox()
         self._order = SegmentOrder(plan.limits.hold_bytes)
         # Cancelled segments that the engine hasn't released yet.
@@ -129,7 +130,7 @@ class LiveSession:
         """
         if not (request.segment or request.live) or self.segment is not None:
             raise error
-        self._clocks.idle_since = now
+        self.clocks.idle_since = now
         for chunk in self._order.use():
             self._sort(chunk, now)
         self._tally.ended(Outcome.REFUSED, error)
@@ -152,7 +153,7 @@ class LiveSession:
         """End the current segment. The session can have another one until its idle
         timeout expires.
         """
-        self._clocks.idle_since = now
+        self.clocks.idle_since = now
         return self.drop_segment(outcome)
 
     def cancel_segment(self, number: int, now: float) -> list[Instruction]:
@@ -267,7 +268,7 @@ class LiveSession:
         if not segment.waits:
             return [self._feed(segment, chunk, now)]
         if (full := self._no_slot()) is not None:
-            self._clocks.idle_since = now
+            self.clocks.idle_since = now
             self.drop_segment(Outcome.REFUSED, full)
             return [SegmentRefused(segment.key, full)]
         feed = self._feed(segment, chunk, now)
@@ -443,17 +444,3 @@ class LiveSession:
             return []
         total = intake.take_all()
         return [] if total is None else [Grant(link_id, segment.key, edge, total)]
-
-    # -- clocks ------------------------------------------------------------------------
-
-    def next_deadline(self) -> float | None:
-        """Return the next time at which `send_due` and `lateness` should be called, or None if
-        there is no deadline.
-        """
-        return self._clocks.next_deadline(self.segment)
-
-    def lateness(self, now: float) -> AntiphonError | None:
-        """Return an error if the deadline has expired, input has stalled, or the session has been
-        idle for too long. Otherwise, return None.
-        """
-        return self._clocks.lateness(self.segment, now)

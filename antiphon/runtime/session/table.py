@@ -340,7 +340,7 @@ class SessionTable:
 
         def act(session: LiveSession) -> list[Instruction]:
             sent = session.send_due(now)
-            if (error := session.lateness(now)) is None:
+            if (error := session.clocks.lateness(session.segment, now)) is None:
                 return sent
             return [*sent, *self._sessions.end(session, Event.FAULT, error)]
 
