@@ -21,29 +21,25 @@ class EventMailbox(Generic[Item]):
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._items: deque[Item] = deque()
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
+        """The first exception passed to `fail`, or None."""
         self._readable = asyncio.Event()
         self._writable = asyncio.Event()
-
-    @property
-    def failure(self) -> Exception | None:
-        """The first exception passed to `fail`, or None."""
-        return self._failure
 
     async def put(self, item: Item) -> None:
         """Add an item, waiting for room if necessary. If this is cancelled, the item
         isn't added.
         """
-        while len(self._items) >= self._limit and self._failure is None:
+        while len(self._items) >= self._limit and self.failure is None:
             self._writable.clear()
             await self._writable.wait()
-        if self._failure is None:
+        if self.failure is None:
             self._items.append(item)
             self._readable.set()
 
     def offer(self, item: Item) -> bool:
         """Add an item if there is room and return whether it was added."""
-        fits = len(self._items) < self._limit and self._failure is None
+        fits = len(self._items) < self._limit and self.failure is None
         if fits:
             self._items.append(item)
             self._readable.set()
@@ -53,18 +49,18 @@ class EventMailbox(Generic[Item]):
         """Remove and return the oldest item, waiting for one if necessary. Raises the failure, if
         there is one. If this is cancelled, no item is removed.
         """
-        while not self._items and self._failure is None:
+        while not self._items and self.failure is None:
             self._readable.clear()
             await self._readable.wait()
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         self._writable.set()
         return self._items.popleft()
 
     def fail(self, failure: Exception) -> None:
         """Set the failure. Only the first call has an effect."""
-        if self._failure is None:
-            self._failure = failure
+        if self.failure is None:
+            self.failure = failure
             self._items.clear()
             self._readable.set()
             self._writable.set()

@@ -22,7 +22,6 @@ from antiphon_gateway.fleet.lineup import Lineup
 from antiphon_gateway.media.attachments import name_field
 from antiphon_gateway.sessions.mailbox import EventMailbox
 from antiphon_gateway.sessions.opening import sample_chunk, session_open
-from antiphon_gateway.sessions.root_cause import ECHO_CODES, RootCause
 from antiphon_gateway.sessions.stage_line import OpenLine, StageLine
 
 log = logging.getLogger("gateway.session")
@@ -38,6 +37,14 @@ MAILBOX_MESSAGES = 16
 limit, the gateway stops reading from the stages.
 """
 CLOSE_WAIT_S = 1.0
+
+ROOT_CAUSE_WAIT_S = 0.5
+"""How many seconds an error that may be a consequence is held back, so that its cause can arrive.
+"""
+ECHO_CODES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS, ErrorCode.CANCELLED})
+"""Error codes that a stage may report because another stage has failed. A stage can also report
+them for errors of its own.
+"""
 
 # Errors that count against a replica the next time a replica is chosen.
 _FAILURES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS, ErrorCode.INTERNAL})
@@ -85,7 +92,9 @@ class SessionLines:
         self._lines: dict[str, StageLine] = {}
         self._readers: list[asyncio.Task[None]] = []
         self._mailbox: EventMailbox[StageMessage] = EventMailbox(MAILBOX_MESSAGES)
-        self._cause = RootCause(self.end_with)
+        self._echo: AntiphonError | None = None
+        """The first error that may be the consequence of another stage's failure."""
+        self._echo_timer: asyncio.TimerHandle | None = None
         self._segment = OpenSegment()
         self._steps: dict[str, session_pb2.SessionResponse] = {}
         """For each role, the latest progress report that the client hasn't received yet."""
@@ -104,12 +113,12 @@ class SessionLines:
     @property
     def lost(self) -> bool:
         """Whether the session has failed, or a stage has left it."""
-        return bool(self.failure or self._cause.echo or self.left)
+        return bool(self.failure or self._echo or self.left)
 
     @property
     def lost_stage(self) -> str:
         """The role of the stage that failed or left. If it isn't known, this is an empty string."""
-        failure = self.failure or self._cause.echo
+        failure = self.failure or self._echo
         return failure.stage if isinstance(failure, AntiphonError) else self.left
 
     @property
@@ -230,14 +239,14 @@ class SessionLines:
         """Close the sending side and wait briefly for the stages to end their streams. If this is
         cancelled, only the wait ends.
         """
-        self._cause.close()
+        self._discard_echo()
         self.half_close()
         if self._readers:
             await asyncio.wait(self._readers, timeout=CLOSE_WAIT_S)
 
     async def close(self) -> None:
         """End all streams that are still open."""
-        self._cause.close()
+        self._discard_echo()
         self._cancel()
         if running := [each for each in self._readers if not each.done()]:
             for reader in running:
@@ -247,6 +256,11 @@ class SessionLines:
     def _cancel(self) -> None:
         for line in self._lines.values():
             line.cancel()
+
+    def _discard_echo(self) -> None:
+        """Don't end the session with the error that is being held back."""
+        if self._echo_timer is not None:
+            self._echo_timer.cancel()
 
     def _send_all(self, request: session_pb2.SessionRequest) -> None:
         for line in self._lines.values():
@@ -262,14 +276,13 @@ class SessionLines:
             if line.gone:
                 gone = session_pb2.StageGone(segment=self._segment.number, role=line.role)
                 self._send_downstream(line.role, session_pb2.SessionRequest(gone=gone))
-            if self._cause.echo is None:
+            if self._echo is None:
                 await self._mailbox.put((line.role, None))
         except AntiphonError as error:
-            self._cause.fail(error)
+            self.end_with(error)
         except Exception:
             log.exception("%s: can't process a message from %s", self._session_id, line.role)
-            mistake = Internal("internal error; see the gateway's log")
-            self._cause.fail(mistake)
+            self.end_with(Internal("internal error; see the gateway's log"))
 
     async def _receive(self, role: str, response: session_pb2.SessionResponse) -> None:
         match response.WhichOneof("message"):
@@ -341,4 +354,9 @@ class SessionLines:
                 f"the stage {role} aborted the session: {error.message}", edge=error.edge
             )
         error.stage = error.stage or role
-        (self._cause.fail_or_echo if may_echo else self._cause.fail)(error)
+        if not may_echo:
+            self.end_with(error)
+        elif self._echo is None:
+            self._echo = error
+            loop = asyncio.get_running_loop()
+            self._echo_timer = loop.call_later(ROOT_CAUSE_WAIT_S, self.end_with, error)
