@@ -11,16 +11,12 @@ class ChangeSignal:
     """
 
     def __init__(self) -> None:
-        self._next = asyncio.Event()
-
-    @property
-    def next(self) -> asyncio.Event:
+        self.next = asyncio.Event()
         """An event that is set by the next change. To avoid missing a change, get this event before
         reading the state.
         """
-        return self._next
 
     def tell(self) -> None:
         """Wake the waiting tasks, because something has changed."""
-        self._next.set()
-        self._next = asyncio.Event()
+        self.next.set()
+        self.next = asyncio.Event()

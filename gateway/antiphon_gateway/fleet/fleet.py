@@ -121,7 +121,10 @@ class Fleet:
         self._discovering: asyncio.Task[None] | None = None
         self.changes = ChangeSignal()
         self._derived = _Derived()
-        self._slots: dict[str, int] = {}
+        self.slots: Mapping[str, int] = {}
+        """The total number of slots on the available replicas, by role. The number is 0 if a
+        replica doesn't report its slots.
+        """
         self._resized: Callable[[Mapping[str, int]], None] = lambda slots: None
 
     async def __aenter__(self) -> Fleet:
@@ -158,13 +161,6 @@ class Fleet:
             told = {stage.role: stage.require(build) for stage in self if stage.ready}
             self._derived.descriptions = told
         return self._derived.descriptions
-
-    @property
-    def slots(self) -> Mapping[str, int]:
-        """The total number of slots on the available replicas, by role. The number is 0 if a
-        replica doesn't report its slots.
-        """
-        return self._slots
 
     def on_resize(self, resized: Callable[[Mapping[str, int]], None]) -> None:
         """Set the function that is called when `slots` changes."""
@@ -362,7 +358,8 @@ class Fleet:
         """Return the build as a candidate, or None if it doesn't have one of the outputs or a
         required stage.
         """
-        edges = self._edges(build)
+        covered = next(stage for stage in self if stage.pool(build) is not None)
+        edges = covered.require(build).pipeline_edges
         wanted = outputs or client_outputs(edges)
         try:
             roles = roles_for(edges, wanted)
@@ -412,10 +409,6 @@ class Fleet:
 
         return max(self._builds(), key=rank, default=None)
 
-    def _edges(self, build: Build) -> Edges:
-        stage = next(stage for stage in self if stage.pool(build) is not None)
-        return stage.require(build).pipeline_edges
-
     def _complete(self, build: Build, roles: Iterable[str], avoided: Collection[Replica]) -> bool:
         """Return whether each of these stages has a replica of this build that isn't in
         `avoided`.
@@ -463,9 +456,9 @@ class Fleet:
         if replaced:
             self._derived = _Derived()
         self.changes.tell()
-        slots = {**self._slots, **{s.role: n for s in self if (n := s.slots) is not None}}
-        if slots != self._slots:
-            self._slots = slots
+        slots = {**self.slots, **{s.role: n for s in self if (n := s.slots) is not None}}
+        if slots != self.slots:
+            self.slots = slots
             self._resized(slots)
 
     def _described(self) -> Mapping[str, stage_pb2.DescribeResponse]:

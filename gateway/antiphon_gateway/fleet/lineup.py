@@ -66,7 +66,7 @@ class Lineup:
 
     def member(self, role: str) -> Member:
         """Return the stage with the given role."""
-        return next(member for member in self.members if member.role == role)
+        return self.members[self.roles.index(role)]
 
     def producer(self, output: str) -> Member:
         """Return the stage that produces an output for the client."""
@@ -94,7 +94,7 @@ class Lineup:
         """The properties of the stages that affect how a request is prepared. If two line-ups have
         equal terms, they can use the same prepared request.
         """
-        return tuple(_terms(member) for member in self.members)
+        return tuple(map(_terms, self.members))
 
     @cached_property
     def sample_rate_hz(self) -> int:

@@ -160,19 +160,14 @@ class ReplicatedStage:
         held = sum(each.segments for each in self._unplaced())
         return sum(pool.slots for pool in self._pools.values()) + held
 
-    def representative(self, build: Build | None) -> Replica | None:
-        """Return an available replica, if possible with the given build. Returns None if no replica
-        is available.
+    def require(self, build: Build | None = None) -> stage_pb2.DescribeResponse:
+        """Return the description of an available replica, if possible with the given build. Raises
+        `Unavailable` if there is none.
         """
         pool = self._pools.get(build) if build is not None else None
         pool = pool or next(iter(self._pools.values()), None)
-        return pool.first() if pool is not None else None
-
-    def require(self, build: Build | None = None) -> stage_pb2.DescribeResponse:
-        """Return the description of an available replica. Raises `Unavailable` if there is none."""
-        replica = self.representative(build)
-        if replica is not None and replica.description is not None:
-            return replica.description
+        if pool is not None and (described := pool.first().description) is not None:
+            return described
         where = f" at {self.address}" if len(self) == 1 else ""
         every = f", and so are all {len(self)} replicas" if len(self) > 1 else ""
         raise Unavailable(
