@@ -57,12 +57,12 @@ class Reservation:
         self,
         number: int,
         request: AdmissionRequest,
-        slots: Mapping[str, int],
         queue: AdmissionQueue,
         carry_out: Callable[[Iterable[Decision]], None],
     ) -> None:
         self.request = request
-        self.slots = slots
+        self.is_open = self.was_open = False
+        """Whether all stages have granted their slots in the current attempt, or in any attempt."""
         # The error of the stage that had no slot for the request.
         self.refusal: ResourceExhausted | None = None
         self._number = number
@@ -71,7 +71,6 @@ class Reservation:
         self._loop = asyncio.get_running_loop()
         self._asked_at = self._loop.time()
         self._attempt = 0
-        self._opened = self._was_opened = False
         self._freed: Counter[str] = Counter()
         self._decided: asyncio.Future[None] = self._loop.create_future()
 
@@ -86,24 +85,9 @@ class Reservation:
         return not self._decided.done()
 
     @property
-    def is_open(self) -> bool:
-        """Whether all stages have granted their slots in the current attempt."""
-        return self._opened
-
-    @property
-    def was_open(self) -> bool:
-        """Whether all stages have granted their slots in any attempt."""
-        return self._was_opened
-
-    @property
     def left_s(self) -> float:
         """How many seconds the request has left. This is always greater than 0."""
         return max(self.request.finish_within_s - self.waited_s, SHORTEST_S)
-
-    def ask(self) -> None:
-        """Request admission. This must be called once, before any other method."""
-        now = self._loop.time()
-        self._carry_out(self._queue.ask(self._number, self.request, self.slots, now))
 
     async def granted(self) -> None:
         """Wait until the request can start.
@@ -126,15 +110,15 @@ class Reservation:
         """
         self._attempt += 1
         self._freed.clear()
-        if self._opened:
-            self._opened = False
+        if self.is_open:
+            self.is_open = False
             self._queue.asked_again(self._number)
         return partial(self._done, self._attempt)
 
     def opened(self) -> None:
         """Record that all stages have granted their slots."""
-        if not self._opened:
-            self._opened = self._was_opened = True
+        if not self.is_open:
+            self.is_open = self.was_open = True
             self._carry_out(self._queue.opened(self._number, self._loop.time()))
         for role in tuple(self._freed):
             self._tell_freed(role)
@@ -150,7 +134,7 @@ class Reservation:
         error.__cause__ = error.__context__ = None
         self.refusal = error.with_traceback(None)
         self._attempt += 1
-        self._opened = False
+        self.is_open = False
         self._decided = self._loop.create_future()
         self._carry_out(self._queue.refused(self._number, error.stage, self._loop.time()))
 
@@ -161,7 +145,7 @@ class Reservation:
             self._tell_freed(role)
 
     def _tell_freed(self, role: str) -> None:
-        if self._opened and self._freed[role] == self.request.count:
+        if self.is_open and self._freed[role] == self.request.count:
             self._carry_out(self._queue.freed(self._number, role, self._loop.time()))
 
     def leave(self) -> None:
@@ -199,8 +183,9 @@ class Admission:
         self._places: dict[int, Reservation] = {}
         self._timer = Timer(self._time_passed)
         self._waiting = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()
+        """An event that is set while there are no reservations."""
+        self.idle.set()
         queue = self._queue
         metrics.watch("waiting", "Requests waiting for slots", lambda: queue.waiting)
 
@@ -214,28 +199,24 @@ class Admission:
         """Return the number of slots of each role that waiting requests need."""
         return self._queue.wanted()
 
-    @property
-    def idle(self) -> asyncio.Event:
-        """An event that is set while there are no reservations."""
-        return self._idle
-
     @contextmanager
     def place(self, request: AdmissionRequest, slots: Mapping[str, int]) -> Iterator[Reservation]:
         """Request admission. Returns a context manager for the reservation, which ends when the
         context is left.
         """
         number = next(self._numbers)
-        place = Reservation(number, request, slots, self._queue, self._carry_out)
+        place = Reservation(number, request, self._queue, self._carry_out)
         self._places[number] = place
-        self._idle.clear()
+        self.idle.clear()
         try:
-            place.ask()
+            now = asyncio.get_running_loop().time()
+            self._carry_out(self._queue.ask(number, request, slots, now))
             yield place
         finally:
             place.leave()
             del self._places[number]
             if not self._places:
-                self._idle.set()
+                self.idle.set()
 
     async def check_room(self, request: AdmissionRequest, slots: Mapping[str, int]) -> None:
         """If a request would be denied right away, raise the error of `Reservation.granted`. This
@@ -278,19 +259,15 @@ class Admission:
             self._waiting = waiting
             log.debug("requests waiting for a slot: %d", waiting)
             self.changes.tell()
-        self._set_timer()
+        if (moment := self._queue.next_deadline()) is None:
+            self._timer.cancel()
+        else:
+            self._timer.set_at(moment)
 
     def _count_refused(self, request: AdmissionRequest) -> None:
         """Count the slots that a refused request would have used."""
         self.refused.add(request.roles, request.count, asyncio.get_running_loop().time())
         self.changes.tell()
-
-    def _set_timer(self) -> None:
-        """Set the timer for the next deadline."""
-        if (moment := self._queue.next_deadline()) is None:
-            self._timer.cancel()
-        else:
-            self._timer.set_at(moment)
 
     def _time_passed(self, late_s: float) -> None:
         now = max(asyncio.get_running_loop().time(), self._queue.next_deadline() or 0.0)

@@ -103,8 +103,7 @@ class RequestPreparer:
         that the client used. Raises `Unavailable` if a stage is down or if a stage that might
         support an option hasn't been reached yet.
         """
-        fields = _all_names(order.field_names, order.attachments.fields)
-        with _named(fields):
+        with _named(order.field_names):
             self.check_model(order.model)
             lineup = self._fleet.line_up(order.outputs, tool_calls=bool(order.tools))
         return self._checked(order, lineup, order.attachments.fields)
@@ -316,7 +315,7 @@ def _released_on_error(media: RequestMedia) -> Iterator[None]:
 
 
 @contextmanager
-def _named(names: dict[str, str]) -> Iterator[None]:
+def _named(names: Mapping[str, str]) -> Iterator[None]:
     """In errors that the block raises, replace field names with those used by the client."""
     try:
         yield
