@@ -145,7 +145,7 @@ def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
         "gateway/antiphon_gateway/endpoints/http/planted.py": (
             "import antiphon_gateway.endpoints.openai"
         ),
-        "gateway/antiphon_gateway/sessions/stage_line.py": (
+        "gateway/antiphon_gateway/sessions/stage_stream.py": (
             "import antiphon_gateway.sessions.session"
         ),
         "gateway/antiphon_gateway/fleet/planted.py": (

@@ -26,7 +26,7 @@ from antiphon.wire.stubs import stage_stub
 from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.sessions import standing_stream
-from antiphon_gateway.sessions.stage_line import StageLine
+from antiphon_gateway.sessions.stage_stream import StageStream
 from antiphon_gateway.sessions.standing_stream import StandingStreams
 from antiphon_testkit.cut_wire import CutWire
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, SAMPLES_PER_FRAME, FakeEngine
@@ -67,7 +67,7 @@ class Gateway:
 class Speaking:
     """What a session has received."""
 
-    def __init__(self, line: StageLine) -> None:
+    def __init__(self, line: StageStream) -> None:
         self.line = line
         self.samples: list[float] = []
         self._responses = line.responses()

@@ -28,7 +28,7 @@ from antiphon_gateway.sessions.events import SegmentStarted
 from antiphon_gateway.sessions.opening import input_chunk, segment_openings
 from antiphon_gateway.sessions.progress import SegmentProgress
 from antiphon_gateway.sessions.session_lines import OpenSegment, SessionLines
-from antiphon_gateway.sessions.stage_line import OpenLine
+from antiphon_gateway.sessions.stage_stream import OpenLine
 
 FIRST_ATTEMPT = AnswerAttempt()
 

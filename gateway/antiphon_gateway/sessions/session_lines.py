@@ -22,7 +22,7 @@ from antiphon_gateway.fleet.lineup import Lineup
 from antiphon_gateway.media.attachments import name_field
 from antiphon_gateway.sessions.mailbox import EventMailbox
 from antiphon_gateway.sessions.opening import sample_chunk, session_open
-from antiphon_gateway.sessions.stage_line import OpenLine, StageLine
+from antiphon_gateway.sessions.stage_stream import OpenLine, StageStream
 
 log = logging.getLogger("gateway.session")
 
@@ -89,7 +89,7 @@ class SessionLines:
         self._lineup = lineup
         self._windows = windows
         self._open_line = open_line
-        self._lines: dict[str, StageLine] = {}
+        self._lines: dict[str, StageStream] = {}
         self._readers: list[asyncio.Task[None]] = []
         self._mailbox: EventMailbox[StageMessage] = EventMailbox(MAILBOX_MESSAGES)
         self._echo: AntiphonError | None = None
@@ -266,7 +266,7 @@ class SessionLines:
         for line in self._lines.values():
             line.send(request)
 
-    async def _read(self, line: StageLine) -> None:
+    async def _read(self, line: StageStream) -> None:
         """Process a stage's messages until it ends its stream."""
         try:
             async for response in line.responses():
@@ -334,7 +334,7 @@ class SessionLines:
         for each in self._downstream(role):
             each.send(request)
 
-    def _downstream(self, role: str) -> Iterable[StageLine]:
+    def _downstream(self, role: str) -> Iterable[StageStream]:
         roles = self._lineup.roles
         return (self._lines[each] for each in roles[roles.index(role) + 1 :])
 

@@ -1,8 +1,8 @@
-"""The state of a session's line to a stage. It works with any type of connection."""
+"""A session's line to one of its stages. It works with any type of connection."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import grpc
 
@@ -16,8 +16,11 @@ from antiphon_gateway.sessions.line_requests import LineRequests
 
 
 class StageStream:
-    """Implements `StageLine` using a connection. By default, this is a separate
-    RunSession stream.
+    """A session on one replica. It is open from construction until `half_close` or `cancel` is
+    called. By default, its connection is a separate RunSession stream.
+
+    While a segment is open, it occupies one of the replica's slots, until the replica reports or
+    refuses the segment.
     """
 
     def __init__(
@@ -27,7 +30,9 @@ class StageStream:
         self.address = stage.address
         self._requests = LineRequests(stage.role, opening)
         self._stage = stage
-        self._has_slot = self._has_reported = self.gone = False
+        self._has_slot = self._has_reported = False
+        self.gone = False
+        """Whether the replica was lost after sending its report on the segment."""
         self._take_slot()
         self._loss: Unavailable | None = None
         self._channel = stage.channel
@@ -44,7 +49,12 @@ class StageStream:
         self._connection.changed()
 
     def send(self, request: session_pb2.SessionRequest) -> None:
-        """Send a message for the current segment. See `StageLine.send`."""
+        """Send a message for the current segment.
+
+        Credit for an edge replaces any credit that hasn't been sent yet. The same applies to
+        progress. A `gone` message isn't sent to a stage that has already reported. Raises
+        `ResourceExhausted` if too many bytes of chunks are waiting to be sent.
+        """
         if request.HasField("gone") and self._has_reported:
             return
         self._requests.add(request)
@@ -77,7 +87,11 @@ class StageStream:
             self._stage.segment_ended()
 
     async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
-        """Yield the stage's messages. See `StageLine.responses`."""
+        """Yield the stage's messages until the stream ends or the replica is `gone`.
+
+        If the stream breaks, its typed error is raised. If the replica is lost, `Unavailable` is
+        raised.
+        """
         try:
             async for response in self._connection.responses():
                 self._note(response)
@@ -123,3 +137,7 @@ class StageStream:
         return Unavailable(
             f"the stage {self.role} at {self.address} was lost: {why}", stage=self.role
         )
+
+
+OpenLine = Callable[[Replica, session_pb2.SessionOpen], StageStream]
+"""A function that opens a session on a replica."""

@@ -31,7 +31,6 @@ from antiphon_gateway.fleet.replica import Replica
 from antiphon_gateway.sessions.connection_errors import ConnectionCancelled
 from antiphon_gateway.sessions.line_connection import LOST_STATUS, SignsOfLife
 from antiphon_gateway.sessions.line_requests import LineRequests
-from antiphon_gateway.sessions.stage_line import StageLine
 from antiphon_gateway.sessions.stage_stream import StageStream
 from antiphon_gateway.sessions.standing_lines import StandingLine, StandingLines
 
@@ -78,7 +77,7 @@ class StandingStreams:
         self._by_replica: dict[Replica, StandingStream] = {}
         self._open: set[StandingStream] = set()
 
-    def open_line(self, replica: Replica, opening: session_pb2.SessionOpen) -> StageLine:
+    def open_line(self, replica: Replica, opening: session_pb2.SessionOpen) -> StageStream:
         """Open a session on a replica."""
         if replica.description is None or not replica.description.runs_lines:
             return StageStream(replica, opening)

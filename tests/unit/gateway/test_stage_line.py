@@ -11,7 +11,6 @@ import pytest
 from antiphon.errors import ResourceExhausted
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon_gateway.sessions.line_requests import MAX_WAITING_BYTES
-from antiphon_gateway.sessions.stage_line import StageLine
 from antiphon_gateway.sessions.stage_stream import StageStream
 
 
@@ -44,10 +43,10 @@ class Replica:
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
 
-    def line(self) -> StageLine:
+    def line(self) -> StageStream:
         return StageStream(self, session_pb2.SessionOpen())  # type: ignore[arg-type]
 
-    async def sent(self, line: StageLine) -> list[session_pb2.SessionRequest]:
+    async def sent(self, line: StageStream) -> list[session_pb2.SessionRequest]:
         """What waits to be sent, without the opening."""
         assert (await anext(self.requests)).HasField("open")
         line.half_close()

@@ -16,7 +16,7 @@ from antiphon.transport import confirmation_clock
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 from antiphon.wire.status import ERROR_METADATA_KEY
 from antiphon_gateway.sessions import standing_lines, standing_stream
-from antiphon_gateway.sessions.stage_line import StageLine
+from antiphon_gateway.sessions.stage_stream import StageStream
 from antiphon_gateway.sessions.standing_stream import MOST_FRUITLESS, SMALL_BYTES, StandingStreams
 
 Request = stage_pb2.LineRequest
@@ -140,7 +140,7 @@ def end(line: int) -> stage_pb2.LineMessage:
     return stage_pb2.LineMessage(line=line, end=END)
 
 
-async def edges(line: StageLine) -> list[str]:
+async def edges(line: StageStream) -> list[str]:
     return [each.chunk.edge async for each in line.responses()]
 
 
@@ -162,7 +162,7 @@ def credit(edge: str) -> session_pb2.SessionRequest:
     return session_pb2.SessionRequest(credit=session_pb2.OutputCredit(edge=edge))
 
 
-async def stated(line: StageLine, rpc: Rpc) -> None:
+async def stated(line: StageStream, rpc: Rpc) -> None:
     """Wait until the stage has stated its bounds: the first line of a stream is over."""
     await rpc.opened(1)
     rpc.send(end(1))

@@ -18,7 +18,7 @@ from antiphon_gateway.sessions.session_lines import (
     OpenSegment,
     SessionLines,
 )
-from antiphon_gateway.sessions.stage_line import StageLine
+from antiphon_gateway.sessions.stage_stream import StageStream
 
 EDGES = (
     stage_pb2.PipelineEdge(name="input", consumer="think"),
@@ -77,7 +77,7 @@ async def read(*lines: Scripted) -> list[tuple[str, str]]:
         Lineup(members, EDGES, outputs),
         assignment,
         {},
-        lambda *_: cast(StageLine, next(waiting)),
+        lambda *_: cast(StageStream, next(waiting)),
     )
     openings = {role: session_pb2.SegmentOpen() for role in roles}
     session.open_segment(OpenSegment(0), openings, chunk_pb2.Chunk())
