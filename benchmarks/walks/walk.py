@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import wave
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
@@ -37,6 +38,7 @@ LOST = ("StageStream._lost", "StageStream._stage_lost")
 ROLES = ("thinker", "talker", "code2wav")
 REPLICAS = {"thinker": 1, "talker": 1, "code2wav": 2}
 KILLED = "code2wav"
+REQUESTS = 5
 
 
 class Recorder:
@@ -80,16 +82,16 @@ class Recorder:
         """Count the calls between two marks."""
         calls = self.calls[begin:end]
         files = [each.co_filename for each in calls]
-        by_file: dict[str, set[str]] = {}
+        by_file: dict[str, Counter[str]] = {}
         for each in calls:
             name = str(Path(each.co_filename).relative_to(GATEWAY))
-            by_file.setdefault(name, set()).add(each.co_qualname)
+            by_file.setdefault(name, Counter())[each.co_qualname] += 1
         return {
             "functions": len(set(calls)),
             "files": len(set(files)),
             "moves": sum(one != other for one, other in itertools.pairwise(files)),
             "calls": len(calls),
-            "by_file": {name: sorted(found) for name, found in sorted(by_file.items())},
+            "by_file": by_file,
         }
 
 
@@ -130,15 +132,22 @@ async def ask(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
 async def walk_to_stages(
     http: httpx.AsyncClient, gateway: Gateway, *, recording: bool
 ) -> dict[str, Any]:
-    """Count the calls from a chat's complete body to the message that opens the last stage."""
-    body, recorder = chat(gateway, recording=recording), Recorder()
+    """Count the calls from a chat's complete body to the message that opens the last stage. Of
+    several requests, the one with the fewest calls is counted, because health checks and load
+    reports are handled on the same thread.
+    """
+    body = chat(gateway, recording=recording)
     await ask(http, body)
-    with recorder.recording():
-        await ask(http, body)
-    opened = recorder.found(OPENED)
-    assert len(opened) == len(ROLES), "one session on all stages"
-    begun = [at for at in recorder.found(READ) if at <= opened[0]]
-    return recorder.walk(begun[-1], opened[-1] + 1)
+    walks = []
+    for _ in range(REQUESTS):
+        recorder = Recorder()
+        with recorder.recording():
+            await ask(http, body)
+        opened = recorder.found(OPENED)
+        assert len(opened) == len(ROLES), "one session on all stages"
+        begun = [at for at in recorder.found(READ) if at <= opened[0]]
+        walks.append(recorder.walk(begun[-1], opened[-1] + 1))
+    return min(walks, key=lambda walk: walk["calls"])
 
 
 async def walk_of_failover(
