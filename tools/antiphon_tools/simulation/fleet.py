@@ -2,14 +2,14 @@
 
 A replica can be killed and is then restarted. It can also be suspended. After that, it either
 resumes or is replaced by the gateway. A link can break and is then either reconnected or lost. The
-payload of a chunk can be lost. The call of a standing stream can break, in which case another call
-continues the stream, unless either end has given it up. A stage can also send more on a stream than
-a line's window allows.
+ring of a link can be damaged. The payload of a chunk can be lost. The call of a standing stream can
+break, in which case another call continues the stream, unless either end has given it up. A stage
+can also send more on a stream than a line's window allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from antiphon.errors import Unavailable
@@ -40,6 +40,7 @@ from antiphon.runtime.session.instructions import (
 )
 from antiphon.runtime.session.plan import SessionRequest
 from antiphon.v1 import session_pb2
+from antiphon.values.chunk import Chunk
 from antiphon_gateway.sessions.line_requests import LineRequests
 from antiphon_tools.simulation.caller import Caller
 from antiphon_tools.simulation.host import ROLES, VOCODER, SimulatedStage
@@ -47,7 +48,6 @@ from antiphon_tools.simulation.links import (
     Acknowledged,
     AskedAgain,
     LoggedChunk,
-    SentChunk,
     SimulatedLink,
 )
 from antiphon_tools.simulation.network import GONE, Gone, Violation, name_of
@@ -122,8 +122,11 @@ class SimulatedFleet:
         producer, consumer = link.producer, link.consumer
         if not consumer.stands_still:
             if link.forth and not link.suspended:
-                what = f"{consumer.name} gets {_told(link.forth[0])} from {producer.name}"
+                what = f"{consumer.name} gets {name_of(link.forth[0])} from {producer.name}"
                 yield what, partial(self._carry, link)
+            if link.wakes_consumer and self.runs(consumer):
+                what = f"{consumer.name} reads the ring of {producer.name}"
+                yield what, partial(self._read_ring, link)
             if link.owes_acknowledgement and self.runs(consumer):
                 yield f"{consumer.name} acknowledges to {producer.name}", link.acknowledge
         if not producer.stands_still:
@@ -131,7 +134,10 @@ class SimulatedFleet:
                 what = f"{producer.name} gets {name_of(link.back[0])} from {consumer.name}"
                 yield what, partial(self._answer, link)
             if self.runs(producer) and (chunk := link.next_chunk) is not None:
-                yield f"{producer.name} sends {name_of(chunk)} to {consumer.name}", link.send
+                what = f"{producer.name} sends {name_of(chunk)} to {consumer.name}"
+                yield what, link.send
+                if chunk.tensors:
+                    yield f"{what} after its payload", partial(link.send, ahead=True)
 
     def rounds(self) -> Iterator[Move]:
         """Yield the actions that engines can take and the delivery of their results."""
@@ -152,7 +158,13 @@ class SimulatedFleet:
         for link in self.links:
             if not link.suspended:
                 yield f"{_where(link)} breaks", partial(self._break, link)
-            if link.may_lose_payload and not link.consumer.stands_still:
+                if link.wakes_consumer and self.runs(link.consumer):
+                    what = f"{_where(link)} breaks when the ring was read"
+                    yield what, partial(self._break_later, link)
+                if (ring := link.carriers.ring) is not None:
+                    for how, damage in ring.damages():
+                        yield f"the ring of {_where(link)} {how}", damage
+            if link.may_lose_payload:
                 yield f"{_where(link)} loses a payload", link.lose_payload
         for standing in self.standing:
             if not standing.is_lost:
@@ -340,16 +352,21 @@ class SimulatedFleet:
         if not self.runs(link.consumer):
             link.forth.popleft()
             return
-        chunk = link.take()
-        match chunk:
-            case None:
-                return
-            case Gone():
-                self.links.remove(link)
-                fact: Fact = LinkLost(link.link_id)
-            case _:
-                fact = ChunkArrived(chunk, link.link_id)
-        self.take(link.consumer, link.consumer.handle(fact, self.now))
+        arrived = link.take()
+        if isinstance(arrived, Gone):
+            self.links.remove(link)
+            self.route(link.consumer, LinkLost(link.link_id))
+        else:
+            self._arrive(link, arrived)
+
+    def _read_ring(self, link: SimulatedLink) -> None:
+        self._arrive(link, link.read_ring())
+
+    def _arrive(self, link: SimulatedLink, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            self.route(link.consumer, ChunkArrived(chunk, link.link_id))
+        if link.must_break:
+            self._break(link)
 
     def _answer(self, link: SimulatedLink) -> None:
         answer, producer = link.back.popleft(), link.producer
@@ -357,7 +374,7 @@ class SimulatedFleet:
             return
         match answer:
             case Acknowledged(count):
-                link.log.acknowledge(count)
+                link.confirmed(count)
                 self._settle_ends(producer)
             case AskedAgain(number):
                 link.log.rewind(number)
@@ -420,6 +437,11 @@ class SimulatedFleet:
         if self.runs(consumer):
             waiting = LinkSuspended(link.link_id, producer.address)
             self.take(consumer, consumer.handle(waiting, self.now))
+
+    def _break_later(self, link: SimulatedLink) -> None:
+        self._read_ring(link)
+        if not link.suspended:
+            self._break(link)
 
     def _heal(self, link: SimulatedLink) -> None:
         link.heal()
@@ -497,10 +519,6 @@ class _Sessions:
 
 def _ignore() -> None:
     """Do nothing."""
-
-
-def _told(message: SentChunk | Gone) -> str:
-    return name_of(message.chunk if isinstance(message, SentChunk) else message)
 
 
 def _where(link: SimulatedLink) -> str:

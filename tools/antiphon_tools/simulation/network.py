@@ -5,6 +5,7 @@ from __future__ import annotations
 from antiphon.runtime.session.instructions import Send
 from antiphon.v1 import stage_pb2
 from antiphon.values.chunk import Chunk
+from antiphon.wire.frames import Frame
 
 
 class Violation(Exception):
@@ -35,4 +36,10 @@ def name_of(message: object) -> str:
             return f"{what} of line {message.line}"
         case stage_pb2.LineResponse():
             return f"{len(message.messages)} messages"
+        case stage_pb2.LinkRequest():
+            return ", ".join(
+                f"{each.edge} {each.sequence} of {each.session_id}" for each in message.batch.chunks
+            )
+        case Frame():
+            return f"the payload of chunk {message.transfer}"
     return type(message).__name__

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from antiphon.errors import AntiphonError
 from antiphon_tools.simulation.caller import Caller
 from antiphon_tools.simulation.fleet import Move
+from antiphon_tools.simulation.link_world import LinkWorld
 from antiphon_tools.simulation.network import Violation
 from antiphon_tools.simulation.world import World
 
@@ -18,18 +19,23 @@ MOST_FRAMES = 12
 MOST_FAULTS = 3
 MOST_CANCELS = 2
 MOST_CHOICES = 400
+MOST_LINK_CHOICES = 120
 RARE = 24
 """On average, one choice in this many causes a fault or a recovery, if one is possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The calls, the number of faults, and the choices that determine each move."""
+    """The calls, the number of faults, and the choices that determine each move.
+
+    If `only_link` is true, the calls are sessions that send a chunk per frame on a single link.
+    """
 
     frames: Sequence[int]
     faults: int
     cancels: int
     choices: Sequence[int]
+    only_link: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +68,26 @@ def scenario_of(seed: int) -> Scenario:
     )
 
 
+def link_scenario_of(seed: int) -> Scenario:
+    """Return the scenario of a single link for a seed."""
+    chance = random.Random(seed)
+    frames = [chance.randint(1, MOST_FRAMES) for _ in range(chance.randint(1, MOST_CALLERS))]
+    return Scenario(
+        frames,
+        faults=chance.randint(0, MOST_FAULTS),
+        cancels=0,
+        choices=[chance.getrandbits(32) for _ in range(chance.randint(1, MOST_LINK_CHOICES))],
+        only_link=True,
+    )
+
+
 def play(scenario: Scenario, script: Sequence[str] | None = None) -> Found | int:
     """Run a simulation. Returns the number of moves, or the violation that was found.
 
     If `script` is set, its moves are made instead of random moves. Moves that are not possible are
     skipped.
     """
-    callers = [
-        Caller(f"call{number}", number + 1, frames, most_attempts=2 + 2 * MOST_FAULTS)
-        for number, frames in enumerate(scenario.frames)
-    ]
-    world = World(callers, faults=scenario.faults, cancels=scenario.cancels)
+    world = _world(scenario)
     transcript: list[str] = []
     chosen = 0
     try:
@@ -87,7 +102,17 @@ def play(scenario: Scenario, script: Sequence[str] | None = None) -> Found | int
     return len(transcript)
 
 
-def _drawn(world: World, choices: Sequence[int]) -> Iterator[Move]:
+def _world(scenario: Scenario) -> World | LinkWorld:
+    if scenario.only_link:
+        return LinkWorld(scenario.frames, faults=scenario.faults)
+    callers = [
+        Caller(f"call{number}", number + 1, frames, most_attempts=2 + 2 * MOST_FAULTS)
+        for number, frames in enumerate(scenario.frames)
+    ]
+    return World(callers, faults=scenario.faults, cancels=scenario.cancels)
+
+
+def _drawn(world: World | LinkWorld, choices: Sequence[int]) -> Iterator[Move]:
     for choice in choices:
         rare, which = choice % RARE == 0, choice // RARE
         kinds = list(_by_kind(world.faults()).values()) if rare else []
@@ -106,7 +131,7 @@ def _by_kind(moves: Sequence[Move]) -> dict[str, list[Move]]:
     return kinds
 
 
-def _named(world: World, script: Sequence[str]) -> Iterator[Move]:
+def _named(world: World | LinkWorld, script: Sequence[str]) -> Iterator[Move]:
     for name in script:
         for move in [*world.faults(), *world.moves()]:
             if move[0] == name:

@@ -98,6 +98,9 @@ class World:
         self.fleet.recover()
         self._moments = MOST_MOMENTS
         for turn in range(MOST_MOVES):
+            if self.fleet.unwell:
+                # A damaged ring was noticed only now, which has broken its link.
+                self.fleet.recover()
             moves = self.moves()
             if not moves:
                 break

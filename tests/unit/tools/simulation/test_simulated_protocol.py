@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,17 +15,28 @@ from antiphon.runtime.server.served_session import ServedSession
 from antiphon.runtime.session.live_sessions import LiveSessions
 from antiphon.runtime.session.session import LiveSession
 from antiphon.runtime.session.table import SessionTable
+from antiphon.transport.link.incoming.carriers import IncomingCarriers
+from antiphon.transport.link.outgoing.carriers import OutgoingCarriers
 from antiphon.transport.link.outgoing.send_log import SendLog
 from antiphon.transport.numbered_stream import NumberedStream
 from antiphon.transport.response_log import ResponseLog
+from antiphon.transport.ring.entries import EntryReader, EntryWriter
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.values.history import History
+from antiphon.wire.frames import CameOnLink
 from antiphon_gateway.failover.delivered import DeliveredOutput
 from antiphon_gateway.sessions import standing_lines
 from antiphon_gateway.sessions.connection_errors import ConnectionCancelled, WindowExceeded
 from antiphon_gateway.sessions.standing_lines import StandingLine, StandingLines
 from antiphon_tools.simulation.__main__ import main
-from antiphon_tools.simulation.search import Found, play, scenario_of, shrink
+from antiphon_tools.simulation.search import (
+    Found,
+    Scenario,
+    link_scenario_of,
+    play,
+    scenario_of,
+    shrink,
+)
 from antiphon_tools.simulation.standing import WINDOW_BYTES
 
 SEEDS = 200
@@ -34,6 +46,10 @@ MOST_SEEDS = 2_000
 
 def test_nothing_is_wrong_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", str(SEEDS)]) == 0, capsys.readouterr().err
+
+
+def test_nothing_is_wrong_on_a_link_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--links", "--seeds", str(SEEDS)]) == 0, capsys.readouterr().err
 
 
 def test_a_seed_draws_the_same_world_again() -> None:
@@ -190,10 +206,89 @@ SUSPENSION_FAULTS: dict[str, tuple[object, str, Any]] = {
 }
 """They show after a stream has continued in the middle of an answer, which takes a longer story."""
 
+WRITTEN, MESSAGES, WROTE = (
+    EntryWriter.write,
+    EntryReader.messages,
+    vars(OutgoingCarriers)["_wrote_to_ring"],
+)
 
-def first_finding() -> Found:
+
+def overtake_the_stream(ring: EntryReader, taken: int) -> list[bytes]:
+    return MESSAGES(ring, 1 << 32)
+
+
+def forget_the_stream(ring: EntryWriter, message: bytes, after: int) -> bool:
+    """The entry does not say what was sent on the stream before it."""
+    return WRITTEN(ring, message, 0)
+
+
+def wait_for_one_more(ring: EntryWriter, message: bytes, after: int) -> bool:
+    return WRITTEN(ring, message, after + 1)
+
+
+def drop_when_full(carriers: OutgoingCarriers, message: stage_pb2.LinkRequest) -> bool:
+    """What does not fit into the ring is not sent on the stream either."""
+    WROTE(carriers, message)
+    return True
+
+
+def drop_the_last(ring: EntryReader, taken: int) -> list[bytes]:
+    """What is read of a ring that has several messages lacks one."""
+    found = MESSAGES(ring, taken)
+    return found[:-1] if len(found) > 1 else found
+
+
+def read_in_reverse(ring: EntryReader, taken: int) -> list[bytes]:
+    return MESSAGES(ring, taken)[::-1]
+
+
+def overwrite(ring: EntryWriter, size: int) -> bool:
+    """A ring that is full is written to."""
+    return True
+
+
+async def take_the_ring_first(carriers: IncomingCarriers, message: CameOnLink) -> bool:
+    """Entries that wait for a message of the stream are not read after it."""
+    inner = vars(carriers)
+    if inner["_ring"] is not None:
+        inner["_ring"].notice()
+    if not (await inner_take(carriers) and await inner["_handle"](message)):
+        return False
+    inner["_taken"] += 1
+    return True
+
+
+async def take_the_ring_last(carriers: IncomingCarriers, message: CameOnLink) -> bool:
+    """A message of the stream overtakes the entries that were written before it."""
+    inner = vars(carriers)
+    if not await inner["_handle"](message):
+        return False
+    inner["_taken"] += 1
+    if inner["_ring"] is not None:
+        inner["_ring"].notice()
+    return await inner_take(carriers)
+
+
+async def inner_take(carriers: IncomingCarriers) -> bool:
+    return bool(await vars(IncomingCarriers)["_take_ring"](carriers))
+
+
+CARRIER_FAULTS: dict[str, tuple[object, str, Any]] = {
+    "an entry overtakes the stream": (EntryReader, "messages", overtake_the_stream),
+    "an entry does not know the stream": (EntryWriter, "write", forget_the_stream),
+    "an entry waits for a message that does not come": (EntryWriter, "write", wait_for_one_more),
+    "an entry that does not fit is lost": (OutgoingCarriers, "_wrote_to_ring", drop_when_full),
+    "an entry is not handled": (EntryReader, "messages", drop_the_last),
+    "entries are handled in reverse": (EntryReader, "messages", read_in_reverse),
+    "entries that are unread are overwritten": (EntryWriter, "_has_space", overwrite),
+    "entries that are due are left": (IncomingCarriers, "take_message", take_the_ring_first),
+    "the stream overtakes an entry": (IncomingCarriers, "take_message", take_the_ring_last),
+}
+
+
+def first_finding(draw: Callable[[int], Scenario] = scenario_of) -> Found:
     for seed in range(MOST_SEEDS):
-        result = play(scenario_of(seed))
+        result = play(draw(seed))
         if isinstance(result, Found):
             return result
     raise AssertionError("it was not found")
@@ -207,6 +302,15 @@ def test_what_comes_late_of_a_line_whose_number_is_used_again_is_found(
     takes_any = property(lambda _: 0, keep_on)
     monkeypatch.setattr(LineTable, "_newest", takes_any, raising=False)
     assert shrink(first_finding()).chosen <= 60
+
+
+@pytest.mark.parametrize("fault", CARRIER_FAULTS)
+def test_a_fault_of_a_carrier_is_found_and_its_story_is_short(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, name, replacement = CARRIER_FAULTS[fault]
+    monkeypatch.setattr(where, name, replacement)
+    assert shrink(first_finding(link_scenario_of)).chosen <= 30
 
 
 @pytest.mark.parametrize("fault", FAULTS | SUSPENSION_FAULTS)
