@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -143,35 +144,66 @@ def shrink(found: Found) -> Found:
     """Reduce the number of moves, calls and frames for as long as the same kind of violation
     occurs.
     """
-    kind = _kind(found.what)
+    while True:
+        shorter = _fewer_frames(_fewer_moves(found))
+        if _size(shorter) == _size(found):
+            shorter = _fewer_pairs(found)
+        if _size(shorter) == _size(found):
+            return shorter
+        found = shorter
 
-    def again(scenario: Scenario, script: Sequence[str]) -> Found | None:
-        result = play(scenario, script)
-        return result if isinstance(result, Found) and _kind(result.what) == kind else None
 
+def _size(found: Found) -> tuple[int, int, int]:
+    frames = found.scenario.frames
+    return found.chosen, len(frames), sum(frames)
+
+
+def _again(found: Found, scenario: Scenario, script: Sequence[str]) -> Found | None:
+    """Play a script, and return the violation if it is of the same kind."""
+    result = play(scenario, script)
+    is_same = isinstance(result, Found) and _kind(result.what) == _kind(found.what)
+    return result if isinstance(result, Found) and is_same else None
+
+
+def _fewer_moves(found: Found) -> Found:
     size = found.chosen
     while size:
         at = 0
         while at < found.chosen:
             script = list(found.transcript[: found.chosen])
             del script[at : at + size]
-            shorter = again(found.scenario, script)
+            shorter = _again(found, found.scenario, script)
             if shorter is not None and shorter.chosen < found.chosen:
                 found = shorter
             else:
                 at += size
         size //= 2
+    return found
+
+
+def _fewer_pairs(found: Found) -> Found:
+    """Leave out two moves at a time, one of which may have needed the other."""
+    script = found.transcript[: found.chosen]
+    for first, second in itertools.combinations(range(found.chosen), 2):
+        rest = [*script[:first], *script[first + 1 : second], *script[second + 1 :]]
+        shorter = _again(found, found.scenario, rest)
+        if shorter is not None and shorter.chosen < found.chosen:
+            return shorter
+    return found
+
+
+def _fewer_frames(found: Found) -> Found:
     for callers in range(1, len(found.scenario.frames)):
         scenario = replace(found.scenario, frames=found.scenario.frames[:callers])
-        if (fewer_callers := again(scenario, found.transcript[: found.chosen])) is not None:
-            found = fewer_callers
+        if (fewer := _again(found, scenario, found.transcript[: found.chosen])) is not None:
+            found = fewer
             break
     for number, frames in enumerate(found.scenario.frames):
-        for fewer in range(frames):
+        for count in range(frames):
             said = list(found.scenario.frames)
-            said[number] = fewer
+            said[number] = count
             scenario = replace(found.scenario, frames=said)
-            if (less := again(scenario, found.transcript[: found.chosen])) is not None:
+            if (less := _again(found, scenario, found.transcript[: found.chosen])) is not None:
                 found = less
                 break
     return found
