@@ -15,6 +15,7 @@ from antiphon.runtime.session.facts import ChunkArrived, SegmentRequested
 from antiphon.runtime.session.instructions import Destination, End
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
+from antiphon.values.chunk import Chunk
 from antiphon.values.sampling import SamplingRequest
 from antiphon.values.segment import SegmentKey
 from antiphon.wire.chunks import chunk_to_proto
@@ -106,6 +107,25 @@ async def test_many_sessions_share_one_link(served: RunningStage) -> None:
                 if audio.segment_finished:
                     break
             assert samples == np.repeat(np.arange(1.0, 21.0), 4).tolist()
+
+
+async def test_all_facts_that_are_handled_together_take_effect(served: RunningStage) -> None:
+    stage = served.stage
+    outbox = stage.open(SessionRequest("together", {"audio": (Destination(),)}))
+    turn = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
+    stage.handle(
+        SegmentRequested("together", turn),
+        ChunkArrived(codes_chunk("together", 0, [1]), ""),
+        ChunkArrived(codes_chunk("together", 1, [2], end=True), ""),
+    )
+    samples: list[float] = []
+    async with asyncio.timeout(GENEROUS_S):
+        async for reply in outbox:
+            if isinstance(reply, Chunk):
+                samples += reply.tensors["samples"].tolist() if reply.tensors else []
+                if reply.segment_finished:
+                    break
+    assert samples == [1.0] * 4 + [2.0] * 4
 
 
 async def test_cancelled_stream_frees_the_segment(served: RunningStage, engine: FakeEngine) -> None:

@@ -12,7 +12,11 @@ COUNTED = ("carried.ring", "carried.stream", "damaged", "reconnected")
 
 
 class LinkTotals:
-    """The sums over all links, including those that were lost and replaced."""
+    """The sums over all links, including those that were lost and replaced.
+
+    The sums are lower bounds, because what a process counts between the last observation and its
+    end is lost.
+    """
 
     def __init__(self) -> None:
         self._total: Counter[str] = Counter()
@@ -26,6 +30,9 @@ class LinkTotals:
             for state in states:
                 key = name, state.outgoing, state.peer_address
                 counts = {each: state.counts.get(each, 0) for each in COUNTED}
+                if not state.outgoing:
+                    # Both ends of a link count its reconnections.
+                    counts["reconnected"] = 0
                 before = self._before.get(key, {})
                 if any(counts[each] < before.get(each, 0) for each in COUNTED):
                     before = {}  # The link was replaced by another one.

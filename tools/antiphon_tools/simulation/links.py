@@ -197,9 +197,12 @@ class SimulatedLink:
         self.back.extend(self.answers.since(self.answers_had))
 
     def _read(self, read: Callable[[], None]) -> list[Chunk]:
+        ring = self.carriers.ring
         try:
             read()
-        except DamagedRing:
+        except DamagedRing as error:
+            if ring is None or not ring.is_damaged:
+                raise Violation(f"an intact ring counts as damaged: {error}") from None
             self.is_ring_damaged = True
         arrived, self._arrived = self._arrived, []
         return arrived

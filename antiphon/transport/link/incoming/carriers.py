@@ -106,7 +106,8 @@ class IncomingCarriers:
     def close(self) -> None:
         """Close the ring."""
         if self._ring is not None:
-            asyncio.get_running_loop().remove_reader(self._wakeup_fd)
+            if self._wakeup_fd >= 0:
+                asyncio.get_running_loop().remove_reader(self._wakeup_fd)
             self._ring.close()
             self._ring = None
 

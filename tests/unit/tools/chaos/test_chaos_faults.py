@@ -52,14 +52,34 @@ async def test_who_is_killed_ends(victim: asyncio.subprocess.Process) -> None:
 
 @pytest.mark.parametrize("fault", [faults.FROZEN, faults.SLOW, faults.RINGS])
 async def test_who_is_frozen_stands_still_and_goes_on_then(
-    victim: asyncio.subprocess.Process, fault: faults.Fault
+    victim: asyncio.subprocess.Process, fault: faults.Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # It is still stopped when the kernel is asked.
+    monkeypatch.setattr(faults, "RING_STOPPED_S", 240.0)
     striking = asyncio.create_task(fault.strike(to(victim)))
     async with asyncio.timeout(120):
         await becomes(victim.pid, os.WSTOPPED)
         striking.cancel()
         await becomes(victim.pid, os.WCONTINUED)
     await asyncio.gather(striking, return_exceptions=True)
+
+
+async def test_rings_are_damaged_while_their_process_stands_still(
+    victim: asyncio.subprocess.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged: list[int] = []
+
+    def damage(pid: int, _: random.Random) -> int:
+        # It returns once the process has stopped, and never if it was not told to.
+        os.waitid(os.P_PID, pid, os.WSTOPPED)
+        damaged.append(pid)
+        return 1
+
+    monkeypatch.setattr(faults, "damage_rings", damage)
+    monkeypatch.setattr(faults, "RING_STOPPED_S", 0.0)
+    monkeypatch.setattr(faults, "RING_RUNNING_S", 0.0)
+    await faults.RINGS.strike(to(victim))
+    assert damaged == [victim.pid] * faults.RING_ROUNDS
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from antiphon.transport.link.outgoing.send_log import SendLog
 from antiphon.transport.numbered_stream import NumberedStream
 from antiphon.transport.response_log import ResponseLog
 from antiphon.transport.ring.entries import EntryReader, EntryWriter
+from antiphon.transport.settings import LinkState
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.values.history import History
 from antiphon.wire.frames import CameOnLink
@@ -48,8 +50,17 @@ def test_nothing_is_wrong_in_any_order(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["--seeds", str(SEEDS)]) == 0, capsys.readouterr().err
 
 
-def test_nothing_is_wrong_on_a_link_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_wrong_on_a_link_in_any_order(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried: Counter[str] = Counter()
+
+    def count(_: LinkState, size_bytes: int, carrier: str) -> None:
+        carried[carrier] += 1
+
+    monkeypatch.setattr(LinkState, "count_message", count)
     assert main(["--links", "--seeds", str(SEEDS)]) == 0, capsys.readouterr().err
+    assert carried["ring"] > SEEDS
 
 
 def test_a_seed_draws_the_same_world_again() -> None:
@@ -247,6 +258,11 @@ def overwrite(ring: EntryWriter, size: int) -> bool:
     return True
 
 
+def mangle(ring: EntryWriter, message: bytes, after: int) -> bool:
+    """An entry does not hold the message, whatever its checksum says."""
+    return WRITTEN(ring, message[:-1] + bytes([message[-1] ^ 1]), after)
+
+
 async def take_the_ring_first(carriers: IncomingCarriers, message: CameOnLink) -> bool:
     """Entries that wait for a message of the stream are not read after it."""
     inner = vars(carriers)
@@ -277,6 +293,7 @@ CARRIER_FAULTS: dict[str, tuple[object, str, Any]] = {
     "an entry overtakes the stream": (EntryReader, "messages", overtake_the_stream),
     "an entry does not know the stream": (EntryWriter, "write", forget_the_stream),
     "an entry waits for a message that does not come": (EntryWriter, "write", wait_for_one_more),
+    "an entry is no message": (EntryWriter, "write", mangle),
     "an entry that does not fit is lost": (OutgoingCarriers, "_wrote_to_ring", drop_when_full),
     "an entry is not handled": (EntryReader, "messages", drop_the_last),
     "entries are handled in reverse": (EntryReader, "messages", read_in_reverse),
