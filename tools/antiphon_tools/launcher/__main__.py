@@ -23,6 +23,7 @@ from antiphon_tools.hub.deployment import with_directories
 from antiphon_tools.hub.settings import HubSettings, add_hub_options, hub_settings
 from antiphon_tools.launcher.console import Console
 from antiphon_tools.launcher.first_process import fork_if_first
+from antiphon_tools.launcher.forking import has_process_handles
 from antiphon_tools.launcher.health import HealthOfAll
 from antiphon_tools.launcher.launcher import Launcher
 from antiphon_tools.launcher.plan import with_gateway, with_overrides, with_replicas
@@ -59,6 +60,10 @@ def serve(arguments: Sequence[str] | None = None, *, prog: str = "antiphon serve
 
 def _run(options: argparse.Namespace) -> int:
     fork_if_first(_STOP_SIGNALS)
+    if sys.version_info < (3, 12) and has_process_handles():
+        # Newer versions of Python do this by default. Otherwise, each service needs a thread, which
+        # can't be started if the system has no free processes.
+        asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
     console = Console(sys.stdout)
     try:
         if options.command == "stages":

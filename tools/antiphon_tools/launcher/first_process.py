@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 from collections.abc import Collection
-from types import FrameType
 
 FIRST = 1
 KILLED = 128
@@ -24,28 +23,47 @@ def fork_if_first(signals: Collection[signal.Signals]) -> None:
     """If this process is PID 1, return only in a child. This process then forwards `signals` to the
     child, waits for all processes, and exits with the child's exit status.
 
-    Must be called before any thread is started.
+    Threads that libraries start when they are imported may be running. They don't exist in the
+    child.
     """
     if os.getpid() != FIRST:
         return
-    # A signal that arrives before the handlers exist waits until then.
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    watched = {*signals, signal.SIGCHLD}
+    # Python writes the number of each signal to this pipe, regardless of which thread receives it.
+    # A signal that arrives just before the pipe is read is therefore not missed.
+    received, written = os.pipe()
+    os.set_blocking(written, False)
+    previous_fd = signal.set_wakeup_fd(written)
+    previous = {each: signal.signal(each, lambda *_: None) for each in watched}
+    # The child must not pass its signals to the pipe.
+    signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     child = os.fork()
     if child == 0:
         # Otherwise, Ctrl-C would reach the child twice.
         os.setpgid(0, 0)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        signal.set_wakeup_fd(previous_fd)
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+        os.close(received)
+        os.close(written)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
         return
-
-    def forward(number: int, _: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, number)
-
-    for each in signals:
-        signal.signal(each, forward)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
     while True:
-        pid, status = os.wait()
+        for number in os.read(received, 4096):
+            if number == signal.SIGCHLD:
+                _reap_all(child)
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, number)
+
+
+def _reap_all(child: int) -> None:
+    """Wait for all processes that have ended. If `child` is one of them, exit with its status."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
         if pid == child:
             code = os.waitstatus_to_exitcode(status)
             sys.exit(code if code >= 0 else KILLED - code)

@@ -92,7 +92,7 @@ class ForkServer:
         `made` creates the service, which is the protocol of the process. Returns None if the
         service has to be started normally.
         """
-        if not _can_fork():
+        if not has_process_handles():
             return None
         environment = service_environment(self.root)
         if self._process is None:
@@ -107,12 +107,12 @@ class ForkServer:
         except UnicodeEncodeError:
             # An environment variable or an argument isn't valid UTF-8.
             return None
-        output, printed = os.pipe()
         own, theirs = socket.socketpair()
-        own.setblocking(False)
-        source = os.fdopen(output, "rb", buffering=0)
-        # Until the process receives the last byte, it ends if this socket is closed.
-        with own, contextlib.ExitStack() as unless_forked:
+        # Until the process receives the last byte, it ends if `own` is closed.
+        with own, theirs, contextlib.ExitStack() as unless_forked:
+            own.setblocking(False)
+            output, printed = os.pipe()
+            source = os.fdopen(output, "rb", buffering=0)
             unless_forked.callback(source.close)
             with _adopting():
                 try:
@@ -236,8 +236,8 @@ class _Output(asyncio.Protocol):
         self._service.pipe_connection_lost(1, exc)
 
 
-def _can_fork() -> bool:
-    """Return whether this system has everything that a forked service needs (Linux)."""
+def has_process_handles() -> bool:
+    """Return whether this system has handles of processes (pidfd), which only Linux provides."""
     if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
         return False
     try:

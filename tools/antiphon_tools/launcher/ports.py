@@ -17,8 +17,8 @@ OPTIONS = {
 }
 """The `make up` variable and the `up` option that set the port of a setting."""
 
-# The host is on another machine, or its name can't be resolved.
-_OTHER_HOST = (errno.EADDRNOTAVAIL, socket.EAI_NONAME, socket.EAI_AGAIN)
+# The host is on another machine, or this machine can't use its kind of address.
+_OTHER_HOST = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL)
 UNPRIVILEGED_PORT = 1024
 """The first port that any user can use, by default."""
 
@@ -50,7 +50,7 @@ def check_free(wanted: Mapping[str, str]) -> None:
 def _remedy(field: str, port: int, error: OSError) -> str:
     """Return what to do if a process can't listen on this port of a setting's address."""
     has_options = field in OPTIONS
-    if error.errno in _OTHER_HOST:
+    if isinstance(error, socket.gaierror) or error.errno in _OTHER_HOST:
         return "use localhost, or an address of this machine" + (" (--host)" if has_options else "")
     denied = error.errno == errno.EACCES
     if denied and port < UNPRIVILEGED_PORT:

@@ -19,8 +19,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import os
 import signal
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -112,6 +114,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._report = report
         self._lifeline: Lifeline | None = None
+        self._is_abandoned = False
         self._lines = LineBuffer()
         self._drained = asyncio.Event()
         self._started_at = loop.time()
@@ -163,13 +166,16 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         """Start the process and return its service.
 
         When this returns, asyncio may already have called methods of the service as a protocol.
+        Raises `OSError` if the process can't be started or its end can't be observed. In the second
+        case, the process is killed.
         """
+        created = made()
         python = [*PYTHON, "-m", *argv, "--announce-fd", str(announce_fd)]
         lifeline = None if kernel_ends_children() else Lifeline()
         read_ends = () if lifeline is None else (lifeline.read_end,)
         try:
             _, service = await asyncio.get_running_loop().subprocess_exec(
-                made,
+                lambda: created,
                 *_bound_to_this_process(python, lifeline, announce_fd),
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.STDOUT,
@@ -178,9 +184,13 @@ class ServiceProcess(asyncio.SubprocessProtocol):
                 cwd=working_directory(root),
                 env=service_environment(root),
             )
-        except BaseException:
+        except BaseException as error:
+            created._is_abandoned = True
             if lifeline is not None:
                 lifeline.close()
+            if isinstance(error, RuntimeError):
+                # asyncio couldn't start the thread that waits for the process.
+                raise OSError(errno.EAGAIN, str(error)) from error
             raise
         finally:
             for each in read_ends:
@@ -334,9 +344,14 @@ class ServiceProcess(asyncio.SubprocessProtocol):
             self._report(Loaded(self.name, seconds))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Record that the process is running."""
+        """Record that the process is running, or kill it if nothing observes its end."""
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self._pid = self._transport.get_pid()
+        if self._is_abandoned:
+            self._signal_group(signal.SIGKILL)
+            cast("subprocess.Popen[bytes]", self._transport.get_extra_info("subprocess")).wait()
+            self._transport.close()
+            return
         self._report(ProcessStarted(self.name, self._pid))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:

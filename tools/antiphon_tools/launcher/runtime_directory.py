@@ -6,7 +6,9 @@ this lock even if the launcher is killed. Each launcher that starts removes the 
 whose lock is free. systemd-tmpfiles also respects the lock, so it doesn't remove old files from the
 directory of a running launcher.
 
-If the file system doesn't support this lock, directories of killed launchers remain.
+If the file system doesn't support this lock, directories of killed launchers remain. The parent
+directory (TMPDIR) must not be shared by several hosts. A network file system may only apply the
+lock on one host, so that launchers of other hosts would remove the directory.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from antiphon.errors import FailedPrecondition
 PREFIX = "antiphon-launcher-"
 ATTEMPTS = 100
 """The maximum number of new directories that other launchers may remove before they are locked."""
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT)
 
 
 @contextlib.contextmanager
@@ -39,9 +42,11 @@ def runtime_directory() -> Iterator[Path]:
         _remove_abandoned(Path(tempfile.gettempdir()))
         path, lock = _new_directory()
     except OSError as error:
+        remedy = ""
+        if error.errno in _NOT_WRITABLE:
+            remedy = "; set TMPDIR to a directory that this user can write to"
         raise FailedPrecondition(
-            f"can't create a temporary directory: {error.strerror}; set TMPDIR to a directory "
-            "that this user can write to"
+            f"can't create a temporary directory: {error.strerror}{remedy}"
         ) from error
     try:
         yield path
@@ -59,6 +64,9 @@ def _new_directory() -> tuple[Path, int]:
             lock = _open(path)
         except FileNotFoundError:
             continue
+        except OSError:
+            path.rmdir()
+            raise
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

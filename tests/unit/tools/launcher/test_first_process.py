@@ -18,22 +18,28 @@ pytestmark = pytest.mark.skipif(
 LONG_S = 240.0
 # A process that adopts orphans as PID 1 does, and takes itself for it.
 PROGRAM = """
-import ctypes, os, signal, sys
+import ctypes, os, signal, sys, threading
 from antiphon_tools.launcher import first_process
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 prctl = ctypes.CDLL(None).prctl
 assert prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
-wait = os.wait
-def noted():
-    pid, status = wait()
-    print("reaped", pid, flush=True)
+wait = os.waitpid
+def noted(*which):
+    pid, status = wait(*which)
+    if pid:
+        print("reaped", pid, flush=True)
     return pid, status
-os.wait = noted
+os.waitpid = noted
+# As the threads of libraries: it doesn't exist in the child, and any signal may be given to it.
+threading.Thread(target=threading.Event().wait, daemon=True).start()
 first_process.FIRST = os.getpid()
 first_process.fork_if_first({signal.SIGTERM})
 prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 assert os.getppid() == first_process.FIRST
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+os.waitpid = wait
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+assert signal.set_wakeup_fd(-1) == -1
 if (between := os.fork()) == 0:
     if (orphan := os.fork()) == 0:
         os.read(0, 1)
@@ -42,8 +48,8 @@ if (between := os.fork()) == 0:
     os._exit(0)
 os.waitpid(between, 0)
 print("launcher", os.getpid(), flush=True)
-while True:
-    signal.pause()
+signal.sigwait({signal.SIGTERM})
+sys.exit(7)
 """
 
 

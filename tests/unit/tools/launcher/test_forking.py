@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -128,6 +130,25 @@ async def test_forked_process_does_not_run_the_service_when_the_launcher_does_no
                 await server.start(fail, ("antiphon_services", "talker"), announce_fd)
             # The pipe ends with the process, which has announced nothing until then.
             assert await asyncio.to_thread(source.read, 1) == b""
+
+
+@pytest.mark.parametrize(("module", "name"), [(socket, "socketpair"), (os, "pipe")])
+async def test_start_that_fails_leaves_no_descriptor_open(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, module: object, name: str
+) -> None:
+    def refuse(*_args: object) -> None:
+        raise OSError(errno.EMFILE, "too many")
+
+    with importing(checkout) as server:
+        process, _ = await start(checkout, server)
+        await process.wait_ready()
+        before = os.listdir("/proc/self/fd")
+        with monkeypatch.context() as exhausted:
+            exhausted.setattr(module, name, refuse)
+            with pytest.raises(OSError, match="too many"):
+                await server.start(lambda: process, ("antiphon_services", "talker"), 0)
+        assert os.listdir("/proc/self/fd") == before
+        await ended(process)
 
 
 async def test_server_keeps_no_ended_process_when_it_receives_the_next_order(

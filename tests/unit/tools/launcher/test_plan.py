@@ -33,6 +33,8 @@ from antiphon_tools.launcher.plan import (
 from antiphon_tools.launcher.ports import check_free
 from tests.unit.tools.launcher.fake_services import Checkout
 
+WORDS = "words of the system"
+
 
 def test_overrides_take_the_schemas_types_when_written_as_text() -> None:
     before = Deployment(stages={"talker": StageConfig(threads=3)})
@@ -131,18 +133,27 @@ def test_ports_are_refused_when_two_settings_have_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "port", "remedy"),
+    ("error", "port", "remedy"),
     [
-        (errno.EADDRNOTAVAIL, 8000, "use localhost, or an address of this machine (--host)"),
-        (socket.EAI_NONAME, 8000, "use localhost, or an address of this machine (--host)"),
+        *[
+            (error, 8000, "use localhost, or an address of this machine (--host)")
+            for error in (
+                OSError(errno.EADDRNOTAVAIL, WORDS),
+                OSError(errno.EAFNOSUPPORT, WORDS),
+                # A link-local address (fe80::1) without its interface.
+                OSError(errno.EINVAL, WORDS),
+                socket.gaierror(socket.EAI_NONAME, WORDS),
+                socket.gaierror(socket.EAI_FAIL, WORDS),
+            )
+        ],
         (
-            errno.EACCES,
+            OSError(errno.EACCES, WORDS),
             80,
             "choose another (make up PORT=1104, or --port 1104), "
             "or give this user the right to use the port",
         ),
         (
-            errno.EADDRINUSE,
+            OSError(errno.EADDRINUSE, WORDS),
             65535,
             "choose another (make up PORT=65534, or --port 65534), "
             "or stop the process that uses the port",
@@ -150,16 +161,16 @@ def test_ports_are_refused_when_two_settings_have_the_same() -> None:
     ],
 )
 def test_the_remedy_depends_on_why_an_address_cannot_be_used(
-    monkeypatch: pytest.MonkeyPatch, number: int, port: int, remedy: str
+    monkeypatch: pytest.MonkeyPatch, error: OSError, port: int, remedy: str
 ) -> None:
     def refuse(*_args: object, **_settings: object) -> None:
-        raise OSError(number, "words of the system")
+        raise error
 
     monkeypatch.setattr(socket, "create_server", refuse)
     with pytest.raises(Unavailable) as refused:
         check_free({"gateway.http_listen": f"192.0.2.1:{port}"})
     assert refused.value.message == (
-        f"gateway.http_listen: can't listen on 192.0.2.1:{port}: words of the system; {remedy}"
+        f"gateway.http_listen: can't listen on 192.0.2.1:{port}: {WORDS}; {remedy}"
     )
 
 

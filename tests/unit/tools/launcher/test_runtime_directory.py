@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from antiphon.errors import FailedPrecondition
 from antiphon_tools.launcher.runtime_directory import PREFIX, runtime_directory
 
 LONG_S = 240.0
@@ -66,7 +68,9 @@ def test_what_no_launcher_of_this_user_has_left_is_not_removed(temporary: Path) 
     (left / "link").symlink_to(kept)
     (temporary / f"{PREFIX}link").symlink_to(kept)
     (temporary / f"{PREFIX}file").touch()
-    (temporary / f"{PREFIX}public").mkdir(mode=0o755)
+    public = temporary / f"{PREFIX}public"
+    public.mkdir()
+    public.chmod(0o755)
     with runtime_directory():
         assert not left.exists()
     names = {each.name.removeprefix(PREFIX) for each in temporary.iterdir()}
@@ -83,3 +87,19 @@ def test_directory_of_another_user_is_not_removed(
     monkeypatch.setattr(os, "geteuid", lambda: own + 1)
     with runtime_directory():
         assert left.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.EACCES, "; set TMPDIR to a directory"), (errno.EMFILE, "$")]
+)
+def test_directory_that_cannot_be_opened_is_removed_and_tmpdir_is_named_where_it_helps(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    def refuse(*_args: object) -> int:
+        raise OSError(number, "words of the system")
+
+    monkeypatch.setattr(os, "open", refuse)
+    expected = f"can't create a temporary directory: words of the system{remedy}"
+    with pytest.raises(FailedPrecondition, match=expected), runtime_directory():
+        pytest.fail("it was opened")
+    assert not directories(temporary)

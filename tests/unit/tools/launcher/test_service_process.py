@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import subprocess
+import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from antiphon.errors import Unavailable
 from antiphon_tools.launcher.process import ServiceProcess
-from tests.unit.tools.launcher.fake_services import Checkout
+from tests.unit.tools.launcher.fake_services import STAGE, Checkout, Pids
 
 Wait = Callable[[ServiceProcess], Awaitable[object]]
 LISTENING = 'say(event="listening", address="127.0.0.1:1"); '
@@ -57,3 +62,29 @@ async def test_waiting_returns_what_was_announced_though_the_process_has_ended_s
         await asyncio.wait((process.ready,))
     assert (await process.wait_listening()).address == "127.0.0.1:1"
     assert await process.wait_ready() > 0
+
+
+async def test_process_whose_end_cannot_be_observed_is_killed_and_its_start_fails(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[Pids] = []
+
+    class Noted(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **settings)
+            created.append(Pids([self.pid]))
+            # From here on, asyncio gets neither a thread nor a handle, one of which it needs.
+            monkeypatch.setattr(threading.Thread, "start", no_thread)
+            monkeypatch.setattr(os, "pidfd_open", no_handle)
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def no_handle(*_: object) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(subprocess, "Popen", Noted)
+    with pytest.raises(OSError, match=r"can't start new thread|too many open files"):
+        await started(checkout, STAGE)
+    monkeypatch.undo()
+    assert not await asyncio.to_thread(created[0].left)
