@@ -43,7 +43,7 @@ RETRY_S = 0.5
 locked.
 """
 _NAME_BYTES = 8
-_FAILED = "the gateways of this host can't share what they count"
+_FAILED = "the database that the gateways on this host share can't be used"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -81,11 +81,18 @@ class HostStore:
                 field=FIELD,
             ) from error
 
-    def create(self, *statements: str) -> None:
-        """Execute statements that create tables unless they exist."""
-        with self._waiting(STARTUP_BUSY_S), self.transaction() as database:
-            for each in statements:
-                database.execute(each)
+    def create(self, table: str, *statements: str) -> None:
+        """Execute statements in one transaction, unless the table that they create exists.
+
+        To find out whether it exists, the database is only read. This is possible even if another
+        gateway has been suspended during a transaction, unless it was just completing it.
+        """
+        with self._waiting(STARTUP_BUSY_S), self._converting_errors():
+            found = self._database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,))
+            if found.fetchone() is None:
+                with self._begun() as database:
+                    for each in statements:
+                        database.execute(each)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -99,19 +106,32 @@ class HostStore:
         if self.is_blocked:
             raise StoreBlocked(f"{_FAILED}: another gateway is blocking the database")
         try:
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._database
-                self._database.execute("COMMIT")
-            except BaseException:
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
-                raise
+            with self._converting_errors(), self._begun() as database:
+                yield database
+        except StoreBlocked:
+            self._block()
+            raise
+
+    @contextlib.contextmanager
+    def _begun(self) -> Iterator[sqlite3.Connection]:
+        """Return a context manager for a transaction. Raises `sqlite3.Error`."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._database
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def _converting_errors(self) -> Iterator[None]:
+        """Convert errors of the database. See `transaction`."""
+        try:
+            yield
         except sqlite3.Error as error:
-            if _is_busy(error):
-                self._block()
-                raise StoreBlocked(f"{_FAILED}: {error}") from error
-            raise Unavailable(f"{_FAILED}: {error}") from error
+            kind = StoreBlocked if _is_busy(error) else Unavailable
+            raise kind(f"{_FAILED}: {error}") from error
 
     @property
     def is_blocked(self) -> bool:
@@ -131,13 +151,18 @@ class HostStore:
     async def recover(self) -> None:
         """Whenever another gateway has kept the database locked, wait until it can be used again.
         Runs until it is cancelled.
+
+        If a function in `on_recovered` fails, its error is logged.
         """
         while True:
             await self._blocked.wait()
             await asyncio.sleep(RETRY_S)
             if self._has_recovered():
                 for each in self.on_recovered:
-                    await each()
+                    try:
+                        await each()
+                    except Exception:
+                        log.exception("%s: an error after the database was locked", self._directory)
 
     def _has_recovered(self) -> bool:
         """Return whether the database can be locked at this moment."""

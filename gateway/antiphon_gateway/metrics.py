@@ -90,8 +90,8 @@ class Metrics:
         )
         self._unshared_key_use = self._counter(
             "unshared_key_use",
-            "Checks and changes of API key use without the other gateways, one of which has "
-            "locked the shared database",
+            "How often the use of an API key was checked or recorded without the other gateways, "
+            "because one of them had locked the shared database",
             (),
         )
         self._admissions = self._counter(
@@ -133,7 +133,7 @@ class Metrics:
         self._not_admitted.labels(reason).inc()
 
     def unshared_key_use(self) -> None:
-        """Count that the use of a key was checked or changed without the other gateways."""
+        """Count that the use of a key was checked or recorded without the other gateways."""
         self._unshared_key_use.inc()
 
     def admission(self, priority: str, outcome: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import openai
 import pytest
 import websockets
 
+from antiphon_gateway.keys import keyring
 from antiphon_gateway.keys.key_file import new_key
+from antiphon_gateway.keys.key_use import KeyUse
 from tests.contract.fake_stages import THINKER, USUAL
 from tests.contract.paused_thinker import Pause
 from tests.contract.realtime_client import realtime
@@ -25,6 +28,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LONG_S = 240.0
 SAID = "Hello wörld!"
+
+
+@pytest.fixture
+def in_one_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the limits of keys, no time passes."""
+    monkeypatch.setattr(keyring, "KeyUse", partial(KeyUse, clock=lambda: 1000.0))
 
 
 @asynccontextmanager
@@ -67,6 +76,7 @@ async def test_key_has_its_requests_at_a_time_once_and_not_at_each_gateway(tmp_p
         assert (await second.chat()).status_code == 200
 
 
+@pytest.mark.usefixtures("in_one_second")
 async def test_key_has_its_requests_per_minute_once(tmp_path: Path) -> None:
     async with both(tmp_path, requests_per_minute=2) as (first, second):
         assert (await first.chat()).status_code == 200
@@ -78,34 +88,45 @@ async def test_key_has_its_requests_per_minute_once(tmp_path: Path) -> None:
             assert int(refused.headers["retry-after"]) > 0
 
 
-async def test_key_has_its_limits_at_each_gateway_while_the_database_is_locked(
-    tmp_path: Path,
-) -> None:
-    left = {"first", "second"}
+@contextmanager
+def counting_recoveries(number: int) -> Iterator[asyncio.Event]:
+    """The event is set when databases could be used again this many times."""
+    recoveries = 0
     recovered = asyncio.Event()
 
     def note(record: logging.LogRecord) -> bool:
+        nonlocal recoveries
         if "the database was locked for" in record.getMessage():
-            left.pop()
-            if not left:
+            recoveries += 1
+            if recoveries >= number:
                 recovered.set()
         return True
 
     log = logging.getLogger("gateway")
     log.addFilter(note)
-    async with both(tmp_path, requests_per_minute=2) as gateways:
-        with database_in(tmp_path) as suspended:
-            suspended.execute("BEGIN IMMEDIATE")
+    try:
+        yield recovered
+    finally:
+        log.removeFilter(note)
+
+
+@pytest.mark.usefixtures("in_one_second")
+async def test_key_has_its_limits_at_each_gateway_while_the_database_is_locked(
+    tmp_path: Path,
+) -> None:
+    with counting_recoveries(2) as recovered:
+        async with both(tmp_path, requests_per_minute=2) as gateways:
+            with database_in(tmp_path) as suspended:
+                suspended.execute("BEGIN IMMEDIATE")
+                for each in gateways:
+                    assert [(await each.chat()).status_code for _ in range(3)] == [200, 200, 429]
+                    assert await each.metric("antiphon_gateway_unshared_key_use_total") >= 3
+                suspended.execute("ROLLBACK")
+            suspended.close()
+            await recovered.wait()
             for each in gateways:
-                assert [(await each.chat()).status_code for _ in range(3)] == [200, 200, 429]
-                assert await each.metric("antiphon_gateway_unshared_key_use_total") >= 3
-            suspended.execute("ROLLBACK")
-        suspended.close()
-        await recovered.wait()
-        for each in gateways:
-            refused = (await each.chat()).json()["error"]["message"]
-            assert "4 in the last minute" in refused
-    log.removeFilter(note)
+                refused = (await each.chat()).json()["error"]["message"]
+                assert "4 in the last minute" in refused
 
 
 async def test_key_has_its_conversations_once(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
 
 from antiphon.errors import ResourceExhausted
 from antiphon_gateway.admission.role_slots import RoleSlots
@@ -97,11 +96,9 @@ class KeyUse:
 
     def add_audio(self, seconds: float) -> None:
         """Count audio that was generated for this key."""
-        now = self._clock()
-        if self._shared is None:
-            self._audio.add(seconds, now)
-        else:
-            self._shared.record(lambda: self._audio.add(seconds, now))
+        self._audio.add(seconds, self._clock())
+        if self._shared is not None:
+            self._shared.save()
 
     def _minute(self, limit: str) -> LastMinute | SharedMinute:
         return LastMinute() if self._shared is None else self._shared.minute(limit)
@@ -121,7 +118,8 @@ class KeyUse:
         finally:
             slots.give_back(1, began, self._clock(), measured=True)
             if self._shared is not None:
-                self._shared.record(partial(self._shared.hold, limit, slots.held))
+                self._shared.hold(limit, slots.held)
+                self._shared.save()
 
     def _check_held(self, limit: str, slots: RoleSlots, what: str) -> None:
         most = getattr(self.limits, limit)

@@ -5,8 +5,9 @@ Requests and conversations in progress are stored by gateway. If a gateway has b
 share is removed as soon as it would make another gateway refuse something.
 
 While another gateway keeps the store locked, a gateway only considers its own use. It keeps what it
-has counted in memory and stores it as soon as the store can be used again. A transaction only
-stores the use of a few keys, because it blocks the event loop.
+has counted in memory and stores it as soon as the store can be used again. If this concerns too
+many keys, the amounts of the least recently used ones are forgotten. A transaction
+only stores the use of a few keys, because it blocks the event loop.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ _TABLES = (
 
 SAVED_AT_ONCE = 16
 """The maximum number of keys whose use is stored in one transaction."""
+MAX_UNSAVED = 20_000
+"""The maximum number of keys and callers with an amount that isn't stored yet. Requests and audio
+are counted separately.
+"""
 Counted = tuple[str, str]
 """The name of a key, and what is counted."""
 
@@ -51,16 +56,36 @@ class SharedUses:
         self.added: list[tuple[SharedMinute, float, float]] = []
         """What the current decision has added, with the time."""
         self.held: dict[Counted, int] = {}
+        """The numbers that aren't stored yet."""
         self.amounts: dict[Counted, dict[int, float]] = {}
-        """What isn't stored yet, by second. There is at most a minute of it for each key."""
+        """What isn't stored yet, by second. The key that was used last is at the end."""
+        self.is_deciding = False
+        self._stored: set[Counted] = set()
+        """The keys for which this gateway has stored a number other than 0."""
         self._on_unshared = on_unshared
-        self._is_deciding = False
-        store.create(*_TABLES)
+        store.create("minutes", *_TABLES)
         store.on_recovered.append(self._save_all)
 
     def of(self, name: str) -> SharedUse:
         """Return the use of one key."""
         return SharedUse(self, name)
+
+    def hold(self, key: Counted, number: int) -> None:
+        """Count how many requests or conversations this gateway has in progress."""
+        if number or key in self._stored:
+            self.held[key] = number
+        else:
+            self.held.pop(key, None)
+
+    def count(self, key: Counted, second: int, amount: float) -> None:
+        """Count an amount. Forget what is more than a minute old or exceeds `MAX_UNSAVED`."""
+        unsaved = self.amounts.pop(key, {})
+        unsaved[second] = unsaved.get(second, 0.0) + amount
+        while (oldest := next(iter(unsaved))) <= second - SECONDS:
+            del unsaved[oldest]
+        self.amounts[key] = unsaved
+        while len(self.amounts) > MAX_UNSAVED or self._first_is_old(second):
+            del self.amounts[next(iter(self.amounts))]
 
     @contextmanager
     def decision(self) -> Iterator[None]:
@@ -71,10 +96,10 @@ class SharedUses:
         If an error is raised, the added amounts don't count. Raises `Unavailable` if the store
         can't be used for another reason.
         """
-        if self._is_deciding:
+        if self.is_deciding:
             yield
             return
-        self._is_deciding = True
+        self.is_deciding = True
         is_decided = False
         try:
             with ExitStack() as transaction:
@@ -98,7 +123,11 @@ class SharedUses:
         finally:
             self.added.clear()
             self.database = None
-            self._is_deciding = False
+            self.is_deciding = False
+
+    def _first_is_old(self, second: int) -> bool:
+        """Return whether the least recently used key was last used over a minute ago."""
+        return max(next(iter(self.amounts.values()))) <= second - SECONDS
 
     def _save(self, database: sqlite3.Connection) -> None:
         for key in _first(self.held):
@@ -120,7 +149,10 @@ class SharedUses:
 
     def _forget_saved(self) -> None:
         for key in _first(self.held):
-            del self.held[key]
+            if self.held.pop(key):
+                self._stored.add(key)
+            else:
+                self._stored.discard(key)
         for key in _first(self.amounts):
             del self.amounts[key]
 
@@ -155,23 +187,21 @@ class SharedUse:
         """Return a context manager for a decision. See `SharedUses`."""
         return self._uses.decision()
 
-    def record(self, change: Callable[[], None]) -> None:
-        """Make a change that an answer doesn't depend on. If the store can't be used, this is
-        logged.
+    def save(self) -> None:
+        """Store what was counted outside of a decision. If the store can't be used, this is logged.
+        In this case, it is stored the next time that this gateway stores something about any key.
         """
         try:
             with self._uses.decision():
-                change()
+                pass
         except Unavailable as error:
             log.warning("key %s: %s", self.name, error.message)
 
     def hold(self, what: str, number: int) -> None:
-        """Count how many requests or conversations this gateway has in progress.
-
-        If the number can't be stored, it is stored the next time that this gateway stores
-        something about any key.
+        """Count how many requests or conversations this gateway has in progress. The number is
+        stored at the end of the decision, or by `save`.
         """
-        self._uses.held[self.name, what] = number
+        self._uses.hold((self.name, what), number)
 
     def held_elsewhere(self, what: str) -> int:
         """Return how many requests or conversations the other gateways have in progress. While one
@@ -199,7 +229,7 @@ class SharedUse:
 
 class SharedMinute:
     """The amounts of the last sixty seconds. Unlike `LastMinute`, this class keeps them in the
-    store. All methods are called during a decision.
+    store. All methods except for `add` are called during a decision.
 
     Times are on the system's monotonic clock, which all processes on a host share.
     """
@@ -210,18 +240,15 @@ class SharedMinute:
         self._own = LastMinute()
 
     def add(self, amount: float, now: float) -> None:
-        """Add an amount."""
+        """Add an amount. Outside of a decision, it counts even if it can't be stored yet."""
         self.count(amount, now)
-        self._uses.added.append((self, amount, now))
+        if self._uses.is_deciding:
+            self._uses.added.append((self, amount, now))
 
     def count(self, amount: float, now: float) -> None:
         """Count an amount, which is negative if it was added by mistake."""
-        second = math.floor(now)
         self._own.add(amount, now)
-        unsaved = self._uses.amounts.setdefault(self._key, {})
-        unsaved[second] = unsaved.get(second, 0.0) + amount
-        while (oldest := next(iter(unsaved))) <= second - SECONDS:
-            del unsaved[oldest]
+        self._uses.count(self._key, math.floor(now), amount)
 
     def total(self, now: float) -> float:
         """Return the sum over the last minute. While another gateway keeps the store locked, this

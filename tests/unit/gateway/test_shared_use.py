@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from antiphon.errors import InvalidArgument, Unavailable
+from antiphon_gateway.endpoints.openai.spoken import SharedSpokenAnswers
 from antiphon_gateway.host_store import HostStore, StoreBlocked
 from antiphon_gateway.keys.key_file import KeyLimits
 from antiphon_gateway.keys.key_use import KeyLimitReached, KeyUse
@@ -105,6 +107,28 @@ class Gateways:
 def database_in(directory: Path) -> Path:
     (path,) = directory.glob("*.sqlite")
     return path
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Another gateway keeps the database locked."""
+    other = sqlite3.connect(database_in(directory), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.close()
+
+
+@contextmanager
+def without_descriptors() -> Iterator[None]:
+    """This process can't open any file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def refused(use: KeyUse) -> KeyLimitReached:
@@ -288,9 +312,9 @@ async def test_use_of_all_keys_is_stored_when_a_suspended_gateway_is_killed(tmp_
                     held.enter_context(each.conversation())
                 with pytest.raises(StoreBlocked), two.stores[1].transaction():
                     pass
-            with pytest.raises(KeyLimitReached):
-                mine[0].count()
-            assert len(unshared) == 2 * len(mine) + 1
+                with pytest.raises(KeyLimitReached):
+                    mine[0].count()
+                assert len(unshared) == 2 * len(mine) + 1
             await recovered.wait()
             for each in theirs:
                 assert refused(each).limit == "requests_per_minute"
@@ -350,7 +374,10 @@ def test_store_that_fails_refuses_requests_and_breaks_none_that_is_under_way(
         with pytest.raises(Unavailable, match="no such table"), two.first.request():
             pass
         two.first.add_audio(1.0)
-    assert "key app: the gateways of this host" in caplog.text
+    assert (
+        "key app: the database that the gateways on this host share can't be used: no such table"
+        in caplog.text
+    )
     assert not two.first.in_use
     two.close()
 
@@ -371,6 +398,97 @@ def test_end_of_a_request_that_cannot_be_stored_is_stored_later(tmp_path: Path) 
         pass
     with two.second.request():
         pass
+    two.close()
+
+
+def test_what_ends_while_no_transaction_can_begin_is_stored_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    two = Gateways(tmp_path, KeyLimits(concurrency=1, audio_seconds_per_minute=20))
+    with ExitStack() as held:
+        held.enter_context(two.first.request())
+        with without_descriptors():
+            two.first.add_audio(20.0)
+            held.close()
+    assert caplog.text.count("key app: the database that the gateways on this host share") == 2
+    assert refused(two.second).limit == "concurrency"
+    with two.first.conversation():
+        pass
+    assert refused(two.second).limit == "audio_seconds_per_minute"
+    two.close()
+
+
+def test_use_that_cannot_be_stored_is_limited_to_a_minute_and_to_a_number_of_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antiphon_gateway.keys.shared_use.MAX_UNSAVED", 3)
+    two = Gateways(tmp_path, KeyLimits())
+    uses = SharedUses(two.stores[0])
+    keys = [
+        KeyUse(str(number), clock=lambda: two.now_s, shared=uses.of(str(number)))
+        for number in range(5)
+    ]
+    with locked(tmp_path):
+        for number in (0, 1, 2, 0, 3, 4):
+            with keys[number].request(), keys[number].conversation():
+                assert set(uses.held) == {
+                    (str(number), "concurrency"),
+                    (str(number), "conversations"),
+                }
+            two.now_s += 1
+        assert not uses.held
+        assert [name for name, _ in uses.amounts] == ["0", "3", "4"]
+        two.now_s += 58
+        keys[1].add_audio(1.0)
+        assert [name for name, _ in uses.amounts] == ["4", "1"]
+    two.close()
+
+
+async def test_gateway_can_start_while_another_one_is_suspended(tmp_path: Path) -> None:
+    two = Gateways(tmp_path, KeyLimits())
+    SharedSpokenAnswers(60, 1000, two.stores[0])
+    async with asyncio.timeout(LONG_S), other_process(HOLD_A_TRANSACTION, tmp_path) as process:
+        process.send_signal(signal.SIGSTOP)
+        third = HostStore(str(tmp_path))
+        use = KeyUse("app", KeyLimits(concurrency=1), shared=SharedUses(third).of("app"))
+        SharedSpokenAnswers(60, 1000, third)
+        assert not third.is_blocked
+        with use.request():
+            assert refused(use).limit == "concurrency"
+        assert third.is_blocked
+    third.close()
+    two.close()
+
+
+def test_tables_that_cannot_be_created_are_an_error_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("antiphon_gateway.host_store.STARTUP_BUSY_S", 0.0)
+    store = HostStore(str(tmp_path))
+    with locked(tmp_path), pytest.raises(StoreBlocked, match="the database that the gateways on"):
+        SharedUses(store)
+    assert not caplog.text
+    SharedUses(store)
+    store.close()
+
+
+async def test_recovery_goes_on_after_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    two = Gateways(tmp_path, KeyLimits())
+
+    async def fail() -> None:
+        raise ValueError("planted")
+
+    for store in two.stores:
+        store.on_recovered.append(fail)
+    async with asyncio.timeout(LONG_S), two.recovering() as recovered:
+        with locked(tmp_path):
+            for store in two.stores:
+                with pytest.raises(StoreBlocked), store.transaction():
+                    pass
+        await recovered.wait()
+    assert caplog.text.count("ValueError: planted") == 2
     two.close()
 
 

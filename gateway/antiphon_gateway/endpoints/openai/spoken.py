@@ -101,7 +101,7 @@ class SharedSpokenAnswers:
         self._limit_bytes = limit_bytes
         self._store = store
         self._clock = clock
-        store.create(*_TABLES)
+        store.create("spoken", *_TABLES)
 
     def keep(self, audio_id: str, transcript: str) -> int:
         """Store an answer's transcript. See `SpokenAnswers`."""
