@@ -97,8 +97,8 @@ class LinkState:
     fallbacks for each reason ("fallback.slab_full"). "messages" and "message_bytes" are the number
     and the size of the messages that the producer has written, and "carried.ring" and
     "carried.stream" are the numbers of messages for each carrier. The remaining counts are
-    "reconnected", "resent", and "damaged". The last one counts the corrupt messages that were
-    received.
+    "reconnected", "resent", and "damaged". The last one counts how often a message or a ring was
+    found damaged.
     """
 
     outgoing: bool
