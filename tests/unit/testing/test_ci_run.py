@@ -48,7 +48,7 @@ def ci_run(checkout: Path) -> tuple[int, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     run = subprocess.run(
         [checkout / ".ci" / "run"],
-        env={**ours, "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}", "ARGS": ""},
+        env={**ours, "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}", "ARGS": "", "TESTS": ""},
         capture_output=True,
         text=True,
         check=False,
