@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import signal
 import sqlite3
 import sys
@@ -20,6 +19,7 @@ from antiphon_gateway.host_store import HostStore, StoreBlocked
 from antiphon_gateway.keys.key_file import KeyLimits
 from antiphon_gateway.keys.key_use import KeyLimitReached, KeyUse
 from antiphon_gateway.keys.shared_use import SAVED_AT_ONCE, SharedUses
+from tests.open_files import no_more_files
 
 LONG_S = 240.0
 HOLD = """
@@ -118,17 +118,6 @@ def locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         other.close()
-
-
-@contextmanager
-def without_descriptors() -> Iterator[None]:
-    """This process can't open any file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def refused(use: KeyUse) -> KeyLimitReached:
@@ -407,7 +396,7 @@ def test_what_ends_while_no_transaction_can_begin_is_stored_later(
     two = Gateways(tmp_path, KeyLimits(concurrency=1, audio_seconds_per_minute=20))
     with ExitStack() as held:
         held.enter_context(two.first.request())
-        with without_descriptors():
+        with no_more_files():
             two.first.add_audio(20.0)
             held.close()
     assert caplog.text.count("key app: the database that the gateways on this host share") == 2

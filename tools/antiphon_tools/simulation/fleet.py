@@ -58,6 +58,17 @@ MOST_WAKES = 20_000
 OUTBOX_BYTES = 1 << 20
 
 Move = tuple[str, Callable[[], None]]
+MOST_MOVES = 20_000
+
+
+def remaining_moves(moves: Callable[[], Sequence[Move]]) -> Iterator[Move]:
+    """Yield moves until none is possible. Raises `Violation` if there are too many."""
+    for turn in range(MOST_MOVES):
+        possible = moves()
+        if not possible:
+            return
+        yield possible[turn % len(possible)]
+    raise Violation("it goes on for ever")
 
 
 class SimulatedFleet:

@@ -15,12 +15,11 @@ from antiphon.runtime.session.instructions import Grant
 from antiphon.values.chunk import Chunk
 from antiphon.values.segment import SegmentKey
 from antiphon_tools.simulation.engines import frame_of
-from antiphon_tools.simulation.fleet import Move
+from antiphon_tools.simulation.fleet import Move, remaining_moves
 from antiphon_tools.simulation.host import TALKER, VOCODER, SimulatedStage
 from antiphon_tools.simulation.links import Acknowledged, AskedAgain, LoggedChunk, SimulatedLink
 from antiphon_tools.simulation.network import Gone, Violation, name_of
 
-MOST_MOVES = 20_000
 GRANT_EVERY = 3
 """The consumer sends a response after this many chunks."""
 _PAYLOADS = (None, {"codes": np.zeros(1, np.int32)}, {"codes": np.zeros(9, np.int32)})
@@ -64,23 +63,20 @@ class LinkWorld:
 
     def run_out(self, told: Callable[[str], None]) -> None:
         """Let all chunks arrive, with the link available. Raises `Violation` if a check fails."""
-        for turn in range(MOST_MOVES):
-            if self.link.suspended:
-                self.link.heal()
-            moves = self.moves()
-            if not moves:
-                break
-            name, move = moves[turn % len(moves)]
+        for name, move in remaining_moves(self._moves_of_healed):
             told(name)
             move()
-        else:
-            raise Violation("it goes on for ever")
         if self._arrived != list(self._counts):
             raise Violation(f"{self._arrived} of {list(self._counts)} chunks have arrived")
         if self.link.log.sessions:
             raise Violation("chunks that have arrived were not confirmed")
         if self._credited != self._granted:
             raise Violation(f"{self._credited} of {self._granted} responses have arrived")
+
+    def _moves_of_healed(self) -> list[Move]:
+        if self.link.suspended:
+            self.link.heal()
+        return self.moves()
 
     def _producer_moves(self) -> Iterator[Move]:
         link = self.link

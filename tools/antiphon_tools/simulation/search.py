@@ -60,9 +60,8 @@ class Found:
 def scenario_of(seed: int) -> Scenario:
     """Return the scenario for a seed."""
     chance = random.Random(seed)
-    frames = [chance.randint(1, MOST_FRAMES) for _ in range(chance.randint(1, MOST_CALLERS))]
     return Scenario(
-        frames,
+        _drawn_frames(chance),
         faults=chance.randint(0, MOST_FAULTS),
         cancels=chance.randint(0, MOST_CANCELS),
         choices=[chance.getrandbits(32) for _ in range(chance.randint(1, MOST_CHOICES))],
@@ -72,14 +71,17 @@ def scenario_of(seed: int) -> Scenario:
 def link_scenario_of(seed: int) -> Scenario:
     """Return the scenario of a single link for a seed."""
     chance = random.Random(seed)
-    frames = [chance.randint(1, MOST_FRAMES) for _ in range(chance.randint(1, MOST_CALLERS))]
     return Scenario(
-        frames,
+        _drawn_frames(chance),
         faults=chance.randint(0, MOST_FAULTS),
         cancels=0,
         choices=[chance.getrandbits(32) for _ in range(chance.randint(1, MOST_LINK_CHOICES))],
         only_link=True,
     )
+
+
+def _drawn_frames(chance: random.Random) -> list[int]:
+    return [chance.randint(1, MOST_FRAMES) for _ in range(chance.randint(1, MOST_CALLERS))]
 
 
 def play(scenario: Scenario, script: Sequence[str] | None = None) -> Found | int:

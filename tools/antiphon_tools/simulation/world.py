@@ -20,7 +20,7 @@ from antiphon.wire.history import history_to_proto
 from antiphon_gateway.sessions.connection_errors import WindowExceeded
 from antiphon_tools.simulation.caller import Caller
 from antiphon_tools.simulation.engines import SAMPLES_PER_FRAME
-from antiphon_tools.simulation.fleet import Move, SimulatedFleet
+from antiphon_tools.simulation.fleet import Move, SimulatedFleet, remaining_moves
 from antiphon_tools.simulation.host import ROLES, TALKER, VOCODER, SimulatedStage
 from antiphon_tools.simulation.network import Violation
 from antiphon_tools.simulation.standing import SimulatedStream
@@ -30,7 +30,6 @@ MOST_MOMENTS = 20
 """The total duration of this many moments is less than any stage timeout."""
 LONG_S = 6.0
 """This is longer than any stage timeout."""
-MOST_MOVES = 20_000
 """Once there are no more faults, all calls must end within this many moves."""
 WINDOWS = {"codes": 3, "audio": 4 * SAMPLES_PER_FRAME}
 
@@ -97,21 +96,18 @@ class World:
         """
         self.fleet.recover()
         self._moments = MOST_MOMENTS
-        for turn in range(MOST_MOVES):
-            if self.fleet.unwell:
-                # A damaged ring was noticed only now, which has broken its link.
-                self.fleet.recover()
-            moves = self.moves()
-            if not moves:
-                break
-            name, move = moves[turn % len(moves)]
+        for name, move in remaining_moves(self._moves_of_recovered):
             told(name)
             move()
-        else:
-            raise Violation("it goes on for ever")
         for caller in self.callers:
             self._check_ended(caller)
         self.fleet.check_rest()
+
+    def _moves_of_recovered(self) -> list[Move]:
+        if self.fleet.unwell:
+            # A damaged ring was noticed only now, which has broken its link.
+            self.fleet.recover()
+        return self.moves()
 
     def _check_ended(self, caller: Caller) -> None:
         """Raise `Violation` if the call has not ended correctly."""
