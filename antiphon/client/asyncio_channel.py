@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Generic, Protocol
 from weakref import WeakSet
 
@@ -18,12 +18,14 @@ from antiphon.client.calls import (
     ResponseOut,
     client_closed,
     closed_by_caller,
+    now,
     silent,
     writing_ended,
 )
 from antiphon.client.connection import Contact, ServerTarget
 from antiphon.client.failures import call_error
 from antiphon.errors import AntiphonError
+from antiphon.wire.status import ended_while_sending
 
 
 class _Readable(Protocol[ResponseOut]):
@@ -74,6 +76,79 @@ class AsyncioReadCall(Generic[Response]):
         return None if message is grpc.aio.EOF else message  # type: ignore[return-value]
 
 
+class _ServersEnd(Generic[Request, Response]):
+    """Reads a bidirectional call to the end that the server has given it.
+
+    If a message can't be sent because the server has ended the call, grpc.aio sets a status of its
+    own. `call.read` then raises that status and skips the messages that have already arrived,
+    although the last of them may contain the reason. The call's iterator doesn't skip any. Once
+    they have been read, grpc.aio sets the status that the server has sent.
+
+    `sending_failed` is called in the first case, and `ended` when the server's status is known.
+    """
+
+    def __init__(
+        self,
+        call: grpc.aio.StreamStreamCall[Request, Response],
+        sending_failed: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self._call = call
+        self._messages = aiter(call)
+        self._sending_failed = sending_failed
+        self._ended = ended
+        self._cancelled = False
+        self._status: asyncio.Future[grpc.aio.AioRpcError] = (
+            asyncio.get_running_loop().create_future()
+        )
+        call.add_done_callback(self._status_set)
+
+    async def read(self) -> Response | object:
+        """Return the next message, or `grpc.aio.EOF` after the last one. Raises the status that the
+        server has sent, and `CancelledError` if the call has been cancelled.
+        """
+        if self._cancelled:
+            raise asyncio.CancelledError
+        try:
+            message = await anext(self._messages, None)
+        except asyncio.CancelledError:
+            self._cancelled = True
+            raise
+        except grpc.aio.AioRpcError:
+            message = None
+        if message is not None:
+            return message
+        status = await self.status()
+        if status.code() is not grpc.StatusCode.OK:
+            raise status
+        return grpc.aio.EOF
+
+    def cancel(self) -> bool:
+        """Cancel the call."""
+        self._cancelled = True
+        return self._call.cancel()
+
+    async def status(self) -> grpc.aio.AioRpcError:
+        """Wait for the status that the server has sent, which can also be OK. It follows after the
+        last message has been read.
+        """
+        return await asyncio.shield(self._status)
+
+    def _status_set(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
+        # gRPC calls this each time it sets a status, so none of these coroutines has to wait.
+        status = grpc.aio.AioRpcError(
+            now(call.code()),
+            now(call.initial_metadata()),
+            now(call.trailing_metadata()),
+            details=now(call.details()),
+        )
+        if ended_while_sending(status):
+            self._sending_failed()
+        elif not self._status.done():
+            self._status.set_result(status)
+            self._ended()
+
+
 class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
     """Implements `calls.TwoWayCall`. If a task is cancelled while it is writing, the call isn't
     affected.
@@ -88,19 +163,22 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
         idle_s: float | None,
     ) -> None:
         self._waiting: deque[Request] = deque()
-        self._closed = self._finished = False
+        self._closed = self._finished = self._unsendable = False
         self._more, self._room = asyncio.Event(), asyncio.Event()
-        self._two_way = channel.stream_stream(
+        call = channel.stream_stream(
             method.path,
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.read,
         )(self._requests(), timeout=timeout_s, metadata=target.metadata)
-        super().__init__(self._two_way, target, idle_s)
-        self._two_way.add_done_callback(lambda _: self._close())
+        self._servers_end = _ServersEnd(call, self._discard, self._close)
+        super().__init__(self._servers_end, target, idle_s)
 
     async def write(self, request: Request) -> None:
         """Queue a message for sending, waiting if the queue is full. Raises the call's error if the
         call has ended.
+
+        If the server has ended the call, but its messages have not been read yet, the error is not
+        known. In this case, `request` is discarded.
         """
         while len(self._waiting) >= MOST_WAITING and not self._closed and not self._finished:
             self._room.clear()
@@ -109,8 +187,9 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
             raise await self._why()
         if self._finished:
             raise writing_ended()
-        self._waiting.append(request)
-        self._more.set()
+        if not self._unsendable:
+            self._waiting.append(request)
+            self._more.set()
 
     def finish(self) -> None:
         """Close the client's side of the call."""
@@ -129,6 +208,11 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
             self._more.clear()
             await self._more.wait()
 
+    def _discard(self) -> None:
+        self._unsendable = True
+        self._waiting.clear()
+        self._room.set()
+
     def _close(self) -> None:
         self._closed = True
         self._waiting.clear()
@@ -137,16 +221,10 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
 
     async def _why(self) -> AntiphonError:
         """Return the error that ended the call."""
-        code = await self._two_way.code()
-        if code is grpc.StatusCode.OK:
+        status = await self._servers_end.status()
+        if status.code() is grpc.StatusCode.OK:
             return writing_ended()
-        failure = grpc.aio.AioRpcError(
-            code,
-            await self._two_way.initial_metadata(),
-            await self._two_way.trailing_metadata(),
-            details=await self._two_way.details(),
-        )
-        return call_error(failure, self._target)
+        return call_error(status, self._target)
 
 
 class AsyncioPauser:

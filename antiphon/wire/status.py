@@ -51,9 +51,6 @@ _CODE = {status: code for code, status in _STATUS.items()}
 
 
 _WRITING_FAILED = "Internal error from Core"
-"""The status that grpc.aio reports if it couldn't write a message because the call or its
-connection is gone.
-"""
 
 
 def is_typed(failure: grpc.RpcError) -> bool:
@@ -61,6 +58,13 @@ def is_typed(failure: grpc.RpcError) -> bool:
     return isinstance(failure, grpc.Call | grpc.aio.AioRpcError) and any(
         key == ERROR_METADATA_KEY for key, _ in failure.trailing_metadata() or ()
     )
+
+
+def ended_while_sending(failure: grpc.Call | grpc.aio.AioRpcError) -> bool:
+    """Return whether a status is the one that grpc.aio sets if it couldn't send a message because
+    the call or its connection is gone.
+    """
+    return failure.code() is grpc.StatusCode.INTERNAL and failure.details() == _WRITING_FAILED
 
 
 def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
@@ -82,7 +86,7 @@ def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
         # This is how a server that is shutting down ends new calls. It doesn't send any other
         # information.
         kind, said = Unavailable, "the server has ended the call"
-    if kind is Internal and said == _WRITING_FAILED:
+    if ended_while_sending(failure):
         kind, said = Unavailable, "the call ended while a message was being sent"
     if kind is ResourceExhausted and _TOO_LARGE.search(said):
         kind = InvalidArgument
