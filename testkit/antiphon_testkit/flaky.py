@@ -19,7 +19,7 @@ from antiphon_testkit.failures import Failure, read_failures
 MAX_REPEATED = 5
 """If there are more failures than this, they probably share a cause and didn't happen by chance."""
 REPEATED = re.compile(
-    r"Address already in use|\bEADDRINUSE\b|Failed to bind"
+    r"(?i:address already in use)|\bEADDRINUSE\b|Failed to bind"
     r"|not ready after [\d.]+ s"
     r"|(?i:download[^\n]*timed? ?out|\bread timed out|\bConnectTimeout)"
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import suppress
 
 
@@ -18,3 +19,12 @@ def open_files() -> list[str]:
         with suppress(FileNotFoundError):
             found.append(os.readlink(f"/proc/self/fd/{name}"))
     return found
+
+
+def opened_since(before: list[str]) -> Counter[str]:
+    """Return the open files that `before`, an earlier result of `open_files`, does not list.
+
+    Files that were closed since then are ignored, because other threads of the process, such as
+    those of gRPC, may close theirs at any time.
+    """
+    return Counter(open_files()) - Counter(before)

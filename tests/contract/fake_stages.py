@@ -20,6 +20,7 @@ from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.convert import error_to_proto, finish_reason_to_proto
 from antiphon.wire.frames import add_stage_service
 from antiphon.wire.status import abort
+from tests.cluster.own_address import process_address
 
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
 ROLES = (THINKER, TALKER, CODE2WAV)
@@ -259,7 +260,8 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
     sessions: list[Session] = field(default_factory=list)
     # Set while the stage has had a session.
     begun: asyncio.Event = field(default_factory=asyncio.Event)
-    address: str = "127.0.0.1:0"
+    # Its port stays free while the stage is down: other processes use other addresses.
+    address: str = field(default_factory=lambda: f"{process_address()}:0")
     # Ends the stream after the script, without waiting for the gateway to half-close.
     ends_itself: bool = False
     # What it tells of its load; see `tell_load`.

@@ -86,15 +86,19 @@ async def test_a_name_that_does_not_exist_yet_is_resolved_again(
 
 @both
 async def test_a_name_is_found_at_its_new_address(
-    serve: Serve, names: NameServer, deaf_address: str, ask: Ask
+    serve: Serve, names: NameServer, ask: Ask
 ) -> None:
     """As of a pod that is replaced: its old address refuses connections."""
-    server = serve(greeting, host="127.0.0.2", port=int(deaf_address.rpartition(":")[2]))
-    names.host = "127.0.0.1"
-    asking = asyncio.ensure_future(ask(names.target(server.port)))
-    await asyncio.to_thread(names.wait_asked, 1)
-    names.host = "127.0.0.2"
-    assert (await asking).text == "Hello"
+    server = serve(greeting, host="127.0.0.2")
+    # Other tests listen on 127.0.0.1 or on all addresses. The server's port is not one of the
+    # latter's.
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.3", server.port))
+        names.host = "127.0.0.3"
+        asking = asyncio.ensure_future(ask(names.target(server.port)))
+        await asyncio.to_thread(names.wait_asked, 1)
+        names.host = "127.0.0.2"
+        assert (await asking).text == "Hello"
 
 
 @both

@@ -29,6 +29,8 @@ def failed_phase(logs: Path, *failures: tuple[str, str], status: int = 1) -> Pat
     [
         PORT,
         START,
+        # As asyncio says it.
+        "OSError: [Errno 98] error while attempting to bind on address: address already in use",
         "RuntimeError: Failed to bind to address 127.0.0.1:8000",
         "pip: Read timed out.",
         "download of model.safetensors timed out",

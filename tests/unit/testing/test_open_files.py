@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from unittest.mock import patch
 
-from antiphon_testkit.open_files import open_files
+from antiphon_testkit.open_files import open_files, opened_since
 
 
 def test_open_files_are_listed_and_those_that_were_closed_meanwhile_left_out(
@@ -22,3 +22,14 @@ def test_open_files_are_listed_and_those_that_were_closed_meanwhile_left_out(
             found = open_files()
     assert str(kept) in found
     assert str(closed) not in found
+
+
+def test_files_opened_since_are_told_from_those_that_were_there_or_have_closed(
+    tmp_path: Path,
+) -> None:
+    closing, opening = tmp_path / "closing", tmp_path / "opening"
+    with closing.open("w"):
+        before = open_files()
+    with opening.open("w"), opening.open():
+        assert opened_since(before)[str(opening)] == 2
+        assert str(closing) not in opened_since(before)

@@ -16,6 +16,7 @@ import pytest
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Unavailable
 from antiphon_testkit.local_deployment import local_deployment
+from antiphon_testkit.open_files import open_files, opened_since
 from antiphon_tools.launcher.events import (
     Exited,
     LaunchEvent,
@@ -142,12 +143,12 @@ async def test_start_that_fails_leaves_no_descriptor_open(
     with importing(checkout) as server:
         process, _ = await start(checkout, server)
         await process.wait_ready()
-        before = os.listdir("/proc/self/fd")
+        before = open_files()
         with monkeypatch.context() as exhausted:
             exhausted.setattr(module, name, refuse)
             with pytest.raises(OSError, match="too many"):
                 await server.start(lambda: process, ("antiphon_services", "talker"), 0)
-        assert os.listdir("/proc/self/fd") == before
+        assert not opened_since(before)
         await ended(process)
 
 
