@@ -243,7 +243,9 @@ async def check_nothing_is_left() -> None:
 def _slabs_left() -> list[str]:
     gc.collect()
     maps = Path("/proc/self/maps").read_text().splitlines()
-    return [each for each in (*maps, *open_files(), *os.listdir("/dev/shm")) if "antiphon" in each]
+    found = (*maps, *open_files(), *os.listdir("/dev/shm"))
+    # A directory may have the same name, such as that of a checkout with its libraries.
+    return [each for each in found if "antiphon" in each.rpartition("/")[2]]
 
 
 def _fallbacks(rig: Rig) -> list[str]:

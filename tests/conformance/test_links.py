@@ -137,9 +137,8 @@ async def test_link_is_lost_when_the_window_ends_and_not_before() -> None:
         await rig.consumer.received.wait_count(1)
         started = asyncio.get_running_loop().time()
         await rig.wire.close()
-        await rig.told.changed.wait_until(lambda: rig.told.suspended)
-        assert not rig.told.lost
         await rig.told.changed.wait_until(lambda: rig.told.lost)
+        assert rig.told.suspended
         received = rig.consumer.received
         await received.changed.wait_until(lambda: received.lost)
         assert asyncio.get_running_loop().time() - started >= 0.5
