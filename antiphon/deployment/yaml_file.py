@@ -60,8 +60,21 @@ def decode_yaml(content: bytes) -> object:
     """
     try:
         return _Document(content).read()
+    except yaml.MarkedYAMLError as error:
+        raise InvalidArgument(_described(error)) from error
+    except yaml.reader.ReaderError as error:
+        raise InvalidArgument(
+            f"unacceptable character at position {error.position}: {error.reason}"
+        ) from error
     except yaml.YAMLError as error:
-        raise InvalidArgument(str(error)) from error
+        raise InvalidArgument(" ".join(str(error).split())) from error
+
+
+def _described(error: yaml.MarkedYAMLError) -> str:
+    """Return the position and the cause of an error on one line."""
+    cause = error.problem or error.context or "isn't valid YAML"
+    mark = error.problem_mark or error.context_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: {cause}" if mark else cause
 
 
 @dataclass(slots=True)

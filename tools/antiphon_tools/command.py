@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from antiphon.errors import AntiphonError
 from antiphon.version import VERSION
+from antiphon_tools.launcher.first_process import STOP_SIGNALS, fork_if_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"antiphon: unknown command {name!r}\n\n{usage()}", file=sys.stderr)
         return 2
+    if name == "serve":
+        # The imports of this command take a second or more. As PID 1, it would ignore SIGTERM.
+        fork_if_first(STOP_SIGNALS)
     try:
         return COMMANDS[name].load()(rest, prog=f"antiphon {name}")
     except AntiphonError as error:

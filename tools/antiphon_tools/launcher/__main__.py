@@ -22,13 +22,17 @@ from antiphon.runtime.server.health_endpoint import health_endpoint
 from antiphon_tools.hub.deployment import with_directories
 from antiphon_tools.hub.settings import HubSettings, add_hub_options, hub_settings
 from antiphon_tools.launcher.console import Console
-from antiphon_tools.launcher.first_process import fork_if_first
+from antiphon_tools.launcher.first_process import (
+    KILLED,
+    STOP_SIGNALS,
+    fork_if_first,
+    open_standard_streams,
+)
 from antiphon_tools.launcher.forking import has_process_handles
 from antiphon_tools.launcher.health import HealthOfAll
 from antiphon_tools.launcher.launcher import Launcher
 from antiphon_tools.launcher.plan import with_gateway, with_overrides, with_replicas
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # The container's orchestrator decides how long loading the weights may take.
 _STAGES_STARTUP_S = 86_400.0
 # The default deployment of `up`, whose endpoints have the addresses used in the documentation.
@@ -59,7 +63,8 @@ def serve(arguments: Sequence[str] | None = None, *, prog: str = "antiphon serve
 
 
 def _run(options: argparse.Namespace) -> int:
-    fork_if_first(_STOP_SIGNALS)
+    fork_if_first(STOP_SIGNALS)
+    open_standard_streams()
     if sys.version_info < (3, 12) and has_process_handles():
         # Newer versions of Python do this by default. Otherwise, each service needs a thread, which
         # can't be started if the system has no free processes.
@@ -91,11 +96,17 @@ def _run(options: argparse.Namespace) -> int:
         return 1
     except KeyboardInterrupt:
         print("\ninterrupted; the next start will continue the download", file=sys.stderr)
-        return 130
+        return KILLED + signal.SIGINT
+    finally:
+        console.close()
 
 
 async def up(launcher: Launcher, console: Console) -> int:
-    """Run until a signal is received (exit status 0) or a service ends the deployment (1)."""
+    """Run until a signal is received (exit status 0) or a service ends the deployment (1).
+
+    A second signal kills all processes. The exit status is then that of a command that this signal
+    has killed, such as 130 for SIGINT.
+    """
     stopping = _StopOnSignal(launcher, console)
     try:
         async with launcher as running:
@@ -114,12 +125,14 @@ async def up(launcher: Launcher, console: Console) -> int:
     except asyncio.CancelledError:
         if not stopping.asked:
             raise
-        console.say("all processes have been stopped")
-        return 0
+        console.say(f"all processes have been {stopping.how}")
+        return stopping.status
 
 
 async def stages(launcher: Launcher, console: Console, health_listen: str) -> int:
-    """Run until a signal is received (exit status 0) and respond to health probes."""
+    """Run until a signal is received and respond to health probes. The exit status is that of
+    `up`.
+    """
     stopping = _StopOnSignal(launcher, console)
     try:
         async with (
@@ -132,23 +145,33 @@ async def stages(launcher: Launcher, console: Console, health_listen: str) -> in
     except asyncio.CancelledError:
         if not stopping.asked:
             raise
-        return 0
+        return stopping.status
 
 
 class _StopOnSignal:
-    """Stops everything in order after the first signal and kills all processes after the second."""
+    """Stops everything in order after the first signal and kills all processes after the second.
+
+    `status` is the exit status after the signals that have been received.
+    """
 
     def __init__(self, launcher: Launcher, console: Console) -> None:
         self.asked = False
+        self.status = 0
         self._launcher = launcher
         self._console = console
         self._task = asyncio.current_task()
-        for number in _STOP_SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, self._stop)
+        for number in STOP_SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
 
-    def _stop(self) -> None:
+    @property
+    def how(self) -> str:
+        """What has happened to the processes."""
+        return "killed" if self.status else "stopped"
+
+    def _stop(self, number: signal.Signals) -> None:
         if self.asked or self._task is None:
             self._console.say("killing everything")
+            self.status = KILLED + number
             self._launcher.kill()
             return
         self.asked = True

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from typing import TextIO
 
 from antiphon_tools.launcher.events import (
@@ -24,12 +27,17 @@ class Console:
     """Prints launcher events. Each line starts with the name of the service.
 
     On a terminal, names are colored. If `output` is false, the output of services is not printed.
+    If `stream` can't be written to, because its reader has ended or its disk is full, the line is
+    lost, and a warning is printed to the standard error output once. If `stream` is None, which
+    Python sets `sys.stdout` to if the descriptor is closed, nothing is printed.
     """
 
-    def __init__(self, stream: TextIO, *, output: bool = True) -> None:
+    def __init__(self, stream: TextIO | None, *, output: bool = True) -> None:
         self._stream = stream
         self._output = output
-        self._colours: dict[str, int] | None = {} if stream.isatty() else None
+        self._has_lost_lines = False
+        terminal = stream is not None and stream.isatty()
+        self._colours: dict[str, int] | None = {} if terminal else None
 
     def __call__(self, event: LaunchEvent) -> None:
         """Print an event."""
@@ -39,7 +47,37 @@ class Console:
 
     def say(self, line: str = "") -> None:
         """Print a line from the launcher itself."""
-        print(line, file=self._stream, flush=True)
+        if self._stream is None:
+            return
+        try:
+            print(line, file=self._stream, flush=True)
+        except OSError as error:
+            self._warn(error)
+
+    def close(self) -> None:
+        """Discard what could not be printed. Otherwise, Python would try again when it exits, and
+        exit with status 120.
+        """
+        if self._stream is None:
+            return
+        try:
+            self._stream.flush()
+        except OSError:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, self._stream.fileno())
+            os.close(nothing)
+
+    def _warn(self, error: OSError) -> None:
+        if not self._has_lost_lines:
+            self._has_lost_lines = True
+            # The standard error output may have the same problem.
+            with contextlib.suppress(OSError):
+                print(
+                    f"warning: can't print to the standard output: {error.strerror}; the services "
+                    "keep running",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def _prefix(self, service: str) -> str:
         name = f"{service:<{_WIDTH}}|"

@@ -4,6 +4,10 @@ The kernel makes PID 1 the parent of every process whose own parent has ended, s
 service that was killed. If PID 1 doesn't wait for these processes, they remain as zombies and use
 up process IDs. A launcher only waits for the services that it has started. As PID 1, it therefore
 forks. The child is the launcher, and the parent only waits for processes and forwards signals.
+
+The kernel also ignores a signal to PID 1 unless PID 1 has a handler for it. A container that is
+stopped before the fork would therefore only end when it is killed, so the fork comes before the
+imports that take the most time.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ import sys
 from collections.abc import Collection
 
 FIRST = 1
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that stop a launcher."""
 KILLED = 128
 """The exit status of a process that a signal has ended is this plus the number of the signal."""
 
@@ -56,6 +62,20 @@ def fork_if_first(signals: Collection[signal.Signals]) -> None:
             else:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, number)
+
+
+def open_standard_streams() -> None:
+    """Open the null device in place of a standard stream whose descriptor is closed.
+
+    Otherwise, pipes and sockets that this process opens would get these descriptors, which a
+    service replaces by its own standard streams.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The system assigns the lowest number that is free.
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _reap_all(child: int) -> None:

@@ -108,7 +108,8 @@ def test_command_kills_at_once_when_interrupted_twice(checkout: Checkout) -> Non
         read_until(process, "to kill all processes")
         process.send_signal(signal.SIGINT)
         read_until(process, "killing everything")
-        assert process.wait(EXIT_WAIT_S) == 0
+        read_until(process, "all processes have been killed")
+        assert process.wait(EXIT_WAIT_S) == 128 + signal.SIGINT
     assert not pids.left(0)
 
 

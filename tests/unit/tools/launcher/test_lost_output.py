@@ -1,0 +1,101 @@
+"""The command without a standard output: the services run nevertheless."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from antiphon_tools.launcher.console import Console
+from antiphon_tools.launcher.first_process import open_standard_streams
+from antiphon_tools.launcher.plan import CHECKOUT, import_path
+from tests.unit.tools.launcher.fake_services import EXIT_WAIT_S, Checkout
+
+GATEWAY_WITH_MARK = """
+say(event="listening", http="127.0.0.1:8000", grpc="127.0.0.1:9000")
+say(event="ready", seconds=0.1)
+print("hello")
+open(os.environ["STARTED"], "w").write(str(os.getppid()))
+signal.pause()
+"""
+COMMAND = (
+    *(sys.executable, "-m", "antiphon_tools.launcher", "up", "--model", "model"),
+    *("--port", "0", "--grpc-port", "0"),
+)
+
+
+def run_until_started(
+    checkout: Checkout, tmp_path: Path, shell: str, command: Sequence[str] = COMMAND
+) -> tuple[int, str]:
+    """The exit status and the standard error of a command that a shell starts and that is
+    interrupted when its gateway runs. The output of the shell is a pipe without a reader.
+    """
+    checkout.write("gateway", GATEWAY_WITH_MARK)
+    started = tmp_path / "started"
+    os.mkfifo(started)
+    source, sink = os.pipe()
+    os.close(source)
+    with subprocess.Popen(
+        ["sh", "-c", shell, "sh", *command],
+        cwd=checkout.root,
+        env={**os.environ, "PYTHONPATH": import_path(CHECKOUT), "STARTED": str(started)},
+        stdout=sink,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        os.close(sink)
+        try:
+            launcher = int(started.read_text())
+            os.kill(launcher, signal.SIGINT)
+            _, said = process.communicate(timeout=EXIT_WAIT_S)
+        finally:
+            process.kill()
+    return process.returncode, said
+
+
+@pytest.mark.parametrize(
+    ("shell", "words"),
+    [
+        ('exec "$@" >&-', ""),
+        ('exec "$@" <&- >&-', ""),
+        ('exec "$@" >/dev/full', "No space left on device; the services keep running\n"),
+        ('exec "$@"', "Broken pipe; the services keep running\n"),
+    ],
+    ids=["closed", "input closed too", "full disk", "broken pipe"],
+)
+def test_services_run_when_nothing_can_be_printed(
+    checkout: Checkout, tmp_path: Path, shell: str, words: str
+) -> None:
+    status, said = run_until_started(checkout, tmp_path, shell)
+    warning = "warning: can't print to the standard output: "
+    assert said == (warning + words if words else "")
+    assert status == 0
+
+
+def test_lines_are_printed_again_when_the_disk_has_space(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w") as stream:
+        console = Console(stream)
+        console.say("lost")
+        console.say("lost too")
+        with open(tmp_path / "log", "w") as file:
+            os.dup2(file.fileno(), stream.fileno())
+        console.say("printed")
+        console.close()
+    assert (tmp_path / "log").read_text().endswith("printed\n")
+    assert capsys.readouterr().err.count("No space left on device") == 1
+
+
+def test_only_closed_standard_streams_are_opened() -> None:
+    before = [os.fstat(number) for number in range(3)]
+    open_standard_streams()
+    after = [os.fstat(number) for number in range(3)]
+    assert [(each.st_dev, each.st_ino) for each in after] == [
+        (each.st_dev, each.st_ino) for each in before
+    ]
