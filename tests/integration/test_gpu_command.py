@@ -348,6 +348,8 @@ def test_row_does_not_hold_when_codes_are_others(
     lab = Lab(tmp_path, 1, 5, 4)
     told, other = Answer(*(np.arange(6),) * 3), Answer(np.arange(6), np.arange(1, 7), np.arange(6))
     lab.answers["why"] = told
+    monkeypatch.setattr(fidelity, "Lab", lambda *_: lab)
+    rows = {row.name: row for row in fidelity.fidelity_rows(torch.device("cpu"), tmp_path)}
     for made, holds in (([told], True), ([other], False)):
         monkeypatch.setattr(fidelity, "_answers", lambda *_, made=made: made)
-        assert fidelity._compare(lab, torch.device("cpu"), "float32", EAGER)["holds"] is holds
+        assert rows[f"float32, {EAGER}"].measure()["holds"] is holds

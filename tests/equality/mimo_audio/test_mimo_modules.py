@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from antiphon_services.lm.decoder import Decoder
 from antiphon_testkit.mimo_audio.tiny_checkpoint import EMPTY, END_OF_SPEECH
 from tests.equality.mimo_audio.mimo_cases import (
     AUDIO_STEP,
@@ -98,15 +101,15 @@ def test_frames_of_a_group_see_each_other_and_no_other_group(lab: MimoLab) -> No
     codes = torch.randint(0, 128, (2, lab.group, len(lab.empty_codes)), generator=draw)
     ids = torch.full((2,), lab.ids[EMPTY])
     seen: list[Tensor] = []
-    encoded = lab.encoder._decoder.forward
+    encoded = Decoder.forward
 
-    def forward(*given: object) -> Tensor:
-        states: Tensor = encoded(*given)  # type: ignore[arg-type]
+    def forward(decoder: Decoder, *given: Any) -> Tensor:
+        states = encoded(decoder, *given)
         seen.append(states.view(2, lab.group, -1))
         return states
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lab.encoder._decoder, "forward", forward)
+        patch.setattr(Decoder, "forward", forward)
         lab.encoder.rows(ids, codes)
         codes[0, -1] += 1
         lab.encoder.rows(ids, codes)

@@ -156,8 +156,9 @@ class Speaker:
     def __init__(self, port: Any, folder: Path) -> None:
         talker = folder / "talker"
         config = json.loads((talker / "config.json").read_text())
-        layers = transformers.Qwen2Config.from_pretrained(str(talker / "llm"))
-        layers._attn_implementation = "sdpa"
+        layers = transformers.Qwen2Config.from_pretrained(
+            str(talker / "llm"), attn_implementation="sdpa"
+        )
         width = layers.hidden_size
         self.port = port
         self.model = transformers.Qwen2Model(layers)

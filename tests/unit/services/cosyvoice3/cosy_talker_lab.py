@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,8 @@ from antiphon.values.options import OptionValue
 from antiphon.values.sampling import Sampling, stream_key
 from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.talker.engine import SpeechTalkerEngine
-from antiphon_services.cosyvoice3.talker.load import load
+from antiphon_services.cosyvoice3.talker.load import LAYERS_FOLDER, load
+from antiphon_services.cosyvoice3.talker.tokenizer import load_speech_tokenizer
 from antiphon_testkit.drive_engine import SegmentOutput, run_segments
 from tests.equality.cosyvoice3.cosy_cases import (
     CROSS_LINGUAL,
@@ -53,6 +55,7 @@ class TalkerLab:
         stage = load(path, StageConfig(slots=slots, context_limit=limit))
         assert isinstance(stage.engine, SpeechTalkerEngine)
         self.engine, self.facts = stage.engine, stage.facts
+        self.tokenizer = load_speech_tokenizer(path / LAYERS_FOLDER, sys.maxsize)
 
     def settings(self, asked: Asked) -> SegmentSettings:
         """What a segment is opened with."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -113,8 +114,8 @@ def test_company_changes_nothing(asks: bool, labs: dict[bool, TalkerLab]) -> Non
 def test_recorded_cases_have_all_kinds_of_turns(labs: dict[bool, TalkerLab]) -> None:
     """Texts of fewer ids than a turn takes, of just as many and of a multiple; and texts that end
     while the prompt's codes still wait for them."""
-    front_end = labs[False].engine.front_end
-    counts = {name: len(front_end._encode(text, "")) for name, text in cases.PIECED_TEXTS.items()}
+    encode = partial(labs[False].tokenizer.encode, field="")
+    counts = {name: len(encode(text)) for name, text in cases.PIECED_TEXTS.items()}
     assert min(counts.values()) == 1
     assert {count for count in counts.values() if count <= 10} >= {5, 10}
     assert max(counts.values()) > 25
@@ -335,7 +336,7 @@ def test_ids_are_those_of_the_whole_text_however_it_is_cut(labs: dict[bool, Talk
     front_end = labs[False].engine.front_end
     draw, early = random.Random(2), 0
     for text in random_texts():
-        expected = front_end._encode(text, "")
+        expected = labs[False].tokenizer.encode(text, field="")
         data = text.encode()
         for size in (1, 2, 5, 11):
             growing: GrowingText = front_end.growing_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from antiphon.pipelines.cosyvoice3 import CODES, FIRST, LEAST_CODES, SPEECH_IDS, VOICE
 from antiphon.values.segment import FinishReason, SegmentKey
-from antiphon_services.cosyvoice3.talker.load import load
+from antiphon_services.cosyvoice3.talker.load import WEIGHTS_FILE, load
 from antiphon_services.cosyvoice3.talker.prompt import END, MOST_SILENT, SILENT_IDS, SOS, TASK
 from antiphon_services.cosyvoice3.talker.tokenizer import END_OF_PROMPT
 from antiphon_services.cosyvoice3.talker.voice_options import VoiceRequest
@@ -83,11 +84,10 @@ def _voice_request(mode: str) -> VoiceRequest:
 def test_every_prompt_has_one_end_of_prompt_whatever_the_text_spells(
     mode: str, text: str, lab: TalkerLab
 ) -> None:
-    front_end = lab.engine.front_end
     request = VoiceRequest("alto") if mode == SFT else _voice_request(mode)
-    for each in front_end.prepare(message(text).tensors, request).utterances:
+    for each in lab.engine.front_end.prepare(message(text).tensors, request).utterances:
         words = each.ids[~each.speech]
-        assert int((words == front_end._end_of_prompt).sum()) == 1
+        assert int((words == lab.tokenizer.control[END_OF_PROMPT]).sum()) == 1
 
 
 def test_codes_depend_on_seed_and_request_alone(lab: TalkerLab) -> None:
@@ -217,7 +217,7 @@ def test_every_id_that_is_no_code_ends_the_speech(id_: int, checkpoints: dict[st
 @pytest.mark.parametrize("least", [0.5, 2.0])
 def test_speech_is_as_long_as_the_request_asks_at_least(least: float, lab: TalkerLab) -> None:
     text = TEXTS["chinese"]
-    count = math.ceil(least * len(lab.engine.front_end._encode(text, "messages")))
+    count = math.ceil(least * len(lab.tokenizer.encode(text, field="messages")))
     for mode in MODES:
         request = VoiceRequest("alto") if mode == SFT else _voice_request(mode)
         prompt = lab.engine.front_end.prepare(
@@ -250,14 +250,19 @@ def draws_of(output: SegmentOutput) -> int:
 
 @pytest.mark.parametrize("influence", [1.0, 0.05])
 def test_draws_have_the_vendors_distribution_at_every_step(
-    influence: float, checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    influence: float,
+    checkpoints: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of each draw, where it lies in the vendor's distribution after the draws before it: that is
     uniform, and that of two draws in a row is uniform on a square. Where codes have little
     `influence` on later ones, many are repeated."""
-    own_lab = TalkerLab(checkpoints["voices"])
-    with torch.inference_mode():
-        own_lab.engine.model._codes *= influence
+    folder = shutil.copytree(checkpoints["voices"], tmp_path / "changed")
+    tensors = torch.load(folder / WEIGHTS_FILE)
+    tensors["speech_embedding.weight"] *= influence
+    torch.save(tensors, folder / WEIGHTS_FILE)
+    own_lab = TalkerLab(folder)
     drawn: list[tuple[torch.Tensor, int]] = []
 
     def watched(logits: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:

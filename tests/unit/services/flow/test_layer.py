@@ -30,9 +30,12 @@ class CausalRows(AllRows):
 def module() -> Any:
     torch.manual_seed(3)
     config: Any = Qwen2_5OmniDiTConfig(
-        hidden_size=WIDTH, num_attention_heads=HEADS, head_dim=HEAD_DIM, ff_mult=2
+        hidden_size=WIDTH,
+        num_attention_heads=HEADS,
+        head_dim=HEAD_DIM,
+        ff_mult=2,
+        attn_implementation="sdpa",
     )
-    config._attn_implementation = "sdpa"
     build: Any = DiTDecoderLayer
     return build(config).eval().requires_grad_(False)
 

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
+from antiphon_services.lm import attention_calls
 from antiphon_services.lm.attention import AttentionPlan, Span, span_order
 from antiphon_services.lm.kv_cache import FIRST_CAPACITY, CacheShape, KVCache
 
@@ -94,12 +97,22 @@ def test_rows_see_their_own_sequence_and_nothing_after_them(
     ids=["alike", "lengths apart", "one goes on", "long"],
 )
 def test_short_prompts_that_begin_share_a_call_unless_digits_must_not_depend_on_company(
-    spans: list[Span], calls: int
+    spans: list[Span], calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    made: list[None] = []
+
+    def counted(*given: Tensor, **how: Any) -> Tensor:
+        made.append(None)
+        return scaled_dot_product_attention(*given, **how)
+
+    monkeypatch.setattr(attention_calls, "scaled_dot_product_attention", counted)
     for batch_invariant, expected in ((False, calls), (True, len(spans))):
         ordered = sorted(spans, key=partial(span_order, batch_invariant=batch_invariant))
         plan = AttentionPlan(_noisy_cache(4, 256), ordered, batch_invariant=batch_invariant)
-        assert len(plan._calls) == expected
+        queries, memory = (_noise(plan.count, heads, DIM) for heads in (HEADS, 2 * KEY_HEADS))
+        made.clear()
+        plan.attend(1, queries, memory)
+        assert len(made) == expected
 
 
 def test_cache_keeps_what_it_holds_when_it_grows() -> None:

@@ -314,10 +314,10 @@ class Sorts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.summed: list[int] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name
-        if name == "aten::sort":
+        packet = func.overloadpacket
+        if packet is torch.ops.aten.sort:
             self.sorted.append(args[0].shape[-1])
-        if name == "aten::cumsum" and args[0].dtype == torch.float64:
+        if packet is torch.ops.aten.cumsum and args[0].dtype == torch.float64:
             self.summed.append(args[0].shape[-1])
         return func(*args, **kwargs or {})
 

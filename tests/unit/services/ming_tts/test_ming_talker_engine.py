@@ -12,6 +12,7 @@ import torch
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.ming_tts import FRAME_WIDTH, SAMPLE_RATE_HZ
 from antiphon.values.segment import FinishReason, SegmentKey
+from antiphon_services.ming_tts.talker.flow_head import FlowHead
 from antiphon_testkit.drive_engine import run_segments
 from tests.unit.services.ming_tts.ming_talker_lab import Asked, TalkerLab, latents_of, message
 
@@ -177,18 +178,17 @@ def test_a_failed_call_is_made_again_for_each(
     lab: TalkerLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault of the shared call loses no segment and changes no latent."""
-    model = lab.engine.model
     expected = [latents_of(each) for each in lab.speak(*ASKED[:3])]
-    flow, calls = model._flow.solve, 0
+    solve, calls = FlowHead.solve, 0
 
-    def failing(states: torch.Tensor, *rest: Any) -> torch.Tensor:
+    def failing(head: FlowHead, states: torch.Tensor, *rest: Any) -> torch.Tensor:
         nonlocal calls
         calls += 1
         if calls == 2 and len(states) > 1:
             raise RuntimeError("the call failed")
-        return flow(states, *rest)
+        return solve(head, states, *rest)
 
-    monkeypatch.setattr(model._flow, "solve", failing)
+    monkeypatch.setattr(FlowHead, "solve", failing)
     outputs = run_segments(
         lab.engine,
         {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,12 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
 )
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeAudioEncoderConfig,
+    Qwen3OmniMoeTextConfig,
 )
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeAudioEncoder
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeAudioEncoder,
+    Qwen3OmniMoeThinkerTextModel,
+)
 
 from antiphon_services.lm.memory import WORKING_BYTES
 from antiphon_services.qwen2_5_omni.thinker.audio import audio_tower as omni25_tower
@@ -32,7 +37,8 @@ from antiphon_services.qwen3_omni.thinker.audio_tower import AudioTowerModule
 from antiphon_services.thinker.audio import AudioFeatures
 from antiphon_services.thinker.model import ThinkerModel
 from antiphon_services.thinker.patches import VisualPatches
-from antiphon_testkit.launches import launches_on_meta
+from antiphon_testkit.launches import launches_on_meta, meta_as_a_gpu
+from tests.unit.services.thinker.test_thinker_uploads import Special
 
 OMNI3 = Qwen3OmniMoeAudioEncoderConfig(
     num_mel_bins=16, encoder_layers=2, encoder_attention_heads=2, d_model=16, encoder_ffn_dim=16,
@@ -52,12 +58,27 @@ RECORDINGS = ([40], [2000], [100, 3000, 77], [13, 90], [6500, 6401, 20])
 
 def encoder(plan: Any, ears: Any = None, eyes: Any = None, dtype: Any = torch.float32) -> Any:
     """A thinker that only encodes: a whole one of a released tower's size is too large for this."""
-    model: Any = ThinkerModel.__new__(ThinkerModel)
-    model._towers, model._audio_tower, model._vision_tower = plan, ears, eyes
-    tower = ears if eyes is None else eyes
-    model.device = next(tower.parameters()).device
-    model._words = torch.nn.Embedding(1, 1, dtype=dtype, device=model.device)
-    return model
+    device = next((ears if eyes is None else eyes).parameters()).device
+    text, head = words(device, dtype)
+    module = type("Thinker", (), {
+        "device": device, "audio_tower": ears, "visual": eyes, "model": text, "lm_head": head,
+    })  # fmt: skip
+    with meta_as_a_gpu():
+        return ThinkerModel(
+            module, special=Special(), towers=plan, tapped_layer=1, slots=1, context_limit=8
+        )
+
+
+@cache
+def words(device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
+    config = Qwen3OmniMoeTextConfig(
+        vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=1, num_key_value_heads=1, head_dim=8, num_experts=0,
+        mlp_only_layers=[0], max_position_embeddings=8,
+    )  # fmt: skip
+    with device:
+        text = Qwen3OmniMoeThinkerTextModel(config).to(dtype)
+        return text, torch.nn.Linear(8, 8, bias=False, dtype=dtype)
 
 
 def heard(frames: Sequence[int], tower: Any, bins: int = 16) -> AudioFeatures:

@@ -20,12 +20,13 @@ from antiphon.wire.logprobs import logprobs_from_tensors
 from antiphon_services.lm.graphs import Eager, RowFunction
 from antiphon_services.qwen2_5_omni.thinker.load import load, load_intake
 from antiphon_services.thinker.engine import ThinkerEngine
-from antiphon_services.thinker.patches import VisualPatches
+from antiphon_services.thinker.patches import PatchMaker, VisualPatches
 from antiphon_services.thinker.vision import Visual
 from antiphon_testkit.conversations import conversation, live_chunks
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment
 from antiphon_testkit.margins import LOGPROB_TOLERANCE
 from antiphon_testkit.qwen2_5_omni.reference import Omni25Reference
+from tests.unit.services.changed_tensor import with_changed_tensor
 from tests.unit.services.qwen2_5_omni.thinker.omni25_thinker_lab import (
     CONVERSATIONS,
     MAX_TOKENS,
@@ -195,14 +196,22 @@ def test_reply_of_one_token_has_rows_of_its_prompt_alone(
 
 
 def test_nothing_is_said_when_the_first_draw_is_the_stop_id(
-    omni25_directory: Path, reference: Omni25Reference, answers: dict[str, Answer]
+    omni25_directory: Path,
+    reference: Omni25Reference,
+    answers: dict[str, Answer],
+    tmp_path: Path,
 ) -> None:
     wanted = answers["text"]
-    engine = load(omni25_directory, StageConfig(slots=1)).engine
-    assert isinstance(engine, ThinkerEngine)
-    head = engine.model._head.weight
-    # What wins with a logit above zero loses against twice as much.
-    head[reference.stop_id] = 2 * head[int(wanted.truth.text_ids[0])]
+    first = int(wanted.truth.text_ids[0])
+
+    def stop_instead(head: torch.Tensor) -> None:
+        # What wins with a logit above zero loses against twice as much.
+        head[reference.stop_id] = 2 * head[first]
+
+    changed = with_changed_tensor(
+        omni25_directory, tmp_path / "changed", "thinker.lm_head.weight", stop_instead
+    )
+    engine = load(changed, StageConfig(slots=1)).engine
     out = run_segment(engine, *segment(wanted.asked))
     assert ids_of(out) == [reference.stop_id]
     assert out.tensors(TEXT)["utf8"].tobytes() == b""
@@ -253,19 +262,17 @@ def test_recording_is_refused_when_the_reference_would_cut_it_off(engine: Thinke
     assert (failed.error.code, failed.error.field) == (ErrorCode.INVALID_ARGUMENT, "audio.1")
 
 
-def test_images_are_decoded_where_large_inputs_are_prepared(omni25_directory: Path) -> None:
+def test_images_are_decoded_where_large_inputs_are_prepared(
+    engine: ThinkerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the size of their files, or small prompts would wait for them."""
-    engine = load(omni25_directory, StageConfig(slots=1)).engine
-    assert isinstance(engine, ThinkerEngine)
-    prompts = engine.intake.prompts
-    cut, threads = prompts.patches, []
+    cut, threads = PatchMaker.__call__, []
 
-    def noted(visual: Visual) -> VisualPatches:
+    def noted(maker: PatchMaker, visual: Visual) -> VisualPatches:
         threads.append(threading.current_thread().name)
-        assert cut is not None
-        return cut(visual)
+        return cut(maker, visual)
 
-    engine._intake = replace(engine.intake, prompts=replace(prompts, patches=noted))
+    monkeypatch.setattr(PatchMaker, "__call__", noted)
     run_segment(engine, *segment(CONVERSATIONS["image"][0], max_tokens=1))
     assert threads == ["prepare media"]
 

@@ -18,7 +18,6 @@ from antiphon_services.qwen2_5_omni.token2wav.engine import Token2WavEngine
 from antiphon_services.qwen2_5_omni.token2wav.vocoder import (
     CALL_FRAMES,
     ROWS_OF_A_FRAME,
-    MelVocoder,
 )
 from antiphon_testkit.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from antiphon_testkit.late_copies import LateCopies, late_to_host
@@ -191,19 +190,19 @@ def test_short_speech_does_not_wait_for_long_speech(
     long, short = speech(800), speech(40, "Ethan", 9)
     other = SegmentKey("other", 0)
     done: list[int] = []
-    forward, decode = TimedLayer.forward, MelVocoder._decode
+    forward, vocoder = TimedLayer.forward, rig.module.code2wav_bigvgan_model
 
     def noted(layer: TimedLayer, rows: torch.Tensor, *rest: Any) -> torch.Tensor:
         done.append(rows.shape[0] * rows.shape[1])
         return forward(layer, rows, *rest)
 
-    def noted_call(vocoder: MelVocoder, mels: torch.Tensor) -> torch.Tensor:
-        assert mels.shape[0] * mels.shape[1] <= CALL_FRAMES
-        done.append(mels.shape[0] * mels.shape[1] * ROWS_OF_A_FRAME)
-        return decode(vocoder, mels)
+    def note_call(module: object, given: tuple[torch.Tensor]) -> None:
+        (mels,) = given
+        assert mels.shape[0] * mels.shape[2] <= CALL_FRAMES
+        done.append(mels.shape[0] * mels.shape[2] * ROWS_OF_A_FRAME)
 
     monkeypatch.setattr(TimedLayer, "forward", noted)
-    monkeypatch.setattr(MelVocoder, "_decode", noted_call)
+    hook = vocoder.conv_pre.register_forward_pre_hook(note_call)
     engine, outputs = engine_of(rig), {KEY: SegmentOutput(), other: SegmentOutput()}
     ended: list[SegmentKey] = []
     for key, wanted in ((KEY, long), (other, short)):
@@ -220,6 +219,7 @@ def test_short_speech_does_not_wait_for_long_speech(
                     ended.append(event.key)
             # Of each of two calls what is done at a time, and what exceeded it at last.
             assert sum(done) < 2 * (ROWS_AT_A_TIME + CALL_FRAMES * ROWS_OF_A_FRAME)
+    hook.remove()
     assert ended == [other, KEY]
     check(outputs[KEY], long, rig)
     check(outputs[other], short, rig)

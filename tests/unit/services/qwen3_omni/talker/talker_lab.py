@@ -176,9 +176,10 @@ def make_lab(directory: Path, shape: TinyShape) -> Lab:
 
 
 def make_late_engine(
-    lab: Lab, slots: int, bucketing: Bucketing | None = None
+    lab: Lab, slots: int, bucketing: Bucketing | None = None, *, launch_ahead: bool = True
 ) -> tuple[TalkerEngine, LateCopies]:
-    """One that launches ahead, on a device whose copies are made only when they are waited for."""
+    """One that launches ahead unless told, on a device whose copies are made only when they are
+    waited for."""
     copies, limit = LateCopies(), 2048
     with torch.inference_mode():
         talker = Talker(
@@ -191,7 +192,7 @@ def make_late_engine(
             readback=Readback(late_to_host(copies)),
             bucketing=bucketing,
         )
-    return TalkerEngine(talker, limit, launch_ahead=True), copies
+    return TalkerEngine(talker, limit, launch_ahead=launch_ahead), copies
 
 
 def codes_of(lab: Lab, output: SegmentOutput) -> npt.NDArray[np.uint16]:

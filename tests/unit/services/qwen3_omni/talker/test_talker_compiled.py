@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.values.segment import SegmentKey
-from antiphon_services.lm.experts import Sparse
 from antiphon_services.lm.graphs import Bucketing, Eager
 from antiphon_services.qwen3_omni.talker.load import load
 from antiphon_testkit.drive_engine import run_segments
 from tests.compiled_rows import CompiledRows
+from tests.unit.services.grouped_experts import experts_as_on_a_gpu
 from tests.unit.services.qwen3_omni.talker.talker_lab import Lab, codes_of
 
 IN_BFLOAT16 = StageConfig(slots=4, dtype="bfloat16")
 KEY = SegmentKey("session", 0)
 
 
-def test_layers_and_code_predictor_compile_without_a_break(
-    small: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As on a GPU; on a CPU experts are a loop over what the router has said.
-    monkeypatch.setattr(Sparse, "_loop", Sparse._grouped)
+def test_layers_and_code_predictor_compile_without_a_break(small: Lab) -> None:
     turn, compiled = small.turn(1, audio=4), CompiledRows()
 
     def codes(bucketing: Bucketing) -> npt.NDArray[np.uint16]:
-        engine = load(small.directory, IN_BFLOAT16, bucketing=bucketing).engine
+        with experts_as_on_a_gpu():
+            engine = load(small.directory, IN_BFLOAT16, bucketing=bucketing).engine
         return codes_of(small, run_segments(engine, {KEY: (turn.settings, turn.chunks())})[KEY])
 
     assert np.array_equal(codes(compiled), codes(Eager))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +28,7 @@ from antiphon_testkit.drive_engine import run_segments
 from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.graph_watch import GraphWatch
 from tests.replayed_graphs import ReplayPool
+from tests.unit.services.grouped_experts import experts_as_on_a_gpu
 from tests.unit.services.qwen3_omni.talker.talker_lab import (
     GREEDY,
     SAMPLED,
@@ -58,13 +58,6 @@ class Recorder:
                 return function(*rows)
 
         return Eager(recorded, buffers, least)
-
-
-@contextmanager
-def experts_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patch:
-        patch.setattr(Sparse, "_loop", Sparse._grouped)
-        yield
 
 
 Inputs = dict[SegmentKey, tuple[SegmentSettings, Sequence[InputChunk]]]
@@ -234,26 +227,28 @@ def test_code_predictor_asks_the_device_for_nothing_when_it_draws(lab: Lab) -> N
 
 
 @torch.no_grad()
-def test_talker_asks_the_device_for_nothing_when_experts_are_one_product(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_talker_asks_the_device_for_nothing_when_experts_are_one_product(lab: Lab) -> None:
     recorder = Recorder()
-    decoder = Decoder(
-        lab.model.talker.model,
-        300,
-        batch_invariant=True,
-        exact_norms=False,
-        bucketing=recorder,
-        most_rows=ROWS,
-    )
-    cache = KVCache(decoder.shape, ROWS, 300)
-    rows = torch.randn(5, lab.shape.talker_hidden)
-    plan = decoder.plan(cache, [Span(slot, 3) for slot in range(5)])
-    with experts_as_on_a_gpu(monkeypatch):
-        decoder.append(rows, plan)
+
+    def append() -> None:
+        decoder = Decoder(
+            lab.model.talker.model,
+            300,
+            batch_invariant=True,
+            exact_norms=False,
+            bucketing=recorder,
+            most_rows=ROWS,
+        )
+        cache = KVCache(decoder.shape, ROWS, 300)
+        rows = torch.randn(5, lab.shape.talker_hidden)
+        decoder.append(rows, decoder.plan(cache, [Span(slot, 3) for slot in range(5)]))
+
+    with experts_as_on_a_gpu():
+        append()
+    assert recorder.runs
     assert recorder.watch.unfit == []
     # The loop over experts, which only a CPU takes, is seen to ask.
-    decoder.append(rows, plan)
+    append()
     assert recorder.watch.unfit
 
 

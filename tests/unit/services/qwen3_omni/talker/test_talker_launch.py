@@ -21,8 +21,6 @@ from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.late_copies import LateCopies
 from tests.unit.services.qwen3_omni.talker.talker_lab import SAMPLED, Lab
 
-aten = torch.ops.aten
-
 
 class CopiesAsked(TorchDispatchMode):
     """Notes of copies between devices whether the caller goes on meanwhile.
@@ -36,9 +34,9 @@ class CopiesAsked(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, there = kwargs or {}, getattr(next(iter(args), None), "device", None)
-        if func is aten._to_copy.default and kwargs.get("device", there) != there:
+        if func is torch.ops.aten._to_copy.default and kwargs.get("device", there) != there:
             self.goes_on.append(kwargs.get("non_blocking", False))
-        elif func is aten.copy_.default and args[1].device != there:
+        elif func is torch.ops.aten.copy_.default and args[1].device != there:
             self.goes_on.append(len(args) > 2 and args[2])
         return func(*args, **kwargs)
 

@@ -81,13 +81,14 @@ class ExactSums(TorchDispatchMode):
             self.products += 1
             wide = {k: v for k, v in (kwargs or {}).items() if k != "out"}
             made.copy_(packet(*(each.double() for each in args), **wide))
-        if packet is aten._scaled_dot_product_flash_attention_for_cpu:
+        if packet is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
             self.attended += 1
             queries, keys, values, *more = args
             options = dict(zip(("dropout_p", "is_causal"), more, strict=False)) | (kwargs or {})
             options["enable_gqa"] = queries.shape[1] != keys.shape[1]
             wide = (each.double() for each in (queries, keys, values))
-            made[0].copy_(aten._scaled_dot_product_attention_math(*wide, **options)[0])
+            exact = torch.ops.aten._scaled_dot_product_attention_math(*wide, **options)
+            made[0].copy_(exact[0])
         return made
 
 

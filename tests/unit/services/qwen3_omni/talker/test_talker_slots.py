@@ -14,6 +14,7 @@ from antiphon_services.lm.experts import LEAST_ROWS, Sparse
 from antiphon_services.qwen3_omni.talker.load import load
 from antiphon_testkit.drive_engine import run_segment
 from antiphon_testkit.flat_settings import stage_config
+from tests.unit.services.prefill_steps import prefill_steps
 from tests.unit.services.qwen3_omni.talker.talker_lab import Lab, codes_of
 
 
@@ -35,8 +36,13 @@ def test_load_is_refused_when_the_slots_do_not_fit_the_machine(small: Lab) -> No
 
 
 def test_rows_of_a_step_are_those_of_the_setting(small: Lab) -> None:
-    config = stage_config(slots=2, context_limit=300, prefill_rows=300)
-    assert load(small.directory, config).engine._prefill_rows == 300  # type: ignore[attr-defined]
+    engine, turn = (
+        load(small.directory, stage_config(prefill_rows=128)).engine,
+        small.turn(1, audio=150),
+    )
+    steps, positions = prefill_steps(engine, turn.settings, turn.chunks())
+    assert positions > 128
+    assert steps == -(-positions // 128)
 
 
 def test_segment_is_refused_when_all_slots_are_taken(small: Lab) -> None:

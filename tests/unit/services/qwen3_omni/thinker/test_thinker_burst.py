@@ -27,6 +27,7 @@ from antiphon_services.thinker.model import ThinkerModel
 from antiphon_services.thinker.prompt import PromptFactory
 from antiphon_testkit.drive_engine import await_ready
 from antiphon_testkit.flat_settings import stage_config
+from tests.unit.services.prefill_steps import prefill_steps
 from tests.unit.services.qwen3_omni.thinker.thinker_conversations import (
     ask,
     conversation,
@@ -183,7 +184,12 @@ def test_slots_must_fit_at_their_longest_with_the_rows_that_are_kept_of_them(
     assert memory.position_bytes > engine.model.cache.memory.position_bytes
 
 
-def test_setting_goes_before_what_suits_the_device(small_dir: Path) -> None:
-    engine = load(small_dir, stage_config(prefill_rows=300)).engine
-    assert isinstance(engine, ThinkerEngine)
-    assert engine._prefill_rows == 300
+@pytest.mark.parametrize(("rows", "expected"), [(128, 3), (256, 2)])
+def test_setting_goes_before_what_suits_the_device(
+    small_dir: Path, rows: int, expected: int
+) -> None:
+    engine = load(small_dir, stage_config(slots=2, context_limit=512, prefill_rows=rows)).engine
+    long = segment(ask("find the number of days " * 30), max_tokens=1, outputs=frozenset({"text"}))
+    steps, positions = prefill_steps(engine, *long)
+    assert 128 < positions < 256
+    assert steps == expected

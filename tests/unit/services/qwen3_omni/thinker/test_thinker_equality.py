@@ -135,7 +135,7 @@ def test_ids_equal_generate_when_repetition_is_penalised(
 
 @torch.inference_mode()
 def test_positions_are_plain_when_there_is_text_and_audio(reference: Reference) -> None:
-    thinker: Any = reference._thinker
+    thinker: Any = reference.thinker
     for spoken_to in (*TEXT[:2], *AUDIO):
         inputs = reference.inputs(spoken_to)
         mask = inputs.get("feature_attention_mask")

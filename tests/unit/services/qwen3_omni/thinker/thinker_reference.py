@@ -51,7 +51,7 @@ class Reference:
         model: Any = Qwen3OmniMoeForConditionalGeneration.from_pretrained(model_dir)
         self.config = model.config
         self.tokenizer: Any = AutoTokenizer.from_pretrained(model_dir)
-        self._thinker = model.thinker.eval()
+        self.thinker = model.thinker.eval()
         self._extractor = WhisperFeatureExtractor.from_pretrained(model_dir)
 
     def inputs(self, conversation: Conversation) -> dict[str, torch.Tensor]:
@@ -83,7 +83,7 @@ class Reference:
         """Greedy `generate` of the thinker, as the whole model calls it."""
         inputs = self.inputs(conversation)
         length = inputs["input_ids"].shape[1]
-        out = self._thinker.generate(
+        out = self.thinker.generate(
             **inputs,
             max_new_tokens=max_tokens,
             eos_token_id=self.config.im_end_token_id,

@@ -12,6 +12,7 @@ from antiphon.errors import FailedPrecondition
 from antiphon.values.chunk import Tensors
 from antiphon_services.clips import cache
 from antiphon_services.qwen3_tts.talker.reference import ReferenceEncoder
+from antiphon_services.qwen3_tts.talker.speaker import SpeakerEncoder
 
 
 def heard(recorded: Tensors) -> np.ndarray:
@@ -37,7 +38,13 @@ def test_recording_is_encoded_once_as_long_as_it_is_among_the_last(
     monkeypatch.setattr(cache, "KEPT_CLIPS", 2)
     encoder = ReferenceEncoder(checkpoints["base"], torch.float32, "cpu")
     encoded: list[object] = []
-    encoder._speaker.register_forward_hook(lambda *_: encoded.append(None))
+    forward = SpeakerEncoder.forward
+
+    def noted(module: SpeakerEncoder, *given: torch.Tensor) -> torch.Tensor:
+        encoded.append(None)
+        return forward(module, *given)
+
+    monkeypatch.setattr(SpeakerEncoder, "forward", noted)
     one, two, three = (heard(recorded)[start:] for start in range(3))
     first = encoder.vector(one)
     assert encoder.vector(one.copy()) is first

@@ -22,6 +22,7 @@ from antiphon_services.qwen3_tts.talker.prompt import Prompt
 from antiphon_services.qwen3_tts.talker.voice_options import VoiceOptions
 from antiphon_services.stage.budgets import PREFILL_ROWS
 from antiphon_testkit.drive_engine import SegmentOutput, advance, await_ready
+from tests.unit.services.changed_tensor import with_changed_tensor
 from tests.unit.services.qwen3_tts.talker.tts_talker_lab import (
     CASES,
     GREEDY,
@@ -59,14 +60,14 @@ class OddFrontEnd(SpeechFrontEnd):
     """One that waits for `go_on` or changes the prompt where the text says so."""
 
     def __init__(self, front_end: SpeechFrontEnd) -> None:
-        self._inner = front_end
+        self.inner = front_end
         self.began, self.go_on = threading.Event(), threading.Event()
 
     def check_size(self, json_bytes: int) -> None:
-        self._inner.check_size(json_bytes)
+        self.inner.check_size(json_bytes)
 
     def prepare(self, tensors: Tensors, manner: VoiceOptions) -> Prompt:
-        made = self._inner.prepare(tensors, manner)
+        made = self.inner.prepare(tensors, manner)
         text = tensors["messages"].tobytes()
         if b"slow" in text:
             self.began.set()
@@ -86,9 +87,7 @@ def odd(lab: Lab) -> Iterator[tuple[TtsTalkerEngine, OddFrontEnd]]:
     engine = lab.engine
     front_end = OddFrontEnd(engine.front_end)
     yield (
-        TtsTalkerEngine(
-            engine.model, front_end, engine._kind, LIMIT, launch_ahead=engine._launch_ahead
-        ),
+        TtsTalkerEngine(engine.model, front_end, lab.kind, LIMIT, launch_ahead=lab.launch_ahead),
         front_end,
     )
     front_end.go_on.set()
@@ -174,9 +173,9 @@ def test_short_recordings_do_not_wait_for_long_ones(
     odd: tuple[TtsTalkerEngine, OddFrontEnd], labs: dict[str, Lab]
 ) -> None:
     _, front_end = odd
-    base = labs["base"].engine
-    front_end._inner = base.front_end
-    engine = TtsTalkerEngine(base.model, front_end, base._kind, LIMIT)
+    base = labs["base"]
+    front_end.inner = base.engine.front_end
+    engine = TtsTalkerEngine(base.engine.model, front_end, base.kind, LIMIT)
     long = np.zeros(12 * 24_000, np.float32)
     slow = [SegmentKey("slow", number) for number in range(3)]
     begin(engine, {key: asked("slow", reference_audio=long) for key in slow})
@@ -253,11 +252,18 @@ def test_slot_is_refused_when_all_are_taken_and_free_when_one_ends(lab: Lab) -> 
 
 
 def test_stop_code_is_not_drawn_among_the_first_two_when_it_is_the_likeliest(
-    own_lab: Lab,
+    checkpoints: dict[str, Path], recorded: Tensors, launch_ahead: bool, lab: Lab, tmp_path: Path
 ) -> None:
-    model, (first, second, *_) = own_lab.engine.model, own_lab.expected(CASE)
-    with torch.inference_mode():
-        model._head[model.ids.stop] = 2 * model._head[first[0]]
+    first, second, *_ = lab.expected(CASE)
+    stop = lab.engine.model.ids.stop
+
+    def stop_instead(head: torch.Tensor) -> None:
+        head[stop] = 2 * head[first[0]]
+
+    changed = with_changed_tensor(
+        checkpoints["custom_voice"], tmp_path / "changed", "talker.codec_head.weight", stop_instead
+    )
+    own_lab = Lab(changed, recorded, launch_ahead=launch_ahead)
     (output,) = own_lab.speak(own_lab.ask(CASE))
     assert frames_of(output)[:1] == [first]
     assert second

@@ -19,6 +19,7 @@ from antiphon_services.qwen3_tts.talker.load import load
 from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.qwen3_tts.tiny_checkpoint import build_tiny_tts
 from antiphon_testkit.qwen3_tts.tiny_shape import CUSTOM_VOICE
+from tests.unit.services.prefill_steps import prefill_steps
 from tests.unit.services.qwen3_tts.talker.tts_talker_lab import CASES, GREEDY, Lab, asked, frames_of
 
 SMALL = StageConfig(slots=2, context_limit=64)
@@ -104,5 +105,10 @@ def test_stage_is_ready_when_its_context_has_no_room_for_a_first_text(
 
 
 def test_rows_of_a_step_are_those_of_the_setting(checkpoints: dict[str, Path]) -> None:
-    config = stage_config(slots=2, context_limit=300, prefill_rows=300)
-    assert load(checkpoints["base"], config).engine._prefill_rows == 300  # type: ignore[attr-defined]
+    engine = load(
+        checkpoints["custom_voice"], stage_config(slots=2, context_limit=512, prefill_rows=128)
+    ).engine
+    long = asked("find the number of days " * 40, text_mode="whole")
+    steps, positions = prefill_steps(engine, *long)
+    assert positions > 128
+    assert steps == -(-positions // 128)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pytest
 
+from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.values.chunk import Tensor, Tensors
@@ -22,6 +24,7 @@ from antiphon_services.lm.readback import Readback
 from antiphon_services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
 from antiphon_services.qwen3_tts.talker.load import load
 from antiphon_services.qwen3_tts.talker.tts_segment import INPUT
+from antiphon_services.qwen3_tts.talker.voice_options import CheckpointKind
 from antiphon_testkit.drive_engine import SegmentOutput, run_segments
 from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.late_copies import late_to_host
@@ -57,12 +60,15 @@ class Lab:
         config = stage_config(
             slots=SLOTS, context_limit=limit, dtype=dtype, launch_ahead=launch_ahead
         )
-        stage = load(path, config, bucketing)
+        with pytest.MonkeyPatch.context() as patch:
+            if launch_ahead:
+                # Frames are on the host only when they are waited for.
+                patch.setattr(Readback, "of", lambda _: Readback(late_to_host()))
+            stage = load(path, config, bucketing)
         assert isinstance(stage.engine, TtsTalkerEngine)
         self.engine, self.facts, self.recorded = stage.engine, stage.facts, recorded
-        if launch_ahead:
-            # Frames are on the host only when they are waited for.
-            self.engine.model._readback = Readback(late_to_host())
+        self.kind = CheckpointKind.from_config(read_config(path))
+        self.launch_ahead = launch_ahead
 
     @property
     def sound(self) -> Tensor:
