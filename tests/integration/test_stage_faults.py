@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
 
 import grpc
@@ -54,8 +54,8 @@ GENEROUS_S = 120.0
 class OddEngine(FakeEngine):
     """Emits what cannot be sent, for sessions that ask for it by a code."""
 
-    def _decode(self, key: SegmentKey) -> list[EngineEvent]:
-        return [_odd(event) for event in super()._decode(key)]
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        return [_odd(event) for event in super().step(held)]
 
 
 def _odd(event: EngineEvent) -> EngineEvent:

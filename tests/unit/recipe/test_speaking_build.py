@@ -18,7 +18,7 @@ from models.recipe.__main__ import main
 from models.recipe.build import PARTS, STEPS, Recipe, Workshop
 from models.recipe.recordings import MelRecording, save_recordings
 from models.recipe.requests import Request
-from models.recipe.training import TrainingRun
+from models.recipe.training import Loss, TrainingRun
 from models.recipe.units import Lexicon, save_lexicon
 
 RECIPE = Recipe(seed=3, code2wav=2, talker=1, thinker=1, tower=1, lessons=1)
@@ -90,17 +90,20 @@ def test_stopped_recipe_goes_on_where_it_was(
     """Stopped in the midst of a part, it ends with the very weights of a run in one go."""
     work = tmp_path / "work"
     keep_inputs(work, made_up_lexicon)
-    step, stepped = TrainingRun._step, []
+    train, stepped = TrainingRun.train, []
 
-    def stopping(run: TrainingRun, loss: Any) -> dict[str, float]:
-        if len(stepped) == 1:
-            run.save()
-            raise KeyboardInterrupt
-        stepped.append(run.step)
-        return step(run, loss)
+    def stopped(run: TrainingRun, loss: Loss, *rest: Any) -> bool:
+        def stopping(step: int) -> tuple[torch.Tensor, dict[str, float]]:
+            if len(stepped) == 1:
+                run.save()
+                raise KeyboardInterrupt
+            stepped.append(step)
+            return loss(step)
+
+        return train(run, stopping, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingRun, "_step", stopping)
+        patch.setattr(TrainingRun, "train", stopped)
         with pytest.raises(KeyboardInterrupt):
             Workshop(work, RECIPE).finish(tmp_path / "out")
     assert not (tmp_path / "out").exists()

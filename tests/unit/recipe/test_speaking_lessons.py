@@ -111,11 +111,18 @@ def test_conversation_with_functions_has_the_chat_templates_ids(
     assert tokenizer(rendered)["input_ids"] == ids
 
 
+def drawn(loss: LessonsLoss, kind: str, seed: int, turns: int) -> Written:
+    """A conversation of a step of this kind, behind what all of them begin with."""
+    chance = random.Random(seed)
+    _, draw = loss.begin(kind, chance)
+    return draw(chance, turns)
+
+
 def test_opening_is_read_once_and_counts_as_if_it_stood_before_each(loss: LessonsLoss) -> None:
     opening, draw = loss.begin("functions", random.Random(3))
-    drawn = [draw(random.Random(seed), 1).ids for seed in (1, 2)]
-    length = min(map(len, drawn))
-    rows = loss.table[torch.tensor([ids[:length] for ids in drawn])]
+    told = [draw(random.Random(seed), 1).ids for seed in (1, 2)]
+    length = min(map(len, told))
+    rows = loss.table[torch.tensor([ids[:length] for ids in told])]
     before = loss.table[torch.tensor(opening)].expand(2, -1, -1)
     whole = loss.read([], torch.cat([before, rows], 1))[:, len(opening) :]
     once = loss.read(opening, rows)
@@ -129,7 +136,7 @@ def test_opening_is_read_once_and_counts_as_if_it_stood_before_each(loss: Lesson
 def test_call_is_learned_and_then_what_came_of_it(loss: LessonsLoss, tokenizer: Any) -> None:
     calls = 0
     for seed in range(12):
-        answers = learned(loss._functions(FUNCTIONS, random.Random(seed), 2), tokenizer)
+        answers = learned(drawn(loss, "functions", seed, 2), tokenizer)
         for call, spoken in itertools.pairwise(answers):
             if call.startswith("<tool_call>"):
                 calls += 1
@@ -150,8 +157,8 @@ def test_recordings_rows_are_words_among_placeholders(
 
 
 def test_what_is_heard_is_blurred_and_the_rest_is_not(loss: LessonsLoss, thinker: Any) -> None:
-    drawn = (loss._heard(random.Random(seed), 2) for seed in range(20))
-    written = next(each for each in drawn if each.heard)
+    conversations = (drawn(loss, "heard", seed, 2) for seed in range(20))
+    written = next(each for each in conversations if each.heard)
     rows = loss.rows(written, random.Random(0), torch.Generator().manual_seed(0))
     exact = (rows == thinker.model.embed_tokens.weight[torch.tensor(written.ids)]).all(1)
     places = {at for begin, end, _ in written.heard for at in range(begin, end)}
@@ -183,7 +190,7 @@ def test_transcript_has_the_words_and_the_gateway_asks_for_it(
     monkeypatch.setattr(lessons, "RECORDED", 0.0)
     heard, asked = set(), set()
     for seed in range(200):
-        written = loss._transcribed(random.Random(seed), 1)
+        written = drawn(loss, "transcribed", seed, 1)
         ((begin, end, _),) = written.heard
         classes = [loss.words.classes[index] for index in written.ids[begin:end]]
         words = [loss.words.ids[at] for at in collapse(classes)]
@@ -202,11 +209,11 @@ def test_transcript_has_the_words_and_the_gateway_asks_for_it(
 
 
 def test_recording_with_an_aside_is_answered(loss: LessonsLoss, tokenizer: Any) -> None:
-    drawn = [loss._heard(random.Random(seed), 1) for seed in range(200)]
-    texts = [tokenizer.decode(each.ids) for each in drawn]
+    conversations = [drawn(loss, "heard", seed, 1) for seed in range(200)]
+    texts = [tokenizer.decode(each.ids) for each in conversations]
     with_aside = [
         each
-        for each, text in zip(drawn, texts, strict=True)
+        for each, text in zip(conversations, texts, strict=True)
         if any(f"<|audio_end|>{aside}<|im_end|>" in text for aside in ASIDES)
     ]
     answers = {*loss.answers.values(), NOT_UNDERSTOOD, UNKNOWN, NO_CLOCK}
@@ -268,7 +275,7 @@ def test_tower_is_listened_to_for_every_text_and_for_noise(
 
 def test_commands_to_repeat_are_lessons_of_their_own(loss: LessonsLoss, tokenizer: Any) -> None:
     for seed in range(12):
-        written = loss._repeated(random.Random(seed), 2)
+        written = drawn(loss, "repeated", seed, 2)
         assert not written.heard
         answers = learned(written, tokenizer)
         turns = messages_of(tokenizer.decode(written.ids))

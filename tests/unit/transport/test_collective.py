@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import queue
 import subprocess
 import sys
+import threading
 from datetime import timedelta
+from logging.handlers import QueueHandler
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +24,7 @@ from antiphon.transport.payload.collective import (
     CollectiveSender,
     join_rendezvous,
 )
+from antiphon.transport.payload.process_group import PRODUCER, Group
 from antiphon.transport.payload.registry import attach_best
 from antiphon.transport.payload.transport import NotPlaced, PayloadLost, placed
 from antiphon.transport.settings import LinkSettings
@@ -114,17 +119,30 @@ def test_process_lives_on_when_a_rank_stalls_while_it_joins() -> None:
     assert int(ended.stdout) > 0
 
 
-async def test_group_is_left_when_the_other_rank_never_joins(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_offer_is_broken_when_the_other_rank_never_joins(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(collective, "OFFERED", timedelta(seconds=0.05))
+    told: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    caplog.set_level(logging.INFO, collective.log.name)
+    handler = QueueHandler(told)
+    monkeypatch.setattr(collective.log, "handlers", [handler])
     sender = await asyncio.to_thread(CollectiveSender, "cpu", "127.0.0.1", unheard)
-    group = sender._group
-    proving = sender._lane.submit(group.send, torch.zeros(1, dtype=torch.uint8))
-    with pytest.raises(RuntimeError, match="has been left"):
-        await asyncio.wrap_future(proving)
+    await asyncio.to_thread(told.get, timeout=120)
     assert sender.broken
+    with pytest.raises(NotPlaced):
+        sender.place(Encoding({"x": np.zeros(9)}))
     sender.close()
+
+
+def test_group_that_was_not_joined_in_time_is_left() -> None:
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    group, nonce = Group(store, PRODUCER, "cpu", "127.0.0.1", timedelta(seconds=0.05)), bytearray(1)
+    blob = torch.frombuffer(nonce, dtype=torch.uint8)
+    with pytest.raises(RuntimeError):
+        group.send(blob)
+    with pytest.raises(RuntimeError, match="has been left"):
+        group.send(blob)
 
 
 async def test_rendezvous_alone_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +163,10 @@ async def test_rendezvous_alone_proves_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_offer_that_nobody_takes_is_given_up_with_its_sender() -> None:
+    before = set(threading.enumerate())
     sender = await asyncio.to_thread(CollectiveSender, "cpu", "127.0.0.1", unheard)
-    waiting = sender._lane._thread
+    more = set(threading.enumerate()) - before
+    (waiting,) = (each for each in more if each.name == "collective sender")
     sender.close()
     await asyncio.to_thread(waiting.join, 50.0)
     assert not waiting.is_alive()

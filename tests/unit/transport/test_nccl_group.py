@@ -149,6 +149,7 @@ def test_rank_that_never_comes_is_not_waited_for_in_the_library(
 
 
 def test_call_that_never_returns_keeps_nobody() -> None:
+    before = set(threading.enumerate())
     lane, forever, began = Lane("test"), threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -159,7 +160,8 @@ def test_call_that_never_returns_keeps_nobody() -> None:
     behind = lane.submit(int)
     assert began.wait(60)
     lane.close()
-    assert lane._thread.daemon
+    (thread,) = set(threading.enumerate()) - before
+    assert thread.daemon
     with pytest.raises(RuntimeError, match="left"):
         lane.submit(int).result(60)
     forever.set()

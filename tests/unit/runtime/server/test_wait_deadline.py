@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 import uvloop
@@ -79,12 +80,23 @@ async def test_patience_does_not_count_a_stall_of_its_own_loop(
         await waiting
 
 
-async def test_patience_leaves_nothing_behind_when_nothing_was_late() -> None:
+async def test_patience_leaves_nothing_behind_when_nothing_was_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    call_at, timers = loop.call_at, list[asyncio.TimerHandle]()
+
+    def noted(*given: Any) -> asyncio.TimerHandle:
+        timers.append(call_at(*given))
+        return timers[-1]
+
+    monkeypatch.setattr(loop, "call_at", noted)
     async with WaitDeadline(3600.0) as patience:
         patience.begin()
         patience.end()
-        assert patience._timer.due_at is not None
-    assert patience._timer.due_at is None
+        (timer,) = timers
+        assert not timer.cancelled()
+    assert [each.cancelled() for each in timers] == [True]
 
 
 def test_patience_ends_when_uvloop_runs_the_look_at_once() -> None:
