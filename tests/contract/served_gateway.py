@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -53,6 +54,15 @@ def tell_anew(gateway: Gateway) -> None:
     """Have the gateway take up what a test has changed in what a stage told: the line-ups and
     options that follow from it are derived once."""
     gateway.fleet._on_change()
+
+
+def answering() -> set[asyncio.Task[Any]]:
+    """The tasks of uvicorn that answer requests, or serve a WebSocket, of any gateway."""
+    return {each for each in asyncio.all_tasks() if _work_of(each).endswith(".run_asgi")}
+
+
+def _work_of(task: asyncio.Task[Any]) -> str:
+    return getattr(task.get_coro(), "__qualname__", "")
 
 
 class ServedGateway:

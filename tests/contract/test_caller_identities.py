@@ -408,10 +408,11 @@ async def test_callers_that_are_forgotten_are_idle_ones(monkeypatch: pytest.Monk
 
     busy = await use("busy")
     with busy.request():
-        for number in range(5):
-            await use(f"other-{number}")
+        others = [await use(f"other-{number}") for number in range(5)]
         assert await use("busy") is busy
-    assert len(found._named) <= 2
+        # Two are known: the busy one and the last.
+        assert await use("other-4") is others[4]
+        assert await use("other-3") is not others[3]
 
 
 async def test_peers_are_read_as_sockets_and_grpc_write_them() -> None:

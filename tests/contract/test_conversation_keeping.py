@@ -14,7 +14,7 @@ import antiphon
 from tests.contract.converse_client import until, until_failed
 from tests.contract.fake_stages import USUAL, twice
 from tests.contract.realtime_client import Realtime, realtime
-from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.served_gateway import ServedGateway, answering, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -67,7 +67,8 @@ async def test_conversations_share_what_they_may_hold_and_give_it_back(
         await append(other)
         await commit(other)
         assert 2 * SECOND_BYTES < await keeping.metric(HELD) < 3 * SECOND_BYTES
-    if tasks := keeping.gateway._http.server_state.tasks:
+        assert len(answering()) == 2
+    if tasks := answering():
         await asyncio.wait(tasks)
     assert await keeping.metric("antiphon_gateway_conversations") == 0
     assert await keeping.metric(HELD) == 0

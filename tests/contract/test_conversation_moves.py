@@ -76,12 +76,12 @@ async def test_a_turn_opens_a_new_session_when_its_own_is_lost_while_attachments
         conversation = ConversationSession(replicas.gateway.calls, listen_idle_s=600.0)
         async with conversation.turn(ORDER, lambda place: None) as segment:
             assert [event async for event in segment]
-        kept = conversation._session
-        assert kept is not None
+        (holds,) = (each for each in replicas.fakes[THINKER] if each.sessions)
+        kept = replicas.replica(holds)
 
         async def lose(*arguments: Any, **named: Any) -> Any:
             monkeypatch.undo()
-            kept.end_with(Unavailable("the engine is gone", stage=THINKER))
+            kept.lose("the engine is gone")
             return await read_options(*arguments, **named)
 
         monkeypatch.setattr("antiphon_gateway.orders.preparing.read_options", lose)

@@ -18,6 +18,8 @@ from antiphon.v1 import speech_pb2
 from antiphon.values.segment import FinishReason
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
+from antiphon_gateway import server
+from antiphon_gateway.endpoints.http.connection import ConnectionLimiter
 from antiphon_gateway.endpoints.http.response_send import PIECE_BYTES
 from antiphon_gateway.metrics import Refused
 from tests.contract.converse_client import read_to_end
@@ -138,8 +140,12 @@ async def test_a_client_that_takes_nothing_is_cut_off(ended: Ended, stream: bool
 
 
 async def test_what_is_unsent_when_a_connection_is_closed_has_a_time_to_be_taken(
-    ended: Ended,
+    ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    counted: asyncio.Queue[Refused] = asyncio.Queue()
+    monkeypatch.setattr(
+        server, "ConnectionLimiter", lambda config, _: ConnectionLimiter(config, counted.put_nowait)
+    )
     size = 0
 
     async def answer(session: Session) -> None:
@@ -153,9 +159,6 @@ async def test_what_is_unsent_when_a_connection_is_closed_has_a_time_to_be_taken
         serve_gateway(send_timeout_s=0.3) as served,
         AsyncExitStack() as stack,
     ):
-        counted: asyncio.Queue[Refused] = asyncio.Queue()
-        connection_limiter: Any = served.gateway._http.config.http
-        connection_limiter.count = counted.put_nowait
         served.fakes[THINKER].script = answer
         # What the kernels take differs. Above it there are sizes of which the last piece is
         # given to the connection, which is closed, and not taken; then those that have to wait.

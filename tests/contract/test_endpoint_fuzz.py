@@ -35,7 +35,7 @@ from antiphon.wire.status import error_from_rpc
 from tests.contract.fake_stages import ROLES, THINKER
 from tests.contract.fuzz_cases import Case, case_of
 from tests.contract.fuzz_messages import message_of
-from tests.contract.served_gateway import ServedGateway, serve_gateway, tell_anew
+from tests.contract.served_gateway import ServedGateway, answering, serve_gateway, tell_anew
 
 CASES_IN_BATCH = {"json": 12, "form": 12, "media": 12, "headers": 12, "leaving": 12, "bulk": 8}
 SPEECH_CASES_IN_BATCH = {"speech": 24, "speech_leaving": 12}
@@ -276,8 +276,7 @@ async def left(served: ServedGateway) -> tuple[Counter[str], int]:
     """Tasks and descriptors when nothing goes on; one honest request has gone through."""
     assert (await served.chat()).status_code == 200
     await served.gateway.calls.wait_idle()
-    tasks = served.gateway._http.server_state.tasks
-    if tasks:
+    if tasks := answering():
         await asyncio.wait(tasks, timeout=QUIET_S)
     gc.collect()
     return _tasks(), len(os.listdir("/proc/self/fd"))

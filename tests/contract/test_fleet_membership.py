@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import cast
@@ -19,6 +21,7 @@ from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.metrics import Metrics
 from antiphon_gateway.orders.order import Order
+from tests.closed_replicas import note_closed
 from tests.contract.fake_stages import THINKER, FakeStage, describe, think
 from tests.contract.served_gateway import deployment_of
 from tests.contract.slotted_stages import Gate
@@ -79,9 +82,9 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def test_what_runs_on_a_replica_that_is_gone_goes_on_and_nothing_new_begins(
-    site: Site,
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate(THINKER)
+    gate, closed = Gate(THINKER), note_closed(monkeypatch)
     old, new = site.fakes
     old.script = gate
     await site.tell(a=old.address)
@@ -94,7 +97,7 @@ async def test_what_runs_on_a_replica_that_is_gone_goes_on_and_nothing_new_begin
     assert replica.channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN
     gate.let_through()
     await running
-    await asyncio.gather(*site.fleet[THINKER]._endings)
+    assert await closed.get() is replica
     assert replica.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
     assert len(site.fleet[THINKER]) == 1
 
@@ -141,17 +144,23 @@ async def test_discovery_goes_on_when_its_source_or_what_follows_has_failed(site
         assert [len(fake.sessions) for fake in site.fakes] == [0, 1]
 
 
-async def test_nothing_is_kept_of_a_replica_that_left_busy(site: Site) -> None:
-    fake = site.fakes[0]
+async def test_nothing_is_kept_of_a_replica_that_left_busy(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, closed = site.fakes[0], note_closed(monkeypatch)
     fake.tell_load(open_segments=1)
     await site.tell(a=fake.address)
     stage = site.fleet[THINKER]
     (replica,) = stage
     while not replica.busy:
         await site.fleet.wait_changed()
+    left = weakref.ref(replica)
+    del replica
     await site.tell()
-    await asyncio.gather(*stage._endings)
-    assert stage._boots == {}
+    assert await closed.get() is left()
+    gc.collect()
+    assert left() is None
+    assert not stage.states.total()
 
 
 async def test_the_load_of_a_process_that_is_told_of_anew_counts_once(site: Site) -> None:

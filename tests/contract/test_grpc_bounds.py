@@ -239,10 +239,13 @@ async def test_connections_of_an_address_have_one_budget_of_frames() -> None:
     front = front_of(lambda _: None)
     one = front.budget_of("one")
     assert front.budget_of("other") is not one
+    given = []
     for number in range(BUDGETS):
-        front.budget_of(f"{number}")
+        given.append(front.budget_of(f"{number}"))
         assert front.budget_of("one") is one
-    assert len(front._budgets) == BUDGETS
+    # Together with the one that was in use all the time, there are as many as there may be.
+    assert all(front.budget_of(f"{number}") is given[number] for number in range(1, BUDGETS))
+    assert front.budget_of("0") is not given[0]
 
 
 async def test_connections_of_an_address_spend_one_budget() -> None:

@@ -24,9 +24,11 @@ from antiphon.values.live_conversation import (
 )
 from antiphon.values.segment import FinishReason
 from antiphon_gateway.conversations.client import LogEntry, Made, RefuseResponse
+from antiphon_gateway.conversations.conversations import Conversations
 from antiphon_gateway.conversations.events import ConversationEvent, ResponseSamples
 from antiphon_gateway.orders.order import Order
 from antiphon_gateway.sessions.events import Event, SegmentFinished
+from antiphon_testkit.gateway_settings import gateway_config
 from tests.contract.fake_stages import CODE2WAV, THINKER, Session, think
 from tests.contract.served_gateway import MODEL, ServedGateway
 
@@ -114,7 +116,7 @@ async def test_truncation_that_meets_the_end_of_an_answer_is_kept(served: Served
         yield lines[-1]
 
     served.fakes[THINKER].script, served.fakes[CODE2WAV].script = say, speak
-    conversations = served.gateway._conversations
+    conversations = Conversations(served.gateway.calls, gateway_config())
     question = Item("user", ("Tell me a story",))
     with conversations.admit(MODEL) as admitted:
         async with conversations.begin(admitted, admitted.settings, Client(send, logged)) as live:
@@ -161,7 +163,7 @@ async def test_who_leaves_with_the_end_of_an_answer_has_had_all_of_it(
         finally:
             written.set()
 
-    conversations = served.gateway._conversations
+    conversations = Conversations(served.gateway.calls, gateway_config())
     question = Item("user", ("Tell me a story",))
     with conversations.admit(MODEL) as admitted:
         async with conversations.begin(admitted, admitted.settings, Client(send, logged)) as live:

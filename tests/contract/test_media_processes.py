@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -103,14 +104,25 @@ class WatchedSlots(FairSlots):
         await super().take(key, size_bytes)
 
 
+def watched_slots(monkeypatch: pytest.MonkeyPatch) -> list[WatchedSlots]:
+    """Those of each lane of the decoders that are made."""
+    made: list[WatchedSlots] = []
+
+    def make(count: int) -> WatchedSlots:
+        made.append(WatchedSlots(count))
+        return made[-1]
+
+    monkeypatch.setattr("antiphon_gateway.media.decoding.processes.FairSlots", make)
+    return made
+
+
 async def test_a_slot_is_taken_until_its_child_has_ended(
     children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("antiphon_gateway.media.decoding.processes.LANES", EQUAL_LANES[-1:])
+    made = watched_slots(monkeypatch)
     async with open_decoder() as decoder:
-        ((lane, _),) = decoder.processes._lanes
-        slots = WatchedSlots(1)
-        decoder.processes._lanes = ((lane, slots),)
+        (slots,) = made
         tasks, pids = [], list[int]()
         for _ in range(3):
             slots.asked.clear()
@@ -221,16 +233,24 @@ async def open_decoder(processes: int = 1) -> AsyncIterator[MediaDecoder]:
         await decoder.close()
 
 
-async def test_the_server_is_started_again_when_it_was_lost() -> None:
+async def test_the_server_is_started_again_when_it_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    popen, servers = subprocess.Popen, list[subprocess.Popen[bytes]]()
+
+    def noted(*given: Any, **how: Any) -> subprocess.Popen[bytes]:
+        servers.append(popen(*given, **how))
+        return servers[-1]
+
+    monkeypatch.setattr("antiphon_gateway.media.decoding.processes.subprocess.Popen", noted)
     flac = files.sound_file("FLAC", "PCM_16", 1, 16_000, 0.1)
     async with open_decoder() as decoder:
         first = await decoder.decode(flac, 16_000, 1.0, "")
-        server = decoder.processes._server
-        assert server is not None
-        server.process.kill()
+        (server,) = servers
+        server.kill()
         gone = asyncio.Event()
         loop = asyncio.get_running_loop()
-        descriptor = os.pidfd_open(server.process.pid)
+        descriptor = os.pidfd_open(server.pid)
         loop.add_reader(descriptor, gone.set)
         await gone.wait()
         loop.remove_reader(descriptor)
@@ -285,17 +305,16 @@ async def test_small_recordings_do_not_wait_for_costly_ones(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make, bounds = COSTLY[kind]
-    lanes = (replace(EQUAL_LANES[0], **bounds), *EQUAL_LANES[1:])
+    # On a slow machine the costly file may take more than the second lane has.
+    patient = replace(EQUAL_LANES[1], cpu_s=30.0)
+    lanes = (replace(EQUAL_LANES[0], **bounds), patient, *EQUAL_LANES[2:])
+    made = watched_slots(monkeypatch)
     monkeypatch.setattr("antiphon_gateway.media.decoding.processes.LANES", lanes)
     small = files.sound_file("FLAC", "PCM_16", 1, 16_000, 0.1)
     async with open_decoder() as decoder:
-        first, second, _ = decoder.processes._lanes
-        slots = WatchedSlots(1)
+        _, slots, _ = made
         await slots.take("", 0)
         slots.asked.clear()
-        # On a slow machine the costly file may take more than the second lane has.
-        patient = replace(second[0], cpu_s=30.0)
-        decoder.processes._lanes = (first, (patient, slots))
         costly = asyncio.create_task(decoder.decode(make(), 16_000, 600.0, ""))
         asked = asyncio.create_task(slots.asked.wait())
         await asyncio.wait((costly, asked), return_when=asyncio.FIRST_COMPLETED)

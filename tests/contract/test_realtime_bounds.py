@@ -45,7 +45,7 @@ async def test_frame_that_is_no_event_is_an_error_and_the_call_goes_on(
     served: ServedGateway, frame: str | bytes
 ) -> None:
     async with realtime(served) as client:
-        await client.connection._connection.send(frame)
+        await client.connection.send_raw(frame)
         assert (await client.until("error"))["error"]["code"] == "invalid_argument"
         await client.say("Still here")
 
@@ -167,7 +167,7 @@ async def test_message_of_very_many_fragments_is_too_big(served: ServedGateway) 
     async with realtime(served) as client:
 
         async def flood() -> None:
-            await client.connection._connection.send(fragments())  # type: ignore[arg-type]
+            await client.connection.send_raw(fragments())  # type: ignore[arg-type]
             await client.next()
 
         with pytest.raises(ConnectionClosedError) as caught:

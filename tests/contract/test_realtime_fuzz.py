@@ -29,7 +29,7 @@ from tests.contract.fake_stages import ROLES, THINKER, USUAL, Session
 from tests.contract.fuzz_cases import strange_json
 from tests.contract.fuzz_files import mutated
 from tests.contract.realtime_client import Realtime, realtime
-from tests.contract.served_gateway import MODEL, ServedGateway, serve_gateway
+from tests.contract.served_gateway import MODEL, ServedGateway, answering, serve_gateway
 from tests.contract.test_endpoint_fuzz import (
     MAX_KEPT_BYTES,
     PATIENT,
@@ -257,7 +257,7 @@ async def test_websocket_stands_whatever_comes_through_it(request: pytest.Fixtur
             for stage in served.fakes[role].sessions:
                 await stage.ended.wait()
         served.fakes.reset()
-        if tasks := served.gateway._http.server_state.tasks:
+        if tasks := answering():
             await asyncio.wait(tasks, timeout=QUIET_S)
         await check_left(served, before, where)
         kept = _kept_bytes()

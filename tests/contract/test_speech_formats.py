@@ -18,8 +18,10 @@ import pytest
 import pytest_asyncio
 import soundfile
 
+from antiphon.values.chunk import Tensor
 from antiphon.values.segment import FinishReason
 from antiphon_gateway.media import pyav
+from antiphon_gateway.media.encoding import EncodingSteps
 from tests.contract.fake_stages import Session
 from tests.contract.reading_model import VOCODER, Reader, open_reader, post
 from tests.contract.served_gateway import MODEL, SPOKEN, ServedGateway, tell_anew
@@ -231,10 +233,18 @@ async def test_speech_of_no_samples_is_an_empty_answer(speaker: Speaker, name: s
     assert response.status_code == 200
 
 
-async def test_speech_is_encoded_beside_the_event_loop(speaker: Speaker) -> None:
+async def test_speech_is_encoded_beside_the_event_loop(
+    speaker: Speaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader, _ = speaker
-    release = threading.Event()
-    blocked = reader[1]._shared.encoders._pool.submit(release.wait)
+    release, add = threading.Event(), EncodingSteps.add
+
+    def blocked(steps: EncodingSteps, samples: Tensor) -> bytes:
+        if threading.current_thread() is not threading.main_thread():
+            assert release.wait(120)
+        return add(steps, samples)
+
+    monkeypatch.setattr(EncodingSteps, "add", blocked)
     try:
         reader[0][VOCODER].script = speaking(chirp(SECONDS, RATE_HZ))
         packed = [
@@ -247,7 +257,6 @@ async def test_speech_is_encoded_beside_the_event_loop(speaker: Speaker) -> None
         release.set()
     assert [len(each.content) for each in plain] == [2 * SECONDS * RATE_HZ] * 5
     assert [each.status_code for each in await asyncio.gather(*packed)] == [200] * 3
-    assert blocked.result()
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.75, 1.5, 4.0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 import grpc
 import pytest
@@ -81,10 +82,23 @@ async def test_a_stage_stays_open_whatever_comes() -> None:
         await check_stays_open(running.address, OF_STAGES)
 
 
-async def test_a_gateway_whose_grpc_endpoint_has_closed_by_itself_says_so() -> None:
-    async with asyncio.timeout(GENEROUS_S), serve_gateway() as served:
+async def test_a_gateway_whose_grpc_endpoint_has_closed_by_itself_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make, servers = grpc.aio.server, list[grpc.aio.Server]()
+
+    def noted(*given: Any, **how: Any) -> grpc.aio.Server:
+        servers.append(make(*given, **how))
+        return servers[-1]
+
+    monkeypatch.setattr(grpc.aio, "server", noted)
+    # Those of the stages have been made before.
+    async with (
+        asyncio.timeout(GENEROUS_S),
+        serve_gateway(lambda _: servers.clear()) as served,
+    ):
         closed = asyncio.create_task(served.gateway.wait_closed())
-        (server,) = served.gateway._grpc._servers
+        (server,) = servers
         assert not closed.done()
         await server.stop(0)
         await closed

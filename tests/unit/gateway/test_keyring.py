@@ -14,7 +14,6 @@ import pytest
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, Unauthenticated
-from antiphon.transport.renewed_files import stamp_of
 from antiphon_gateway.conversations.seal import read_keys
 from antiphon_gateway.keys.command import keys_command
 from antiphon_gateway.keys.key_file import digest_of, new_key, read_key_file
@@ -196,7 +195,9 @@ async def test_a_file_that_could_not_be_opened_is_read_when_it_can_be(
     assert (await keyring.key_of(f"Bearer {new}")).name == "app"
 
 
-async def test_a_wrong_file_ends_no_watch_over_conversations(path: Path) -> None:
+async def test_a_wrong_file_ends_no_watch_over_conversations(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     ended: asyncio.Queue[AntiphonError] = asyncio.Queue()
     key = new_key()
     write(path, entry("app", key))
@@ -205,7 +206,7 @@ async def test_a_wrong_file_ends_no_watch_over_conversations(path: Path) -> None
     with keyring.conversation(use, f"Bearer {key}", ended.put_nowait):
         put(path, "keys: !!int a")
         # Read by the watch, or here.
-        while keyring._file is None or keyring._file._stamp != stamp_of(path):
+        while not records_of(caplog, "gateway.keys"):
             await keyring.key_of(f"Bearer {key}")
             await asyncio.sleep(0)
         put(path, "keys: []")
@@ -256,10 +257,12 @@ async def test_conversations_end_when_their_key_is_withdrawn_and_others_stay(pat
     }
     write(path, rotated, entry("other", keys["other"]))
     keyring = Keyring(GatewayConfig(keys_file=str(path), keys_reload_s=0.001))
+    before = asyncio.all_tasks()
     with ExitStack() as open_ones:
         for name, key in keys.items():
             use = await keyring.key_of(f"Bearer {key}")
             open_ones.enter_context(keyring.conversation(use, f"Bearer {key}", end(name)))
+        (watching,) = asyncio.all_tasks() - before
         write(path, entry("app", keys["new"]), entry("other", keys["other"]))
         name, error = await ended.get()
         assert (name, type(error)) == ("old", Unauthenticated)
@@ -268,8 +271,7 @@ async def test_conversations_end_when_their_key_is_withdrawn_and_others_stay(pat
             # It has not left yet.
             continue
         assert named[0] == "other"
-    assert keyring._watching is not None
-    await asyncio.wait([keyring._watching])
+    await asyncio.wait([watching])
 
 
 async def test_conversations_end_when_their_key_expires(path: Path) -> None:

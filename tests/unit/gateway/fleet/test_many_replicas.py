@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import weakref
 from dataclasses import replace
+
+import pytest
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon_gateway.fleet.discovery.replica_endpoint import Endpoint
 from antiphon_gateway.fleet.replicated_stage import AT_ONCE, ReplicatedStage
+from tests.closed_replicas import note_closed
 
 MANY = [
     Endpoint("talker", f"uid-{number}", f"127.0.0.1:{number + 1}") for number in range(3 * AT_ONCE)
@@ -37,11 +42,17 @@ async def test_many_changes_at_once_are_one_change() -> None:
     await stage.close()
 
 
-async def test_replicas_that_leave_before_their_turn_are_gone_when_the_stage_is_closed() -> None:
+async def test_replicas_that_leave_before_their_turn_are_gone_when_the_stage_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed = note_closed(monkeypatch)
     stage = ReplicatedStage("talker", GatewayConfig(), lambda _: None)
     stage.keep(MANY)
+    left = [weakref.ref(each) for each in stage]
     stage.keep([])
-    await asyncio.gather(*stage._endings)
-    assert not stage._watches
+    for _ in MANY:
+        await closed.get()
+    gc.collect()
+    assert not any(each() for each in left)
     assert not stage.states.total()
     await stage.close()

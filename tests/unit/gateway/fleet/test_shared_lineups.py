@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,6 +13,7 @@ from antiphon.errors import Unavailable
 from antiphon.v1 import stage_pb2
 from antiphon_gateway.fleet import fleet as fleet_module
 from antiphon_gateway.fleet.fleet import Fleet
+from antiphon_gateway.fleet.lineup import Lineup
 from antiphon_gateway.fleet.replica import Replica
 
 TEXT = frozenset({"text"})
@@ -37,7 +40,7 @@ async def fleet() -> AsyncIterator[Fleet]:
     addresses = tuple(f"127.0.0.1:{port}" for port in range(1, REPLICAS + 1))
     made = Fleet(Deployment(stages={"thinker": StageConfig(addresses=addresses)}))
     async for endpoints in made.discovery.watch():
-        made._take(endpoints)
+        made["thinker"].keep(endpoints)
         break
     yield made
     await made["thinker"].close()
@@ -120,10 +123,12 @@ async def test_line_ups_of_many_replicas_are_bounded(
 ) -> None:
     monkeypatch.setattr(fleet_module, "MAX_LINEUPS", 2)
     replicas = rise(fleet, REPLICAS)
-    used = set()
+    used, made = set(), list[weakref.ref[Lineup]]()
     for _ in range(50):
         lineup, assignment = fleet.assign(TEXT)
         assert lineup.members[0].address == assignment["thinker"].address
         used.add(assignment["thinker"])
-        assert len(fleet._derived.by_replicas) <= 2
+        made.append(weakref.ref(lineup))
+        gc.collect()
+        assert len({id(kept) for each in made if (kept := each()) is not None}) <= 2
     assert used == set(replicas)
