@@ -10,7 +10,7 @@ import pytest_asyncio
 import torch
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.pipelines.mimo_audio import PIPELINE
+from antiphon.pipelines.mimo_audio import PIPELINE, TALKER
 from antiphon_testkit.mimo_audio.tiny_checkpoint import (
     LANGUAGE_MODEL,
     PRESETS,
@@ -70,8 +70,9 @@ def lab_ids(lab: MimoLab) -> Mapping[str, int]:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def speaking(mimo_checkpoints: dict[str, Path]) -> AsyncIterator[dict[str, Running]]:
-    """All services on each checkpoint."""
+    """All services on each checkpoint. Transcripts of what says nothing go on to the limit."""
     stages = dict.fromkeys(PIPELINE.roles, StageConfig(slots=SLOTS))
+    stages[TALKER] = StageConfig(slots=SLOTS, context_limit=512)
     models = {name: folder / LANGUAGE_MODEL for name, folder in mimo_checkpoints.items()}
     async with services_on(models, stages) as running:
         yield running

@@ -147,7 +147,7 @@ async def test_model_lists_its_tasks_and_options(speaking: dict[str, Running]) -
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"input": "word " * 9000}, "input"),
+    ({"input": "word " * 2000}, "input"),
     ({"ref_audio": VOICE}, "ref_audio"),
     ({"instructions": "Sing.", "options": {"described": "yes"}}, "instructions"),
     ({"options": {"thinking": "yes"}}, "options.thinking"),
