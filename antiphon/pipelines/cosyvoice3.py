@@ -28,6 +28,7 @@ from antiphon.pipelines.examples import (
     random_codes,
 )
 from antiphon.pipelines.graph import (
+    TORCH_ONLY,
     VARIES,
     CheckpointFiles,
     Edge,
@@ -150,13 +151,14 @@ PIPELINE = Pipeline(
     stages=(
         StageSpec(
             TALKER,
+            engines=TORCH_ONLY,
             samples=True,
             reads_aloud=True,
             options=OPTIONS,
             example=conversation(INPUT),
         ),
         # Like the reference on a CPU, this stage supports only float32.
-        StageSpec(CODE2WAV, example=code2wav_example, dtype="float32"),
+        StageSpec(CODE2WAV, engines=TORCH_ONLY, example=code2wav_example, dtype="float32"),
     ),
     edges=(
         spoken_edge(TALKER),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge, text_edge
 from antiphon.pipelines.examples import conversation, random_codes
-from antiphon.pipelines.graph import CheckpointFiles, Pipeline, StageSpec
+from antiphon.pipelines.graph import TORCH_ONLY, CheckpointFiles, Pipeline, StageSpec
 
 THINKER, CODE2WAV = "thinker", "code2wav"
 INPUT, TEXT, CODES, AUDIO = "input", "text", "codes", "audio"
@@ -49,9 +49,9 @@ PIPELINE = Pipeline(
         ),
     ),
     stages=(
-        StageSpec(THINKER, samples=True, example=conversation(INPUT)),
+        StageSpec(THINKER, engines=TORCH_ONLY, samples=True, example=conversation(INPUT)),
         # Like the vendor's code, this stage supports only float32.
-        StageSpec(CODE2WAV, example=random_codes(CODES), dtype="float32"),
+        StageSpec(CODE2WAV, engines=TORCH_ONLY, example=random_codes(CODES), dtype="float32"),
     ),
     edges=(
         conversation_edge(THINKER),

@@ -25,7 +25,7 @@ from antiphon.pipelines.edges import (
 )
 from antiphon.pipelines.examples import conversation, random_ids
 from antiphon.pipelines.files import CONFIG_FILE
-from antiphon.pipelines.graph import CheckpointFiles, Companion, Pipeline, StageSpec
+from antiphon.pipelines.graph import TORCH_ONLY, CheckpointFiles, Companion, Pipeline, StageSpec
 from antiphon.values.options import (
     DIALOGUE,
     IMAGE,
@@ -137,9 +137,11 @@ PIPELINE = Pipeline(
     ),
     companions=(SPEECH_REPOSITORY, IMAGE_REPOSITORY),
     stages=(
-        StageSpec(THINKER, samples=True, options=OPTIONS, example=conversation(INPUT)),
-        StageSpec(UNIT2WAV, options=(STYLE,), example=random_ids(UNITS)),
-        StageSpec(TOKEN2IMAGE, example=random_ids(IMAGE_TOKENS)),
+        StageSpec(
+            THINKER, engines=TORCH_ONLY, samples=True, options=OPTIONS, example=conversation(INPUT)
+        ),
+        StageSpec(UNIT2WAV, engines=TORCH_ONLY, options=(STYLE,), example=random_ids(UNITS)),
+        StageSpec(TOKEN2IMAGE, engines=TORCH_ONLY, example=random_ids(IMAGE_TOKENS)),
     ),
     edges=(
         conversation_edge(THINKER),

@@ -125,6 +125,10 @@ class Edge:
                 )
 
 
+TORCH_ONLY = ("torch",)
+TORCH_OR_VLLM = ("torch", "vllm")
+
+
 @dataclass(frozen=True, slots=True)
 class StageSpec:
     """A stage of a pipeline.
@@ -133,7 +137,8 @@ class StageSpec:
     stage that does. If a stage receives the client's input and `reads_aloud` is true, it speaks a
     single user message verbatim instead of answering a conversation. `example` generates input for
     load tests. If `dtype` is set, it is the only supported dtype. If it is empty, the deployment
-    can choose.
+    can choose. `engines` are the names that the setting `engine` can have, in addition to `auto`.
+    If it is empty, only the stage itself checks the name.
     """
 
     role: str
@@ -142,6 +147,7 @@ class StageSpec:
     options: tuple[Option, ...] = ()
     example: Example | None = None
     dtype: str = ""
+    engines: tuple[str, ...] = ()
 
     def with_options(self, options: Iterable[Option]) -> StageSpec:
         """Return a copy of the stage in which the given options replace those of the same name.

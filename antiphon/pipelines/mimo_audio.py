@@ -22,7 +22,14 @@ from antiphon.pipelines.examples import (
     random_codes,
 )
 from antiphon.pipelines.files import CONFIG_FILE
-from antiphon.pipelines.graph import CheckpointFiles, Companion, Pipeline, StageSpec
+from antiphon.pipelines.graph import (
+    TORCH_ONLY,
+    TORCH_OR_VLLM,
+    CheckpointFiles,
+    Companion,
+    Pipeline,
+    StageSpec,
+)
 from antiphon.values.options import DIALOGUE, SPEECH, TASK, TRANSCRIPTION, Option, OptionKind
 from antiphon.values.segment import ChunkPolicy
 
@@ -123,8 +130,14 @@ PIPELINE = Pipeline(
     ),
     companions=(AUDIO_REPOSITORY,),
     stages=(
-        StageSpec(TALKER, samples=True, options=OPTIONS, example=conversation(INPUT)),
-        StageSpec(CODE2WAV, example=code2wav_example),
+        StageSpec(
+            TALKER,
+            engines=TORCH_OR_VLLM,
+            samples=True,
+            options=OPTIONS,
+            example=conversation(INPUT),
+        ),
+        StageSpec(CODE2WAV, engines=TORCH_ONLY, example=code2wav_example),
     ),
     edges=(
         conversation_edge(TALKER),

@@ -23,7 +23,7 @@ from typing import Any
 from antiphon.pipelines.edges import audio_edge, frames_edge, spoken_edge
 from antiphon.pipelines.examples import conversation, random_floats
 from antiphon.pipelines.files import CONFIG_FILE, read_config, read_json, reading
-from antiphon.pipelines.graph import CheckpointFiles, Pipeline, StageSpec
+from antiphon.pipelines.graph import TORCH_ONLY, CheckpointFiles, Pipeline, StageSpec
 from antiphon.values.options import Option, OptionKind
 from antiphon.values.segment import ChunkPolicy
 
@@ -134,6 +134,7 @@ PIPELINE = Pipeline(
     stages=(
         StageSpec(
             TALKER,
+            engines=TORCH_ONLY,
             samples=True,
             reads_aloud=True,
             options=OPTIONS,
@@ -141,7 +142,11 @@ PIPELINE = Pipeline(
         ),
         # Like the reference on a CPU, this stage supports only float32.
         StageSpec(
-            CODE2WAV, options=DECODER_OPTIONS, example=random_floats(LATENTS), dtype="float32"
+            CODE2WAV,
+            engines=TORCH_ONLY,
+            options=DECODER_OPTIONS,
+            example=random_floats(LATENTS),
+            dtype="float32",
         ),
     ),
     edges=(

@@ -37,6 +37,8 @@ from antiphon.pipelines.examples import (
 )
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.pipelines.graph import (
+    TORCH_ONLY,
+    TORCH_OR_VLLM,
     VARIES,
     CheckpointFiles,
     Edge,
@@ -117,10 +119,10 @@ PIPELINE = Pipeline(
     architectures=("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"),
     files=(CheckpointFiles(others=(VOICES_FILE,)),),
     stages=(
-        StageSpec(THINKER, samples=True, example=conversation("input")),
-        StageSpec(TALKER, samples=True, example=talker_example),
+        StageSpec(THINKER, engines=TORCH_OR_VLLM, samples=True, example=conversation("input")),
+        StageSpec(TALKER, engines=TORCH_ONLY, samples=True, example=talker_example),
         # Like the reference, this stage supports only float32.
-        StageSpec(TOKEN2WAV, example=random_codes(CODES), dtype="float32"),
+        StageSpec(TOKEN2WAV, engines=TORCH_ONLY, example=random_codes(CODES), dtype="float32"),
     ),
     edges=(
         conversation_edge(THINKER),

@@ -36,7 +36,16 @@ from antiphon.pipelines.examples import (
     random_codes,
 )
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
-from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec, Variant
+from antiphon.pipelines.graph import (
+    TORCH_ONLY,
+    TORCH_OR_VLLM,
+    VARIES,
+    Edge,
+    Pipeline,
+    StageSpec,
+    TensorSpec,
+    Variant,
+)
 from antiphon.pipelines.media_ids import is_media
 from antiphon.values.chunk import Chunk
 
@@ -93,9 +102,9 @@ PIPELINE = Pipeline(
     name="qwen3_omni",
     architectures=("Qwen3OmniMoeForConditionalGeneration",),
     stages=(
-        StageSpec(THINKER, samples=True, example=conversation("input")),
-        StageSpec(TALKER, samples=True, example=talker_example),
-        StageSpec(CODE2WAV, example=random_codes("codes")),
+        StageSpec(THINKER, engines=TORCH_OR_VLLM, samples=True, example=conversation("input")),
+        StageSpec(TALKER, engines=TORCH_ONLY, samples=True, example=talker_example),
+        StageSpec(CODE2WAV, engines=TORCH_ONLY, example=random_codes("codes")),
     ),
     edges=(
         conversation_edge(THINKER),

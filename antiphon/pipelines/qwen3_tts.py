@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge
 from antiphon.pipelines.examples import conversation, random_codes
-from antiphon.pipelines.graph import CheckpointFiles, Pipeline, StageSpec
+from antiphon.pipelines.graph import TORCH_ONLY, CheckpointFiles, Pipeline, StageSpec
 from antiphon.values.options import Option, OptionKind
 
 TALKER, CODE2WAV = "talker", "code2wav"
@@ -63,12 +63,13 @@ PIPELINE = Pipeline(
     stages=(
         StageSpec(
             TALKER,
+            engines=TORCH_ONLY,
             samples=True,
             reads_aloud=True,
             options=OPTIONS,
             example=conversation("input"),
         ),
-        StageSpec(CODE2WAV, example=random_codes("codes")),
+        StageSpec(CODE2WAV, engines=TORCH_ONLY, example=random_codes("codes")),
     ),
     edges=(
         conversation_edge(TALKER),

@@ -33,6 +33,8 @@ from antiphon_tools.launcher.health import HealthOfAll
 from antiphon_tools.launcher.launcher import Launcher
 from antiphon_tools.launcher.plan import with_gateway, with_overrides, with_replicas
 
+USAGE = 2
+"""The exit status if an option is invalid, as with argparse."""
 # The container's orchestrator decides how long loading the weights may take.
 _STAGES_STARTUP_S = 86_400.0
 # The default deployment of `up`, whose endpoints have the addresses used in the documentation.
@@ -93,7 +95,8 @@ def _run(options: argparse.Namespace) -> int:
         return asyncio.run(up(launcher, console))
     except AntiphonError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        # The message starts with the option or the setting that is invalid.
+        return USAGE if error.message.startswith("--") else 1
     except KeyboardInterrupt:
         print("\ninterrupted; the next start will continue the download", file=sys.stderr)
         return KILLED + signal.SIGINT

@@ -90,7 +90,8 @@ class ForkServer:
         """Fork a process that runs `python -m <argv>` and return its service.
 
         `made` creates the service, which is the protocol of the process. Returns None if the
-        service has to be started normally.
+        service has to be started normally. Raises `OSError` if the process can't be observed, in
+        which case it is killed.
         """
         if not has_process_handles():
             return None
@@ -124,12 +125,15 @@ class ForkServer:
             if pid is None:
                 self.close()
                 return None
+            unless_forked.callback(_end, pid)
             service = made()
             transport, _ = await asyncio.get_running_loop().connect_read_pipe(
                 lambda: _Output(service), source
             )
+            unless_forked.callback(transport.close)
+            forked = _Forked(service, pid, transport)
             unless_forked.pop_all()
-            service.connection_made(_Forked(service, pid, transport))
+            service.connection_made(forked)
             # The process may have been killed. Its handle reports that.
             with contextlib.suppress(OSError):
                 own.send(b"\n")
@@ -184,6 +188,12 @@ class ForkServer:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+
+def _end(pid: int) -> None:
+    """Kill a child of this process that nothing else waits for, and wait for its end."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 class _Forked(asyncio.SubprocessTransport):

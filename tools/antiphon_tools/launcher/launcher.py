@@ -27,6 +27,7 @@ from antiphon_tools.launcher.gateways import (
     with_reserved_ports,
     with_shared_directory,
 )
+from antiphon_tools.launcher.named_files import check_named_files
 from antiphon_tools.launcher.plan import (
     GATEWAY,
     application_root,
@@ -38,9 +39,10 @@ from antiphon_tools.launcher.plan import (
     with_addresses,
     with_priorities,
     with_resume_key,
+    working_directory,
 )
 from antiphon_tools.launcher.ports import check_free
-from antiphon_tools.launcher.preflight import check_checkpoint, check_devices
+from antiphon_tools.launcher.preflight import check_checkpoint, check_devices, check_engines
 from antiphon_tools.launcher.process import ServiceProcess, http_url
 from antiphon_tools.launcher.runtime_directory import runtime_directory
 from antiphon_tools.launcher.supervision import Backoff, OnExit
@@ -100,10 +102,11 @@ class Launcher:
     Raises the errors of `plan.resolve`.
 
     Entering the context raises `Unavailable`, with the name of the stage, if a process ends before
-    all of them are ready. It also raises `Unavailable` before any process starts if a port is in
-    use, `FailedPrecondition` if no temporary directory can be created, and `DeadlineExceeded` after
-    `startup_timeout_s`. If there is an error or the entering task
-    is cancelled, all processes are stopped.
+    all of them are ready, and `DeadlineExceeded` after `startup_timeout_s`. Before any process
+    starts, it also raises `Unavailable` if a port is in use, `InvalidArgument` if an engine or a
+    device doesn't exist, and `FailedPrecondition` if a file that the deployment names can't be read
+    or no temporary directory can be created. If there is an error or the entering task is
+    cancelled, all processes are stopped.
     """
 
     def __init__(
@@ -150,9 +153,16 @@ class Launcher:
 
     async def __aenter__(self) -> Running:
         check_free(listen_addresses(self._deployment, self._roles, gateway=self._has_gateway))
+        check_named_files(
+            self._deployment,
+            self._roles,
+            working_directory(self._root),
+            gateway=self._has_gateway,
+        )
         if self._roles:
-            stages = self._deployment.stages
-            check_devices({role: stages[role] for role in self._roles if role in stages})
+            stages = {role: self._deployment.stage(role) for role in self._roles}
+            check_engines(stages, self._pipeline)
+            check_devices(stages)
             check_checkpoint(Path(self._deployment.model))
         try:
             if self._has_gateway and self._deployment.gateway.sharing.ports:
@@ -295,7 +305,12 @@ class Launcher:
         return await self._reached_at(process.name, address)
 
     async def _spawn(self, name: str, *argv: str) -> ServiceProcess:
-        process = await self._start_process(name, argv)
+        try:
+            process = await self._start_process(name, argv)
+        except OSError as error:
+            raise Unavailable(
+                f"{name} could not be started: {error.strerror or error}", stage=role_of(name)
+            ) from error
         self._watches[name] = asyncio.create_task(self._watch(name, argv))
         return process
 

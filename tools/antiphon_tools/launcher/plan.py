@@ -125,6 +125,8 @@ def listen_addresses(
     wanted = {
         "gateway.http_listen": endpoints.http_listen if gateway else "",
         "gateway.grpc_listen": endpoints.grpc_listen if gateway else "",
+        "gateway.metrics_listen": endpoints.metrics_listen if gateway else "",
+        "gateway.scaler.listen": endpoints.scaler.listen if gateway else "",
     }
     for role in roles:
         stage = deployment.stage(role)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 from collections.abc import Mapping
 
 from antiphon.deployment.address import MAX_PORT, host_and_port
+from antiphon.deployment.environment import expanded
 from antiphon.errors import Unavailable
 from antiphon.transport.listening import listen_sockets
 
@@ -34,7 +36,8 @@ def check_free(wanted: Mapping[str, str]) -> None:
     not an address.
     """
     with contextlib.ExitStack() as held:
-        for field, address in wanted.items():
+        for field, written in wanted.items():
+            address = expanded(written, os.environ, field=field)
             host, port = host_and_port(address, field=field)
             if not port:
                 continue

@@ -5,6 +5,7 @@ headers.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -13,11 +14,15 @@ import msgspec
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument, NotFound
 from antiphon.pipelines.files import REMEDY
+from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.checkpoint.safetensors_header import read_header
 
 TOKENIZER_SETTINGS = "tokenizer_config.json"
 TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
 INDEX_PATTERN = "*.safetensors.index.json"
+AUTO = "auto"
+"""The name with which a stage selects its engine itself."""
+_DEVICE = re.compile("(cpu|cuda)(:[0-9]+)?")
 _LFS_POINTER = b"version https://git-lfs"
 ACCELERATOR_FILES = ("nvidiactl", "nvidia0", "nvhost-gpu", "nvmap", "dxg", "kfd")
 """The device files in /dev for devices that torch supports as CUDA.
@@ -52,6 +57,29 @@ def check_checkpoint(model_dir: Path) -> None:
         _check_listed(folder)
         for path in sorted(folder.glob("*.safetensors")):
             _check_whole(path)
+
+
+def check_engines(stages: Mapping[str, StageConfig], pipeline: Pipeline) -> None:
+    """Raise `InvalidArgument` if the engine or the device of a stage doesn't exist.
+
+    A stage whose pipeline doesn't declare its engines isn't checked.
+    """
+    for role, config in stages.items():
+        engines = pipeline.stage(role).engines
+        if not engines:
+            continue
+        if config.engine not in (AUTO, *engines):
+            field = f"stages.{role}.engine"
+            raise InvalidArgument(
+                f"{field}: unsupported engine {config.engine!r}; use one of: "
+                f"{', '.join((AUTO, *engines))}",
+                field=field,
+            )
+        if not _DEVICE.fullmatch(config.device):
+            field = f"stages.{role}.device"
+            raise InvalidArgument(
+                f"{field}: unknown device {config.device!r}; use cpu, cuda or cuda:N", field=field
+            )
 
 
 def check_devices(stages: Mapping[str, StageConfig], devices: Path = Path("/dev")) -> None:

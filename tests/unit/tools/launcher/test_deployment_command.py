@@ -190,6 +190,26 @@ def test_command_fails_when_no_model_is_named_and_none_is_embedded(checkout: Che
     assert "error: no model was specified" in said
 
 
+@pytest.mark.parametrize(
+    ("options", "words", "status"),
+    [
+        (["--gateways", "0"], "--gateways 0: must be from 1 to 64", 2),
+        (["--stage", "talker"], "--stage talker: must have the form ROLE.KEY=VALUE", 2),
+        (["--replicas", "talker"], "--replicas talker: must have the form ROLE=NUMBER", 2),
+        (["--stage", "talker.engine=abacus"], "stages.talker.engine: unsupported engine", 1),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: No such file or directory", 1),
+    ],
+)
+def test_command_prints_one_line_when_an_option_or_a_setting_is_invalid(
+    checkout: Checkout, options: list[str], words: str, status: int
+) -> None:
+    with running(checkout, *COMMAND, *options, until="error:") as (process, said):
+        assert process.stdout is not None
+        assert process.stdout.read() == ""
+        assert process.wait(EXIT_WAIT_S) == status
+    assert said.startswith(f"error: {words}")
+
+
 def test_command_fails_when_there_is_no_checkpoint(checkout: Checkout) -> None:
     with running(checkout, *UP, "--model", "nowhere", until="error:") as (process, said):
         assert process.wait(EXIT_WAIT_S) == 1

@@ -152,6 +152,43 @@ async def test_start_that_fails_leaves_no_descriptor_open(
         await ended(process)
 
 
+async def test_forked_process_is_not_left_as_a_zombie_when_its_end_cannot_be_observed(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opens = os.pidfd_open
+
+    def only_own(pid: int) -> int:
+        if pid == os.getpid():
+            return opens(pid)
+        raise OSError(errno.EMFILE, "too many")
+
+    with importing(checkout) as server:
+        process, _ = await start(checkout, server)
+        await process.wait_listening()
+        before = open_files()
+        monkeypatch.setattr(os, "pidfd_open", only_own)
+        others = set(children_of(os.getpid()))
+        with pytest.raises(OSError, match="too many"):
+            await start(checkout, server)
+        assert set(children_of(os.getpid())) <= others
+        monkeypatch.undo()
+        process.kill()
+        await process.report_exit()
+    assert not opened_since(before)
+
+
+async def test_deployment_is_refused_with_a_reason_when_a_service_cannot_be_started(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(*_arguments: object, **_settings: object) -> None:
+        raise OSError(errno.EAGAIN, "no process is free")
+
+    monkeypatch.setattr(ServiceProcess, "start", start)
+    with pytest.raises(Unavailable, match=r"^thinker could not be started: no process is free$"):
+        async with Launcher(local_deployment(checkout.model), root=checkout.root):
+            pass
+
+
 async def test_server_keeps_no_ended_process_when_it_receives_the_next_order(
     checkout: Checkout,
 ) -> None:

@@ -132,6 +132,16 @@ def test_ports_are_refused_when_two_settings_have_the_same() -> None:
     check_free({"one": address, "two": "127.0.0.1:0", "three": "127.0.0.1:0"})
 
 
+def test_environment_variables_in_addresses_are_replaced_before_they_are_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POD_IP", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Unavailable, match=f"^one: can't listen on 127.0.0.1:{port}: "):
+            check_free({"one": f"${{POD_IP}}:{port}"})
+
+
 @pytest.mark.parametrize(
     ("error", "port", "remedy"),
     [

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotFound
+from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon_tools.launcher.plan import application_root, resolve
-from antiphon_tools.launcher.preflight import check_checkpoint, check_devices
+from antiphon_tools.launcher.preflight import check_checkpoint, check_devices, check_engines
 
 INDEX = "model.safetensors.index.json"
 TENSOR_BYTES = 32
@@ -103,3 +105,50 @@ def test_a_launcher_takes_no_id_of_the_hub() -> None:
 def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="is not a directory"):
         resolve(Deployment(model=str(tmp_path / "nowhere")), application_root())
+
+
+@pytest.mark.parametrize(
+    ("role", "config", "told"),
+    [
+        (
+            "thinker",
+            StageConfig(engine="tirch"),
+            "stages.thinker.engine: unsupported engine 'tirch'; use one of: auto, torch, vllm",
+        ),
+        (
+            "talker",
+            StageConfig(engine="vllm"),
+            "stages.talker.engine: unsupported engine 'vllm'; use one of: auto, torch",
+        ),
+        (
+            "talker",
+            StageConfig(device="cdua:1"),
+            "stages.talker.device: unknown device 'cdua:1'; use cpu, cuda or cuda:N",
+        ),
+        (
+            "talker",
+            StageConfig(device="cuda:"),
+            "stages.talker.device: unknown device 'cuda:'; use cpu, cuda or cuda:N",
+        ),
+    ],
+)
+def test_an_engine_or_a_device_that_does_not_exist_is_refused(
+    role: str, config: StageConfig, told: str
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        check_engines({"code2wav": StageConfig(), role: config}, PIPELINE)
+    assert refused.value.message == told
+    assert told.startswith(f"{refused.value.field}: ")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0", "cuda", "cuda:12"])
+def test_engines_and_devices_that_exist_are_accepted(device: str) -> None:
+    for role in PIPELINE.roles:
+        for engine in ("auto", *PIPELINE.stage(role).engines):
+            check_engines({role: StageConfig(engine=engine, device=device)}, PIPELINE)
+
+
+def test_only_the_stage_checks_its_engine_when_its_pipeline_does_not_declare_any() -> None:
+    stages = tuple(replace(each, engines=()) for each in PIPELINE.stages)
+    pipeline = replace(PIPELINE, stages=stages)
+    check_engines({"talker": StageConfig(engine="abacus", device="wood")}, pipeline)
