@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from antiphon.client.calls import Channel, Method, Pauser, ReadCall
+from antiphon.client.endings import Ending, OneReader
 from antiphon.client.events import Event, ServerInfo, server_info_from_proto
 from antiphon.client.reply import EventReader, Reply, join_events
 from antiphon.client.resuming import AnswerPosition
@@ -45,6 +46,8 @@ class PendingAnswer:
         self._attempts = attempts
         self._pauser = pauser
         self._position = AnswerPosition()
+        self._ending = Ending()
+        self._one_reader = OneReader()
         # The server's own error is more specific than the connection error that follows it.
         self._last_words: Unavailable | None = None
         self._call = start(attempts.left_s, None)
@@ -52,34 +55,45 @@ class PendingAnswer:
     async def next_event(self) -> Event | None:
         """Return the next event, or None at the end of the answer.
 
-        Raises the error that ended the answer, if it failed.
+        Raises the error that ended the answer, if it failed, and `FailedPrecondition` if another
+        task or thread is reading.
         """
-        while (message := await self._next_message()) is not None:
-            try:
-                event = self.reader.read(message)
-            except AntiphonError:
-                self._call.cancel()
-                raise
-            if event is not None:
-                return event
-        self.reader.check_ended()
-        return None
+        with self._one_reader.reading():
+            return await self._next_event()
 
     async def collect(self) -> Reply:
         """Read the whole answer and return it."""
-        self.reader.check_untouched()
         events: list[Event] = []
-        try:
-            while (event := await self.next_event()) is not None:
-                events.append(event)
-        finally:
-            self.cancel()
+        with self._one_reader.reading():
+            self.reader.check_untouched()
+            try:
+                while (event := await self._next_event()) is not None:
+                    events.append(event)
+            finally:
+                self.cancel()
         return join_events(events, self.reader.sample_rate_hz)
 
     def cancel(self) -> None:
-        """Cancel the answer. Reading from it afterwards raises `Cancelled`."""
+        """Cancel the answer. Reading from it afterwards raises `Cancelled`, unless its end has
+        already been read.
+        """
         self._pauser.wake()
         self._call.cancel()
+
+    async def _next_event(self) -> Event | None:
+        if (ended_by := self._ending.error) is not None:
+            raise ended_by
+        try:
+            while (message := await self._next_message()) is not None:
+                event = self.reader.read(message)
+                if event is not None:
+                    return event
+            self.reader.check_ended()
+        except AntiphonError as error:
+            self._ending.set(error)
+            self._call.fail(error)
+            raise
+        return None
 
     async def _next_message(self) -> speech_pb2.GenerateResponse | None:
         while True:
@@ -88,7 +102,7 @@ class PendingAnswer:
                 if message is not None and message.HasField("error"):
                     self._raise_if_the_servers_own(message.error)
             except AntiphonError as error:
-                self._call.cancel()
+                self._call.fail(error)
                 pause_s = self._pause_after(error)
                 if pause_s is None and server_is_away(error) and self._last_words:
                     raise self._attempts.ended(self._last_words, error) from error

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Generic, Protocol
+from contextlib import suppress
+from typing import Any, Generic, Protocol
 from weakref import WeakSet
 
 import grpc
@@ -15,7 +16,6 @@ from antiphon.client.calls import (
     Method,
     Request,
     Response,
-    ResponseOut,
     client_closed,
     closed_by_caller,
     now,
@@ -23,60 +23,97 @@ from antiphon.client.calls import (
     writing_ended,
 )
 from antiphon.client.connection import Contact, ServerTarget
+from antiphon.client.endings import Ending, OneReader, decode
 from antiphon.client.failures import call_error
 from antiphon.errors import AntiphonError
 from antiphon.wire.status import ended_while_sending
 
 
-class _Readable(Protocol[ResponseOut]):
-    async def read(self) -> ResponseOut | object: ...
+class _Readable(Protocol):
+    """A call that returns encoded messages, and `grpc.aio.EOF` after the last one."""
+
+    async def read(self) -> bytes | object: ...
 
     def cancel(self) -> bool: ...
 
 
-class AsyncioReadCall(Generic[Response]):
+class AsyncioReadCall(Generic[Request, Response]):
     """Implements `calls.ReadCall`. Cancelling a task while it reads also cancels the call."""
 
     def __init__(
-        self, call: _Readable[Response], target: ServerTarget, idle_s: float | None
+        self,
+        call: _Readable,
+        method: Method[Request, Response],
+        target: ServerTarget,
+        idle_s: float | None,
     ) -> None:
         self._call = call
+        self._method = method
         self._target = target
+        self._ending = Ending()
+        self._one_reader = OneReader()
         self.idle_s = idle_s
 
     async def read(self) -> Response | None:
         """Return the next response, or None at the end of the stream. Raises a typed error if the
-        call has failed.
+        call has failed. Raises `FailedPrecondition` if another task is reading.
         """
-        idle_s = self.idle_s
-        if idle_s is None:
-            return await self._read()
-        try:
-            async with asyncio.timeout(idle_s):
-                return await self._read()
-        except TimeoutError:
-            raise silent(idle_s) from None
+        with self._one_reader.reading():
+            if not self._ending.is_set:
+                try:
+                    message = await self._read()
+                except AntiphonError as error:
+                    self.fail(error)
+                else:
+                    if message is not None:
+                        return message
+                    self._ending.set(None)
+        if (ended_by := self._ending.error) is not None:
+            raise ended_by
+        return None
 
     def cancel(self) -> None:
-        """Cancel the call. Reading from it afterwards raises `Cancelled`."""
+        """Cancel the call. Reading from it afterwards raises `Cancelled`, unless its end has been
+        read before.
+        """
+        error = closed_by_caller()
+        # As if a reader had been waiting: this is what grpc raises for it.
+        error.__cause__ = asyncio.CancelledError()
+        self.fail(error)
+
+    def fail(self, error: AntiphonError) -> None:
+        """Cancel the call because of an error in what was received. Reading and writing afterwards
+        raise this error, unless the end of the call has already been read.
+        """
+        self._ending.set(error)
         self._call.cancel()
 
     async def _read(self) -> Response | None:
+        idle_s = self.idle_s
         try:
-            message = await self._call.read()
+            async with asyncio.timeout(idle_s):
+                data = await self._call.read()
+        except TimeoutError:
+            assert idle_s is not None
+            raise silent(idle_s) from None
         except grpc.RpcError as failure:
             raise call_error(failure, self._target) from failure
         except asyncio.CancelledError as cancelled:
             # grpc raises this error both when the call is cancelled and when the task is cancelled.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _task_is_cancelled():
+                self.cancel()
                 raise
             raise closed_by_caller() from cancelled
         self._target.contact.made = True
-        return None if message is grpc.aio.EOF else message  # type: ignore[return-value]
+        return decode(self._method, data) if isinstance(data, bytes) else None
 
 
-class _ServersEnd(Generic[Request, Response]):
+def _task_is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+class _ServersEnd:
     """Reads a bidirectional call to the end that the server has given it.
 
     If a message can't be sent because the server has ended the call, grpc.aio sets a status of its
@@ -89,33 +126,29 @@ class _ServersEnd(Generic[Request, Response]):
 
     def __init__(
         self,
-        call: grpc.aio.StreamStreamCall[Request, Response],
+        call: grpc.aio.StreamStreamCall[Any, bytes],
         sending_failed: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
         self._call = call
         self._messages = aiter(call)
+        self._reading: asyncio.Task[bytes | None] | None = None
         self._sending_failed = sending_failed
         self._ended = ended
-        self._cancelled = False
         self._status: asyncio.Future[grpc.aio.AioRpcError] = (
             asyncio.get_running_loop().create_future()
         )
         call.add_done_callback(self._status_set)
 
-    async def read(self) -> Response | object:
+    async def read(self) -> bytes | object:
         """Return the next message, or `grpc.aio.EOF` after the last one. Raises the status that the
         server has sent, and `CancelledError` if the call has been cancelled.
         """
-        if self._cancelled:
-            raise asyncio.CancelledError
-        try:
-            message = await anext(self._messages, None)
-        except asyncio.CancelledError:
-            self._cancelled = True
-            raise
-        except grpc.aio.AioRpcError:
-            message = None
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read_message())
+        # A generator that is cancelled ends, but `discard` may have to read on.
+        message = await asyncio.shield(self._reading)
+        self._reading = None
         if message is not None:
             return message
         status = await self.status()
@@ -125,8 +158,12 @@ class _ServersEnd(Generic[Request, Response]):
 
     def cancel(self) -> bool:
         """Cancel the call."""
-        self._cancelled = True
         return self._call.cancel()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the server's status is known."""
+        return self._status.done()
 
     async def status(self) -> grpc.aio.AioRpcError:
         """Wait for the status that the server has sent, which can also be OK. It follows after the
@@ -134,7 +171,21 @@ class _ServersEnd(Generic[Request, Response]):
         """
         return await asyncio.shield(self._status)
 
-    def _status_set(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
+    async def discard(self) -> None:
+        """Read and discard what has arrived. grpc.aio doesn't cancel a call for which it has set a
+        status of its own, so this is the only way to free it.
+        """
+        with suppress(grpc.RpcError):
+            while await self.read() is not grpc.aio.EOF:
+                pass
+
+    async def _read_message(self) -> bytes | None:
+        try:
+            return await anext(self._messages, None)
+        except grpc.aio.AioRpcError:
+            return None
+
+    def _status_set(self, call: grpc.aio.StreamStreamCall[Any, bytes]) -> None:
         # gRPC calls this each time it sets a status, so none of these coroutines has to wait.
         status = grpc.aio.AioRpcError(
             now(call.code()),
@@ -149,7 +200,7 @@ class _ServersEnd(Generic[Request, Response]):
             self._ended()
 
 
-class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
+class AsyncioTwoWayCall(AsyncioReadCall[Request, Response]):
     """Implements `calls.TwoWayCall`. If a task is cancelled while it is writing, the call isn't
     affected.
     """
@@ -165,13 +216,22 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
         self._waiting: deque[Request] = deque()
         self._closed = self._finished = self._unsendable = False
         self._more, self._room = asyncio.Event(), asyncio.Event()
-        call = channel.stream_stream(
-            method.path,
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=method.read,
-        )(self._requests(), timeout=timeout_s, metadata=target.metadata)
+        start: grpc.aio.StreamStreamMultiCallable[Request, bytes] = channel.stream_stream(
+            method.path, request_serializer=method.request.SerializeToString
+        )
+        call = start(self._requests(), timeout=timeout_s, metadata=target.metadata)
         self._servers_end = _ServersEnd(call, self._discard, self._close)
-        super().__init__(self._servers_end, target, idle_s)
+        self._discarding: asyncio.Task[None] | None = None
+        super().__init__(self._servers_end, method, target, idle_s)
+
+    async def read(self) -> Response | None:
+        """Return the next response, or None at the end of the stream. Raises a typed error if the
+        call has failed. Raises `FailedPrecondition` if another task is reading.
+        """
+        try:
+            return await super().read()
+        finally:
+            self._free()
 
     async def write(self, request: Request) -> None:
         """Queue a message for sending, waiting if the queue is full. Raises the call's error if the
@@ -197,16 +257,26 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
         self._more.set()
         self._room.set()
 
+    def fail(self, error: AntiphonError) -> None:
+        """Cancel the call because of an error in what was received. Reading and writing afterwards
+        raise this error, unless the end of the call has already been read.
+        """
+        super().fail(error)
+        self._close()
+        self._free()
+
     async def _requests(self) -> AsyncIterator[Request]:
+        # The call may end while gRPC is sending a message, so this is checked again after each.
         while not self._closed:
-            while self._waiting:
+            if self._waiting:
                 request = self._waiting.popleft()
                 self._room.set()
                 yield request
-            if self._finished:
+            elif self._finished:
                 return
-            self._more.clear()
-            await self._more.wait()
+            else:
+                self._more.clear()
+                await self._more.wait()
 
     def _discard(self) -> None:
         self._unsendable = True
@@ -219,8 +289,17 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
         self._more.set()
         self._room.set()
 
+    def _free(self) -> None:
+        """Free a call that the caller has left and that grpc.aio can't cancel."""
+        if not self._ending.is_set or self._servers_end.is_known or self._one_reader.is_reading:
+            return
+        if self._discarding is None:
+            self._discarding = asyncio.create_task(self._servers_end.discard())
+
     async def _why(self) -> AntiphonError:
         """Return the error that ended the call."""
+        if self._ending.is_set:
+            return self._ending.error or writing_ended()
         status = await self._servers_end.status()
         if status.code() is grpc.StatusCode.OK:
             return writing_ended()
@@ -266,6 +345,7 @@ class AsyncioChannel:
         )
         self._closed = False
         self._pausers: WeakSet[AsyncioPauser] = WeakSet()
+        self._calls: WeakSet[AsyncioReadCall[Any, Any]] = WeakSet()
 
     @property
     def contact(self) -> Contact:
@@ -282,17 +362,20 @@ class AsyncioChannel:
     ) -> Response:
         """Make a unary call and return the response. Raises a typed error if the call fails."""
         self.check_open()
-        call = self._channel.unary_unary(
+        call: grpc.aio.UnaryUnaryMultiCallable[Request, bytes] = self._channel.unary_unary(
             method.path,
             request_serializer=method.request.SerializeToString,
-            response_deserializer=method.read,
         )
         try:
-            response = await call(request, timeout=timeout_s, metadata=self._target.metadata)
+            data = await call(request, timeout=timeout_s, metadata=self._target.metadata)
         except grpc.RpcError as failure:
             raise call_error(failure, self._target) from failure
+        except asyncio.CancelledError as cancelled:
+            if _task_is_cancelled():
+                raise
+            raise closed_by_caller() from cancelled
         self._target.contact.made = True
-        return response
+        return decode(method, data)
 
     def stream(
         self,
@@ -300,23 +383,26 @@ class AsyncioChannel:
         request: Request,
         timeout_s: float,
         idle_s: float | None,
-    ) -> AsyncioReadCall[Response]:
+    ) -> AsyncioReadCall[Request, Response]:
         """Start a server-streaming call."""
         self.check_open()
-        call = self._channel.unary_stream(
+        call: grpc.aio.UnaryStreamMultiCallable[Request, bytes] = self._channel.unary_stream(
             method.path,
             request_serializer=method.request.SerializeToString,
-            response_deserializer=method.read,
         )
         started = call(request, timeout=timeout_s, metadata=self._target.metadata)
-        return AsyncioReadCall(started, self._target, idle_s)
+        reading = AsyncioReadCall(started, method, self._target, idle_s)
+        self._calls.add(reading)
+        return reading
 
     def exchange(
         self, method: Method[Request, Response], timeout_s: float, idle_s: float | None
     ) -> AsyncioTwoWayCall[Request, Response]:
         """Start a bidirectional call."""
         self.check_open()
-        return AsyncioTwoWayCall(self._channel, method, self._target, timeout_s, idle_s)
+        call = AsyncioTwoWayCall(self._channel, method, self._target, timeout_s, idle_s)
+        self._calls.add(call)
+        return call
 
     def pauser(self) -> AsyncioPauser:
         """Return a pauser for the waits between calls. Closing the channel interrupts these
@@ -331,4 +417,7 @@ class AsyncioChannel:
         self._closed = True
         for pauser in list(self._pausers):
             pauser.wake()
+        # grpc.aio doesn't cancel a call for which it has set a status of its own.
+        for call in list(self._calls):
+            call.cancel()
         await self._channel.close()

@@ -18,21 +18,22 @@ from antiphon.client.calls import (
     Method,
     Request,
     Response,
-    ResponseOut,
     client_closed,
     closed_by_caller,
     silent,
     writing_ended,
 )
 from antiphon.client.connection import Contact, ServerTarget
+from antiphon.client.endings import Ending, OneReader, decode
 from antiphon.client.failures import call_error
 from antiphon.client.idle_watch import NEVER, IdleWatch
+from antiphon.errors import AntiphonError
 
 
-class _ActiveCall(Protocol[ResponseOut]):
-    """The parts of a gRPC call that this module uses."""
+class _ActiveCall(Protocol):
+    """The parts of a gRPC call that this module uses. It returns encoded messages."""
 
-    def __next__(self) -> ResponseOut: ...
+    def __next__(self) -> bytes: ...
 
     def cancel(self) -> object: ...
 
@@ -43,19 +44,22 @@ class _ActiveCall(Protocol[ResponseOut]):
     def add_callback(self, callback: Callable[[], None]) -> bool: ...
 
 
-class BlockingReadCall(Generic[Response]):
+class BlockingReadCall(Generic[Request, Response]):
     """Implements `calls.ReadCall`. It can be cancelled from any thread."""
 
     def __init__(
         self,
-        call: _ActiveCall[Response],
+        call: _ActiveCall,
+        method: Method[Request, Response],
         target: ServerTarget,
         idle_s: float | None,
         watch: IdleWatch,
     ) -> None:
         self._call = call
+        self._method = method
         self._target = target
-        self._cancelled = self._silent = False
+        self._ending = Ending()
+        self._one_reader = OneReader()
         self._idle_s: float | None = None
         self.due_at = NEVER
         self._watch = watch
@@ -79,26 +83,36 @@ class BlockingReadCall(Generic[Response]):
 
     async def read(self) -> Response | None:
         """Return the next response, or None at the end of the stream. Raises a typed error if the
-        call failed.
+        call failed. Raises `FailedPrecondition` if another thread is reading.
         """
-        if self.idle_s is not None:
-            self.due_at = self._watch.clock() + self.idle_s
-        try:
-            message = next(self._call, None)
-        except grpc.RpcError as failure:
-            if self._cancelled:
-                raise closed_by_caller() from failure
-            if self._silent and self.idle_s is not None:
-                raise silent(self.idle_s) from failure
-            raise call_error(failure, self._target) from failure
-        finally:
-            self.due_at = NEVER
-        self._target.contact.made = True
-        return message
+        with self._one_reader.reading():
+            if not self._ending.is_set:
+                try:
+                    message = self._read()
+                except AntiphonError as error:
+                    self.fail(error)
+                else:
+                    if message is not None:
+                        return message
+                    self._ending.set(None)
+        if (ended_by := self._ending.error) is not None:
+            raise ended_by
+        return None
 
     def cancel(self) -> None:
-        """Cancel the call. Reading from it afterwards raises `Cancelled`."""
-        self._cancelled = True
+        """Cancel the call. Reading from it afterwards raises `Cancelled`, unless its end has been
+        read before.
+        """
+        error = closed_by_caller()
+        if isinstance(self._call, grpc.RpcError):
+            error.__cause__ = self._call
+        self.fail(error)
+
+    def fail(self, error: AntiphonError) -> None:
+        """Cancel the call because of an error in what was received. Reading and writing afterwards
+        raise this error, unless the end of the call has already been read.
+        """
+        self._ending.set(error)
         self._call.cancel()
 
     @property
@@ -108,8 +122,20 @@ class BlockingReadCall(Generic[Response]):
 
     def give_up(self) -> None:
         """End the call because its idle timeout has expired."""
-        self._silent = True
-        self._call.cancel()
+        if self._idle_s is not None:
+            self.fail(silent(self._idle_s))
+
+    def _read(self) -> Response | None:
+        if self.idle_s is not None:
+            self.due_at = self._watch.clock() + self.idle_s
+        try:
+            data = next(self._call, None)
+        except grpc.RpcError as failure:
+            raise call_error(failure, self._target) from failure
+        finally:
+            self.due_at = NEVER
+        self._target.contact.made = True
+        return None if data is None else decode(self._method, data)
 
 
 class _Requests(Iterator[Request]):
@@ -157,18 +183,19 @@ class _Requests(Iterator[Request]):
             return self._waiting.popleft()
 
 
-class BlockingTwoWayCall(BlockingReadCall[Response], Generic[Request, Response]):
+class BlockingTwoWayCall(BlockingReadCall[Request, Response]):
     """Implements `calls.TwoWayCall`. One thread may write while another thread reads."""
 
     def __init__(
         self,
-        call: _ActiveCall[Response],
+        call: _ActiveCall,
         requests: _Requests[Request],
+        method: Method[Request, Response],
         target: ServerTarget,
         idle_s: float | None,
         watch: IdleWatch,
     ) -> None:
-        super().__init__(call, target, idle_s, watch)
+        super().__init__(call, method, target, idle_s, watch)
         self._requests = requests
         if not call.add_callback(requests.close):
             requests.close()
@@ -177,10 +204,10 @@ class BlockingTwoWayCall(BlockingReadCall[Response], Generic[Request, Response])
         """Queue a message for sending, waiting if the queue is full. Raises the call's error if the
         call has ended.
         """
-        if self._requests.put(request):
+        if not self._ending.is_set and self._requests.put(request):
             return
-        if self._cancelled:
-            raise closed_by_caller()
+        if self._ending.is_set:
+            raise self._ending.error or writing_ended()
         ended = self._requests.closed and self._call.code() is not grpc.StatusCode.OK
         if ended and isinstance(self._call, grpc.RpcError):
             raise call_error(self._call, self._target) from self._call
@@ -189,6 +216,13 @@ class BlockingTwoWayCall(BlockingReadCall[Response], Generic[Request, Response])
     def finish(self) -> None:
         """Close the client's side of the call."""
         self._requests.finish()
+
+    def fail(self, error: AntiphonError) -> None:
+        """Cancel the call because of an error in what was received. Reading and writing afterwards
+        raise this error, unless the end of the call has already been read.
+        """
+        super().fail(error)
+        self._requests.close()
 
 
 class BlockingPauser:
@@ -243,17 +277,16 @@ class BlockingChannel:
     ) -> Response:
         """Make a unary call and return the response. Raises a typed error if the call fails."""
         self.check_open()
-        call = self._channel.unary_unary(
+        call: grpc.UnaryUnaryMultiCallable[Request, bytes] = self._channel.unary_unary(
             method.path,
             request_serializer=method.request.SerializeToString,
-            response_deserializer=method.read,
         )
         try:
-            response = call(request, timeout=timeout_s, metadata=self._target.metadata)
+            data = call(request, timeout=timeout_s, metadata=self._target.metadata)
         except grpc.RpcError as failure:
             raise call_error(failure, self._target) from failure
         self._target.contact.made = True
-        return response
+        return decode(method, data)
 
     def stream(
         self,
@@ -261,16 +294,15 @@ class BlockingChannel:
         request: Request,
         timeout_s: float,
         idle_s: float | None,
-    ) -> BlockingReadCall[Response]:
+    ) -> BlockingReadCall[Request, Response]:
         """Start a server-streaming call."""
         self.check_open()
-        call = self._channel.unary_stream(
+        call: grpc.UnaryStreamMultiCallable[Request, bytes] = self._channel.unary_stream(
             method.path,
             request_serializer=method.request.SerializeToString,
-            response_deserializer=method.read,
         )
         started = call(request, timeout=timeout_s, metadata=self._target.metadata)
-        return BlockingReadCall(started, self._target, idle_s, self._watch)
+        return BlockingReadCall(started, method, self._target, idle_s, self._watch)
 
     def exchange(
         self, method: Method[Request, Response], timeout_s: float, idle_s: float | None
@@ -278,13 +310,12 @@ class BlockingChannel:
         """Start a bidirectional call."""
         self.check_open()
         requests: _Requests[Request] = _Requests()
-        call = self._channel.stream_stream(
+        call: grpc.StreamStreamMultiCallable[Request, bytes] = self._channel.stream_stream(
             method.path,
             request_serializer=method.request.SerializeToString,
-            response_deserializer=method.read,
         )
         started = call(requests, timeout=timeout_s, metadata=self._target.metadata)
-        return BlockingTwoWayCall(started, requests, self._target, idle_s, self._watch)
+        return BlockingTwoWayCall(started, requests, method, self._target, idle_s, self._watch)
 
     def pauser(self) -> BlockingPauser:
         """Return a pauser for the waits between calls. Closing the channel interrupts these

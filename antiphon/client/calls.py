@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from google.protobuf.message import Message
 
 from antiphon.client.connection import Contact
-from antiphon.errors import Cancelled, DeadlineExceeded, FailedPrecondition
+from antiphon.errors import AntiphonError, Cancelled, DeadlineExceeded, FailedPrecondition
 
 T = TypeVar("T")
 Request = TypeVar("Request", bound=Message)
@@ -43,18 +43,29 @@ class Method(Generic[Request, Response]):
 class ReadCall(Protocol[ResponseOut]):
     """A running call whose responses can be read. `idle_s` is the maximum number of seconds to wait
     for each response.
+
+    All responses that the server has sent before it ended the call are read first, in their order.
+    After that, the server's end is read. Further reads end in the same way.
     """
 
     idle_s: float | None
 
     async def read(self) -> ResponseOut | None:
         """Return the next response, or None at the end of the stream. Raises a typed error if the
-        call failed.
+        call failed. Raises `FailedPrecondition` if another task or thread is reading.
         """
         ...
 
     def cancel(self) -> None:
-        """Cancel the call. Reading from it afterwards raises `Cancelled`."""
+        """Cancel the call. Reading from it afterwards raises `Cancelled`, unless its end has been
+        read before.
+        """
+        ...
+
+    def fail(self, error: AntiphonError) -> None:
+        """Cancel the call because of an error in what was received. Reading and writing afterwards
+        raise this error, unless the end of the call has already been read.
+        """
         ...
 
 

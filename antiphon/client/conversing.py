@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from antiphon.client import conversation_commands as commands
 from antiphon.client.calls import Channel, Method, Pauser, TwoWayCall
 from antiphon.client.conversation_position import ConversationPosition
+from antiphon.client.endings import OneReader
 from antiphon.client.retrying import Attempts, Retry, server_is_away
 from antiphon.errors import (
     AntiphonError,
@@ -65,6 +66,7 @@ class Talk:
         self._latest: Call | None = None
         self._opened: ConversationOpened | None = None
         self._position = ConversationPosition()
+        self._one_reader = OneReader()
         # Held while a command is recorded or the call is replaced, because one thread may be
         # sending while another is reading.
         self._changing = threading.Lock()
@@ -128,22 +130,10 @@ class Talk:
 
     async def next_event(self) -> TalkEvent | None:
         """Return the next event, or None at the end. If the conversation has failed, raises its
-        error.
+        error. Raises `FailedPrecondition` if another task or thread is reading.
         """
-        while (message := await self._next_message()) is not None:
-            try:
-                event = event_from_proto(message)
-            except AntiphonError:
-                self._open_call().cancel()
-                raise
-            repeated = self._position.is_repeated(message)
-            self._position.note(message)
-            if event is not None and not (repeated or isinstance(event, ConversationSaved)):
-                if not isinstance(event, ConversationOpened):
-                    self._attempts.succeeded()
-                self._note(event)
-                return event
-        return None
+        with self._one_reader.reading():
+            return await self._next_event()
 
     def finish(self) -> None:
         """Stop sending commands."""
@@ -157,6 +147,25 @@ class Talk:
         for call in (self._call, self._latest):
             if call is not None:
                 call.cancel()
+
+    async def _next_event(self) -> TalkEvent | None:
+        while (message := await self._next_message()) is not None:
+            try:
+                event = event_from_proto(message)
+            except AntiphonError as error:
+                call = self._open_call()
+                call.fail(error)
+                # Another thread may have cancelled the call first.
+                await call.read()
+                raise
+            repeated = self._position.is_repeated(message)
+            self._position.note(message)
+            if event is not None and not (repeated or isinstance(event, ConversationSaved)):
+                if not isinstance(event, ConversationOpened):
+                    self._attempts.succeeded()
+                self._note(event)
+                return event
+        return None
 
     async def _next_message(self) -> converse_pb2.ConverseResponse | None:
         if self._ended is not None:

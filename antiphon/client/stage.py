@@ -121,8 +121,9 @@ class StageTalk:
         call = self._open_call()
         response = await call.read()
         if response is not None and response.HasField("error"):
-            call.cancel()
-            raise error_from_proto(response.error)
+            call.fail(error_from_proto(response.error))
+            # Another thread may have cancelled the call first.
+            return await call.read()
         return response
 
     def finish(self) -> None:
