@@ -33,7 +33,16 @@ class MutualTlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` if all services would have the same name."""
+        """Raise `ValueError` if all services would have the same name, or if something else than
+        `{role}` is in braces.
+        """
+        for field in ("certificate_file", "key_file", "authority_file", "name"):
+            try:
+                getattr(self, field).format(role="")
+            except (AttributeError, LookupError, ValueError) as error:
+                raise ValueError(
+                    f"{field}: only {{role}} can be in braces; write {{{{ or }}}} for a brace"
+                ) from error
         if "{role}" not in self.name:
             raise ValueError("name must contain {role}, so that services can be distinguished")
 
