@@ -39,7 +39,7 @@ FLASH_NAMES = {
 }
 """The name prefixes in Ming-omni-tts, and the corresponding prefixes in Ming-flash-omni."""
 FLASH_VOICES = {
-    "DB30": (44_100, 1, "The water is good."),
+    "DB30": (16_000, 1, "The water is good."),
     "lingguang": (48_000, 2, "今天天气很好。"),
 }
 """The sample rate, number of channels and transcript of each voice."""

@@ -13,8 +13,8 @@ NAMES = (FIRST_NAME, SECOND_NAME)
 MODES = (PLAIN, CLIP, VOICE, DESCRIPTION, *NAMES)
 READ = ("english", "chinese", "emoji", "letter", "music", "spaces")
 FEW_STEPS = 12
-MOST_STEPS = 200
-"""The most steps of an utterance, as in the port."""
+LIMITED = (1, 5, 6, 7, 8, 20, 47, 48, 49, 100, 120)
+"""Numbers of characters whose longest duration is recorded."""
 ALL_STEPS = 2000
 
 LONG = {

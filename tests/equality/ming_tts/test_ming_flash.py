@@ -1,4 +1,4 @@
-"""Ming-flash-omni's talker through the real services says what a port of the vendor's code says.
+"""Ming-flash-omni's talker through the real services says what the vendor's code says.
 
 By the recordings that the checkpoint lists, by a recording with and without what it says, by a
 description, and without a voice.
@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import antiphon
+from antiphon.pipelines.ming_tts import MingCheckpoint
+from antiphon_services.ming_tts.talker.recorded_voices import read_listed_voices
+from antiphon_services.ming_tts.talker.reference import ReferenceVoiceEncoder
 from antiphon_tools.launcher.launcher import Running
 from tests.equality.ming_tts.flash_cases import FEW_STEPS, NAMES, flash_cases
-from tests.equality.ming_tts.ming_asking import Recorded, check, speak
+from tests.equality.ming_tts.ming_asking import TOLERANCE, Recorded, check, speak
 from tests.equality.ming_tts.ming_cases import PLAIN, TEXTS, Case
 from tests.equality.read_aloud import POLICIES, Speakers, in_company, share_of
 
@@ -33,7 +38,7 @@ CLIENT = "flash"
 
 @pytest.fixture(scope="module")
 def recorded_flash() -> Recorded:
-    """What the port makes of the cases."""
+    """What the vendor's code makes of the cases."""
     return Recorded.read("recorded_flash")
 
 
@@ -64,7 +69,21 @@ async def test_cases_end_by_themselves_at_limits_and_at_the_longest_duration(
     rows = list(recorded_flash.rows.values())
     assert any(row["ended"] for row in rows)
     assert any(row["steps"] == FEW_STEPS and not row["ended"] for row in rows)
-    assert recorded_flash.rows["flash-longest"]["steps"] == 6
+    assert recorded_flash.rows["flash-longest"]["steps"] == 7
+
+
+async def test_the_speakers_of_listed_recordings_are_as_recorded(
+    ming_checkpoints: dict[str, Path], recorded_flash: Recorded
+) -> None:
+    """They are heard at the recording's own rate: another one in between changes high bands."""
+    checkpoint = MingCheckpoint.read(ming_checkpoints[CLIENT])
+    encoder = ReferenceVoiceEncoder(checkpoint)
+    listed = read_listed_voices(checkpoint.voices_file, checkpoint.folder)
+    for name in NAMES:
+        each = listed[name.lower()]
+        voice = encoder.voice_of_file(each.samples, each.rate_hz)
+        expected = recorded_flash.arrays[f"voice-{name}/speaker"]
+        np.testing.assert_allclose(voice.speaker, expected, rtol=0, atol=TOLERANCE)
 
 
 async def test_voices_are_the_recordings_that_the_checkpoint_lists(

@@ -22,9 +22,9 @@ from antiphon.values.chunk import Tensors
 from antiphon.values.conversation import from_tensors
 from antiphon_services.ming_tts.talker.caption import caption_of
 from antiphon_services.ming_tts.talker.prompt import (
-    MUSIC_MARKS,
     LatentPrompt,
     RecordedVoice,
+    describes_music,
     make_prompt,
 )
 from antiphon_services.ming_tts.talker.reference import ReferenceVoiceEncoder
@@ -108,7 +108,7 @@ class LatentFrontEnd:
         if not text.strip():
             raise InvalidArgument(f"{MESSAGES}: contain nothing to say", field=MESSAGES)
         # A description of music is not read aloud, so it is not divided.
-        divided = self._stored is not None and not all(mark in text for mark in MUSIC_MARKS)
+        divided = self._stored is not None and not describes_music(text)
         return self._prompts(split_text(text) if divided else [text], request, MESSAGES)
 
     def prepare_piece(

@@ -206,7 +206,8 @@ def _stored_voices(
     """Load the voices that the checkpoint lists, by lowercase name."""
     listed = read_listed_voices(checkpoint.voices_file, checkpoint.folder)
     return {
-        name: PresetVoice(encoder.voice(each.samples), each.text) for name, each in listed.items()
+        name: PresetVoice(encoder.voice_of_file(each.samples, each.rate_hz), each.text)
+        for name, each in listed.items()
     }
 
 

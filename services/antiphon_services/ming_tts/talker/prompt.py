@@ -37,11 +37,14 @@ CONTROL = (
 )
 """All control tokens that a prompt can contain."""
 
-LEAST_CAP_S, CAP_S_PER_CHARACTER = 2.0, 5818 / 16000
-MOST_STEPS = 200
+LEAST_CAP_S, CHARACTERS_PER_S = 2.0, 16000 / 5818
+HELD_SAMPLES = 1323
+MOST_STEPS = 1000
 """The maximum duration of an utterance in Ming-flash-omni.
 
-It depends on the number of characters and is also limited to a number of steps.
+It depends on the number of characters, which the vendor's `omni_audio_generation` compares with the
+duration of the streamed samples. This stream lags behind by `HELD_SAMPLES`, half the overlap of two
+windows. `MOST_STEPS` is the limit of the vendor's `generate`.
 """
 
 Floats = npt.NDArray[np.float32]
@@ -105,7 +108,8 @@ def make_prompt(
         ids += [*encode("  speaker_1:"), control[SPEAKER_START]]
         speaker_row = len(ids)
         ids += [control[SPEAKER], control[SPEAKER_END], *encode("\n")]
-    if not all(mark in text for mark in MUSIC_MARKS):
+    music = describes_music(text)
+    if not music:
         ids += encode(TEXT_HEADER)
     cloned = voice is not None and reference_text
     if cloned:
@@ -122,14 +126,27 @@ def make_prompt(
     if flash and voice is not None:
         # Like the vendor's code, this applies even if there is no transcript.
         past = voice.latents
-    most = flash_steps(len(text)) if flash else None
+    most = None
+    if flash:
+        # A description of music is not read aloud, so its length does not limit the music.
+        most = MOST_STEPS if music else flash_steps(len(text))
     return LatentPrompt(np.array(ids, np.int32), speaker_row, speaker, latents, past, most)
+
+
+def describes_music(text: str) -> bool:
+    """Return whether a text describes music instead of being spoken."""
+    return all(mark in text for mark in MUSIC_MARKS)
 
 
 def flash_steps(characters: int) -> int:
     """Return the maximum number of steps for a text with `characters` characters in
     Ming-flash-omni.
+
+    This is the first step at which the streamed samples are longer than `LEAST_CAP_S` and long
+    enough for the characters.
     """
-    longest_s = max(LEAST_CAP_S, characters * CAP_S_PER_CHARACTER)
-    steps = int(longest_s / (STEP_LATENTS * LATENT_SAMPLES / SAMPLE_RATE_HZ))
-    return min(max(1, steps), MOST_STEPS)
+    for steps in range(1, MOST_STEPS):
+        streamed_s = (steps * STEP_LATENTS * LATENT_SAMPLES - HELD_SAMPLES) / SAMPLE_RATE_HZ
+        if streamed_s > LEAST_CAP_S and streamed_s * CHARACTERS_PER_S >= characters:
+            return steps
+    return MOST_STEPS

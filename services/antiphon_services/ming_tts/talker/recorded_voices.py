@@ -9,12 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import REMEDY, read_json, reading, require_file
-from antiphon.pipelines.ming_tts import SAMPLE_RATE_HZ
-from antiphon_services.clips.features import resampled
 
 WIDTHS = (2, 3, 4)
 """The supported sample widths in bytes."""
@@ -24,10 +21,11 @@ WIDTHS = (2, 3, 4)
 class ListedVoice:
     """A recording and its transcript.
 
-    `samples` is a float32 array of shape [n] at 44.1 kHz.
+    `samples` is a float32 array of shape [n] at `rate_hz`, the sample rate of the file.
     """
 
     samples: npt.NDArray[np.float32]
+    rate_hz: int
     text: str
 
 
@@ -56,11 +54,12 @@ def _voice(name: str, listed: Mapping[str, str], folder: Path) -> ListedVoice:
         raise ValueError(f"{name}: {listed['prompt_wav_path']} is outside of {folder}")
     require_file(path)
     with reading(path):
-        return ListedVoice(_samples(path), str(listed.get("prompt_text", "")))
+        samples, rate_hz = _samples(path)
+        return ListedVoice(samples, rate_hz, str(listed.get("prompt_text", "")))
 
 
-def _samples(path: Path) -> npt.NDArray[np.float32]:
-    """Read a WAV file, average its channels, and resample it to 44.1 kHz."""
+def _samples(path: Path) -> tuple[npt.NDArray[np.float32], int]:
+    """Read a WAV file and average its channels. Returns the samples and their rate in Hz."""
     with wave.open(str(path), "rb") as file:
         width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
         content = np.frombuffer(file.readframes(file.getnframes()), np.uint8)
@@ -70,6 +69,4 @@ def _samples(path: Path) -> npt.NDArray[np.float32]:
     whole = np.zeros((len(content) // width, 4), np.uint8)
     whole[:, 4 - width :] = content.reshape(-1, width)
     mono = (whole.view("<i4").reshape(-1, channels) / 2.0**31).mean(1, dtype=np.float64)
-    samples = torch.from_numpy(mono.astype(np.float32))
-    made: npt.NDArray[np.float32] = resampled(samples, rate, SAMPLE_RATE_HZ).numpy()
-    return made
+    return mono.astype(np.float32), rate

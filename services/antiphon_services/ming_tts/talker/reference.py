@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 
@@ -67,20 +69,27 @@ class ReferenceVoiceEncoder:
             dtype=torch.float32,
             device="cpu",
         )
-        self._voices = ClipCache(self._encode)
+        self._voices = ClipCache(partial(self.voice_of_file, rate_hz=SAMPLE_RATE_HZ))
 
     def voice(self, samples: Samples) -> RecordedVoice:
-        """Return the voice of samples with shape [n]. Its arrays are shared and read-only.
+        """Return the voice of samples with shape [n] at 44.1 kHz. Its arrays are shared and
+        read-only.
 
         This takes a long time, so call it on a worker thread.
         """
         return self._voices.of(samples)
 
     @torch.inference_mode()
-    def _encode(self, samples: Samples) -> RecordedVoice:
+    def voice_of_file(self, samples: Samples, rate_hz: int) -> RecordedVoice:
+        """Return the voice of samples with shape [n] at `rate_hz`. Its arrays are read-only.
+
+        The samples are resampled separately for both networks, as in the vendor's
+        `register_prompt_wav`.
+        """
         # Message arrays are read-only and torch warns about them, so the samples are copied.
-        heard = torch.tensor(samples)
-        rows = kaldi_fbank(resampled(heard, SAMPLE_RATE_HZ, NETWORK_RATE_HZ).numpy(), SPEAKER_BINS)
+        recorded = torch.tensor(samples)
+        heard = resampled(recorded, rate_hz, SAMPLE_RATE_HZ)
+        rows = kaldi_fbank(resampled(recorded, rate_hz, NETWORK_RATE_HZ).numpy(), SPEAKER_BINS)
         speaker = self._speaker((rows - rows.mean(0, keepdims=True))[None])
         step = STEP_LATENTS * LATENT_SAMPLES
         missing = -len(heard) % step

@@ -4,10 +4,11 @@ The length of a text is measured in units. A unit is a Chinese character or a wo
 In Ming-flash-omni, an utterance has up to `MOST_UNITS` units, because the model was trained on
 short utterances.
 
-A complete text is split in the same way as in the vendor's `text_segment_cut.py`, following the
-port in vllm-omni. Sentences are joined as long as they fit. Longer sentences are split into clauses
-and then between words. Streamed text is split after the first sentence that ends after
-`LEAST_UNITS` units. The result depends only on the text, not on how it arrives.
+A complete text is split in the same way as in the port of the vendor's front end in vllm-omni. The
+utterances of the vendor's own code are shorter. Sentences are joined as long as they fit. Longer
+sentences are split into clauses and then between words. Streamed text is split after the first
+sentence that ends after `LEAST_UNITS` units. The result depends only on the text, not on how it
+arrives.
 """
 
 from __future__ import annotations
