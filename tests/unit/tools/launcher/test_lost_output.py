@@ -38,12 +38,15 @@ def run_until_started(
     checkout.write("gateway", GATEWAY_WITH_MARK)
     started = tmp_path / "started"
     os.mkfifo(started)
+    # With this variable, nothing would be left to be printed at the exit.
+    unbuffered = {"PYTHONUNBUFFERED": ""}
+    environment = {**os.environ, "PYTHONPATH": import_path(CHECKOUT), **unbuffered}
     source, sink = os.pipe()
     os.close(source)
     with subprocess.Popen(
         ["sh", "-c", shell, "sh", *command],
         cwd=checkout.root,
-        env={**os.environ, "PYTHONPATH": import_path(CHECKOUT), "STARTED": str(started)},
+        env={**environment, "STARTED": str(started)},
         stdout=sink,
         stderr=subprocess.PIPE,
         text=True,

@@ -124,6 +124,18 @@ def test_addresses_to_listen_on_leave_out_stages_that_run_elsewhere() -> None:
     }
 
 
+def test_addresses_of_the_gateway_are_those_of_all_its_endpoints() -> None:
+    deployment = with_gateway(
+        Deployment(), {"metrics_listen": "0.0.0.0:9464", "scaler": {"listen": "0.0.0.0:9466"}}
+    )
+    assert listen_addresses(deployment, []) == {
+        "gateway.http_listen": "localhost:8000",
+        "gateway.grpc_listen": "localhost:0",
+        "gateway.metrics_listen": "0.0.0.0:9464",
+        "gateway.scaler.listen": "0.0.0.0:9466",
+    }
+
+
 def test_ports_are_refused_when_two_settings_have_the_same() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
