@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, Protocol
 from weakref import WeakSet
 
@@ -282,7 +283,8 @@ class BlockingChannel:
             request_serializer=method.request.SerializeToString,
         )
         try:
-            data = call(request, timeout=timeout_s, metadata=self._target.metadata)
+            with self._starting():
+                data = call(request, timeout=timeout_s, metadata=self._target.metadata)
         except grpc.RpcError as failure:
             raise call_error(failure, self._target) from failure
         self._target.contact.made = True
@@ -301,7 +303,8 @@ class BlockingChannel:
             method.path,
             request_serializer=method.request.SerializeToString,
         )
-        started = call(request, timeout=timeout_s, metadata=self._target.metadata)
+        with self._starting():
+            started = call(request, timeout=timeout_s, metadata=self._target.metadata)
         return BlockingReadCall(started, method, self._target, idle_s, self._watch)
 
     def exchange(
@@ -314,7 +317,8 @@ class BlockingChannel:
             method.path,
             request_serializer=method.request.SerializeToString,
         )
-        started = call(requests, timeout=timeout_s, metadata=self._target.metadata)
+        with self._starting():
+            started = call(requests, timeout=timeout_s, metadata=self._target.metadata)
         return BlockingTwoWayCall(started, requests, method, self._target, idle_s, self._watch)
 
     def pauser(self) -> BlockingPauser:
@@ -332,3 +336,14 @@ class BlockingChannel:
             pauser.wake()
         self._watch.close()
         self._channel.close()
+
+    @contextmanager
+    def _starting(self) -> Iterator[None]:
+        """Start a call within this context. Raises `FailedPrecondition` instead of gRPC's
+        `ValueError` if another thread has closed the channel since `check_open`.
+        """
+        try:
+            yield
+        except ValueError:
+            self.check_open()
+            raise

@@ -11,6 +11,9 @@ import grpc
 import pytest
 
 import antiphon
+from antiphon.client.blocking_channel import BlockingChannel
+from antiphon.client.calls import Method, now
+from antiphon.client.connection import target
 from antiphon.errors import (
     AntiphonError,
     Cancelled,
@@ -155,3 +158,29 @@ async def test_writer_raises_the_error_that_the_reader_has_read_even_after_a_can
         await session.close_client()
 
     await with_either(blocking, work)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_blocking_call_raises_failed_precondition_when_the_client_is_closed_as_it_starts(
+    deaf_address: str, streams: bool
+) -> None:
+    channel = BlockingChannel(target(deaf_address, False, None, key_in_clear=False))
+
+    class Closing:
+        """gRPC serializes the request between `check_open` and the start of the call."""
+
+        @staticmethod
+        def SerializeToString(request: object) -> bytes:
+            channel.close()
+            return b""
+
+    method: Method[Any, Any] = Method("/scripts/Echo", Closing, bytes)
+
+    def start() -> None:
+        if streams:
+            channel.stream(method, Closing(), 60.0, None)
+        else:
+            now(channel.ask(method, Closing(), 60.0))
+
+    with pytest.raises(FailedPrecondition, match="the client is closed"):
+        start()
