@@ -7,6 +7,8 @@ import base64
 
 import numpy as np
 import pytest
+from openai.resources.realtime.realtime import AsyncRealtimeConnection
+from websockets.asyncio.client import connect
 
 from antiphon.errors import ResourceExhausted, Unavailable
 from antiphon.values.conversation import TextPart, from_tensors
@@ -23,7 +25,7 @@ from tests.contract.fake_stages import (
     twice,
 )
 from tests.contract.realtime_client import Realtime, realtime
-from tests.contract.served_gateway import ServedGateway
+from tests.contract.served_gateway import MODEL, ServedGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -403,11 +405,14 @@ async def test_client_that_leaves_frees_every_stage(served: ServedGateway) -> No
 
     for role in ROLES:
         served.fakes[role].script = begin_and_wait
-    async with realtime(served) as client:
+    url = f"ws://{served.gateway.http_address}/v1/realtime?model={MODEL}"
+    async with connect(url) as connection:
+        client = Realtime(AsyncRealtimeConnection(connection))
+        await client.until("session.created")
         await client.say("Hi")
         await client.send("response.create")
         await client.until("response.output_audio.delta")
-        client.connection._connection.transport.abort()
+        connection.transport.abort()
     for session in served.fakes.sessions():
         await session.cancelled.wait()
     await served.gateway.calls.wait_idle()

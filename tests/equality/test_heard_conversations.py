@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -19,6 +19,7 @@ import pytest_asyncio
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import AntiphonError
 from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
+from antiphon.tracing.span import TraceSpan
 from antiphon.values.conversation import (
     AudioPart,
     Conversation,
@@ -37,6 +38,7 @@ from antiphon.values.live_conversation import (
 )
 from antiphon.values.sampling import SamplingRequest
 from antiphon_gateway.calls.calls import Calls
+from antiphon_gateway.conversations import kept_session
 from antiphon_gateway.conversations.client import LogEntry, Made, RefuseResponse
 from antiphon_gateway.conversations.conversation import LiveConversation
 from antiphon_gateway.conversations.conversations import AdmittedConversation, Conversations
@@ -47,6 +49,7 @@ from antiphon_gateway.fleet.fleet import Fleet
 from antiphon_gateway.media.resampling import RecordingResampler
 from antiphon_gateway.metrics import Metrics
 from antiphon_gateway.orders.order import Order
+from antiphon_gateway.sessions.call_segment import CallSegment
 from antiphon_gateway.sessions.events import Event
 from antiphon_testkit.gateway_settings import gateway_config
 from antiphon_testkit.margins import MIN_MARGIN
@@ -106,7 +109,9 @@ class Client:
         conversations: Conversations,
         admitted: AdmittedConversation,
         settings: ConversationSettings,
+        opened: asyncio.Queue[CallSegment],
     ) -> None:
+        self._opened = opened
         self.settings = settings = replace(settings, voice=VOICE, sampling=GREEDY)
         self.answers: asyncio.Queue[ResponseDone] = asyncio.Queue(16)
         self.live: LiveConversation = conversations.begin(admitted, settings, self)
@@ -119,14 +124,11 @@ class Client:
             if isinstance(event, ResponseDone):
                 self.answers.put_nowait(event)
 
-    async def speak(self, pcm16: bytes) -> LiveTurn:
-        """Say it in pieces of 100 ms; what the stages hear of it by then."""
+    async def speak(self, pcm16: bytes) -> CallSegment:
+        """Say it in pieces of 100 ms; the segment in which the stages hear it by then."""
         for start in range(0, len(pcm16), 4800):
             await self.live.do(AppendAudio(pcm16[start : start + 4800], RATE_HZ))
-        turn = self.live._responses._session._turn
-        assert turn is not None
-        await asyncio.wait([turn._opened])
-        return turn
+        return await self._opened.get()
 
     async def answer(self) -> Answer:
         await self.live.do(CommitAudio())
@@ -156,6 +158,29 @@ async def conversations(running: Running) -> AsyncIterator[Conversations]:
         made = Conversations(Calls(fleet, config, {}, Metrics(in_flight=lambda: 0.0)), config)
         yield made
         made.close()
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[CallSegment]:
+    """The segments that are opened while somebody speaks."""
+    segments: asyncio.Queue[CallSegment] = asyncio.Queue()
+
+    def noted(
+        number: int,
+        rate_hz: int,
+        order: Order,
+        opening: Callable[[Order], Awaitable[CallSegment]],
+        span: TraceSpan,
+    ) -> LiveTurn:
+        async def opened(order: Order) -> CallSegment:
+            segment = await opening(order)
+            segments.put_nowait(segment)
+            return segment
+
+        return LiveTurn(number, rate_hz, order, opened, span)
+
+    monkeypatch.setattr(kept_session, "LiveTurn", noted)
+    return segments
 
 
 def spoken(seconds: float, seed: int) -> bytes:
@@ -212,67 +237,67 @@ def slices(truth: Truth) -> tuple[list[bytes], list[Answer]]:
 
 
 async def test_turns_are_heard_while_they_are_spoken_and_answered_like_the_whole(
-    conversations: Conversations, truth: Truth
+    conversations: Conversations, truth: Truth, opened: asyncio.Queue[CallSegment]
 ) -> None:
     said, expected = await asyncio.to_thread(safe, truth)
     with conversations.admit("") as admitted:
         settings = admitted.settings
         client = Client(
-            conversations, admitted, replace(settings, turns=None, max_output_tokens=TOKENS)
+            conversations,
+            admitted,
+            replace(settings, turns=None, max_output_tokens=TOKENS),
+            opened,
         )
         async with client.live:
             for turn, answer in zip(said, expected[:2], strict=True):
                 heard = await client.speak(turn)
-                assert heard.segment is not None
                 assert await client.answer() == answer
                 # The segment that was open before anyone asked for an answer is the one.
-                assert heard.segment.over
+                assert heard.over
+                assert opened.empty()
 
 
 async def test_every_slice_is_a_message_of_its_own_where_answers_come_by_the_clock(
-    conversations: Conversations, truth: Truth
+    conversations: Conversations, truth: Truth, opened: asyncio.Queue[CallSegment]
 ) -> None:
     """The second slice comes in two pieces, and there is something behind it."""
     said, expected = await asyncio.to_thread(slices, truth)
     with conversations.admit("") as admitted:
         settings = admitted.settings
         own = replace(settings, turns=TimedTurns(SLICE_S), max_output_tokens=TOKENS)
-        client = Client(conversations, admitted, own)
+        client = Client(conversations, admitted, own, opened)
         async with client.live:
             heard = await client.speak(said[0][:-4800])
             await client.live.do(AppendAudio(said[0][-4800:], RATE_HZ))
             assert await client.next_answer() == expected[0]
-            assert heard.segment is not None
-            assert heard.segment.over
+            assert heard.over
             for piece in (said[1][:4800], said[1][4800:] + said[0][:4800]):
                 await client.live.do(AppendAudio(piece, RATE_HZ))
             assert await client.next_answer() == expected[1]
 
 
 async def test_turn_is_answered_in_the_plain_way_when_something_else_is_asked_in_the_end(
-    conversations: Conversations, truth: Truth
+    conversations: Conversations, truth: Truth, opened: asyncio.Queue[CallSegment]
 ) -> None:
     said, (*_, expected) = await asyncio.to_thread(safe, truth)
     with conversations.admit("") as admitted:
         settings = admitted.settings
         own = replace(settings, turns=None, max_output_tokens=TOKENS)
-        client = Client(conversations, admitted, own)
+        client = Client(conversations, admitted, own, opened)
         async with client.live:
             heard = await client.speak(said[1])
             await client.live.do(ChangeSettings(replace(client.settings, instructions="Hear")))
             assert await client.answer() == expected
-            assert heard.segment is not None
-            assert heard.segment.over
-            assert client.live._responses._session._turn is None
+            assert heard.over
+            assert opened.empty()
 
 
 async def test_conversation_that_is_left_while_its_user_speaks_frees_the_stages(
-    conversations: Conversations,
+    conversations: Conversations, opened: asyncio.Queue[CallSegment]
 ) -> None:
     with conversations.admit("") as admitted:
         settings = admitted.settings
-        client = Client(conversations, admitted, replace(settings, turns=None))
+        client = Client(conversations, admitted, replace(settings, turns=None), opened)
         async with client.live:
             heard = await client.speak(spoken(5.0, 3))
-    assert heard.segment is not None
-    assert heard.segment.over
+    assert heard.over

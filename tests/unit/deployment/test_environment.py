@@ -9,8 +9,10 @@ import pytest
 from antiphon.deployment.environment import expanded
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig, dump_deployment
 from antiphon.errors import InvalidArgument
+from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.runtime.server import main as stage_process
+from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.server.main import main
 from antiphon_gateway.config import read_options
 
 
@@ -38,25 +40,33 @@ def test_a_variable_that_is_not_set_is_named_with_the_setting(environment: dict[
 
 
 def test_a_stage_listens_and_is_reached_where_its_environment_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = StageConfig(
-        listen="${POD_IP}:50051",
-        health_listen="${POD_IP}:50052",
-        metrics_listen="${POD_IP}:9464",
+        listen="${POD_IP}:0",
+        health_listen="${POD_IP}:0",
+        metrics_listen="${POD_IP}:0",
         advertise="${POD_IP}:50051",
     )
     file = tmp_path / "deployment.yaml"
     deployment = Deployment(model=str(tmp_path), pipeline=PIPELINE.name, stages={"talker": config})
     file.write_bytes(dump_deployment(deployment))
-    monkeypatch.setenv("POD_IP", "10.1.2.3")
-    arguments = stage_process._parser(None).parse_args(["talker", "--config", str(file)])
-    told = stage_process._options(arguments).config
-    assert (told.listen, told.advertise) == ("10.1.2.3:50051", "10.1.2.3:50051")
-    assert (told.health_listen, told.metrics_listen) == ("10.1.2.3:50052", "10.1.2.3:9464")
+    told: list[StageConfig] = []
+
+    def load(pipeline: Pipeline, role: str, model: Path, config: StageConfig) -> LoadedStage:
+        told.append(config)
+        raise InvalidArgument("that was all")
+
+    monkeypatch.setenv("POD_IP", "127.1.2.3")
+    assert main(load, ["talker", "--config", str(file)]) == 2
+    assert "that was all" in capsys.readouterr().err
+    (config,) = told
+    assert (config.listen, config.advertise) == ("127.1.2.3:0", "127.1.2.3:50051")
+    assert (config.health_listen, config.metrics_listen) == ("127.1.2.3:0", "127.1.2.3:0")
     monkeypatch.delenv("POD_IP")
-    with pytest.raises(InvalidArgument, match=r"stages\.talker\.listen"):
-        stage_process._options(arguments)
+    assert main(load, ["talker", "--config", str(file)]) == 2
+    assert "stages.talker.listen" in capsys.readouterr().err
+    assert len(told) == 1
 
 
 def test_the_gateway_listens_where_its_environment_says(

@@ -271,7 +271,8 @@ async def test_conversations_end_when_their_key_is_withdrawn_and_others_stay(pat
             # It has not left yet.
             continue
         assert named[0] == "other"
-    await asyncio.wait([watching])
+    async with asyncio.timeout(120):
+        await asyncio.wait([watching])
 
 
 async def test_conversations_end_when_their_key_expires(path: Path) -> None:
