@@ -15,6 +15,7 @@ from antiphon.errors import (
     Cancelled,
     DataLoss,
     FailedPrecondition,
+    Unavailable,
 )
 from antiphon.v1 import converse_pb2
 from antiphon.values.live_conversation import (
@@ -221,9 +222,11 @@ class Talk:
             call.cancel()
         await call.write(opening)
         first = await call.read()
-        if first is None or not first.HasField("begun"):
+        if first is None:
+            raise Unavailable("the server has ended the call without starting the conversation")
+        if not first.HasField("begun"):
             call.cancel()
-            raise DataLoss("the server has not started the conversation")
+            raise DataLoss("the conversation doesn't start with `begun`")
         call.idle_s = self._idle_s
         return call, first
 

@@ -139,6 +139,22 @@ async def test_speech_refuses_a_wrong_field_by_its_name(
     assert response.json()["error"]["param"].startswith(param)
 
 
+async def test_text_that_is_too_long_is_refused_by_the_name_of_its_field(reader: Reader) -> None:
+    _, gateway = reader
+    told = gateway.fleet[SPEAKER].require()
+    before, told.max_input_text_bytes = told.max_input_text_bytes, 20
+    tell_anew(gateway)
+    try:
+        response = await post(reader, input="x" * 21)
+    finally:
+        told.max_input_text_bytes = before
+        tell_anew(gateway)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == "input"
+    assert error["message"].startswith("input: with this text, the request has 21 bytes")
+
+
 async def test_speech_options_reach_their_stages_and_instructions_are_one(reader: Reader) -> None:
     fakes, gateway = reader
     given = {"input": "Read.", "options": {"pitch": 2}, "instructions": "Whisper."}

@@ -27,6 +27,13 @@ def draw_seed() -> int:
     return secrets.randbits(SEED_BITS)
 
 
+def names_of_text(field_name: str) -> dict[str, str]:
+    """Return the `field_names` of an order whose only message is the text in the client's field
+    `field_name`.
+    """
+    return {"messages": field_name, "messages[0]": field_name}
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """A request for one or more segments. It contains the conversation, the outputs and the

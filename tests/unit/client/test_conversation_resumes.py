@@ -121,3 +121,18 @@ async def test_a_conversation_whose_first_token_was_lost_begins_again(
     assert opened == 2
     first, second = server.openings
     assert first == second
+
+
+@both
+async def test_a_server_that_ends_the_call_without_a_word_is_tried_again(
+    serve: Serve, talk_through: Callable[..., object]
+) -> None:
+    def talk(requests: Requests, server: Speech) -> Responses:
+        server.openings.append(next(requests).open)
+        if len(server.openings) > 1:
+            yield begun()
+
+    server = serve(greeting)
+    server.talk = talk
+    await talk_through(server.address, lambda event: ["finish"])
+    assert len(server.openings) == 2

@@ -33,7 +33,7 @@ from antiphon_gateway.endpoints.openai.image_generation.schema import (
     ImagesBody,
 )
 from antiphon_gateway.media.options_in import OptionInput
-from antiphon_gateway.orders.order import Order
+from antiphon_gateway.orders.order import Order, names_of_text
 from antiphon_gateway.outputs import IMAGE
 
 AUTO = "auto"
@@ -92,7 +92,7 @@ def read_image_request(body: bytes, visit: RequestContext) -> tuple[Order, Image
         },
         options=options,
         choices=asked.n or 1,
-        field_names={"modalities": "model", "messages": TEXT_FIELD, **names},
+        field_names={"modalities": "model", **names_of_text(TEXT_FIELD), **names},
     )
     return order, ImageAnswers(order.choices)
 

@@ -43,7 +43,7 @@ from antiphon_gateway.media.encoding import (
 )
 from antiphon_gateway.media.options_in import OptionInput
 from antiphon_gateway.media.remote import RemoteUrl
-from antiphon_gateway.orders.order import Order
+from antiphon_gateway.orders.order import Order, names_of_text
 from antiphon_gateway.outputs import AUDIO
 
 UNSUPPORTED: Mapping[str, Unsupported] = {
@@ -92,7 +92,7 @@ def read_speech(body: bytes, visit: RequestContext) -> tuple[Order, AudioBytes |
         chunk_policy=read_chunk_policy(speech.chunk_policy),
         options=options,
         instruction=speech.instructions or None,
-        field_names={"instruction": "instructions", "messages": "input", **names},
+        field_names={"instruction": "instructions", **names_of_text("input"), **names},
     )
     whole = leaves_whole(audio_format, delivery or visit.delivery.get(AUDIO))
     encoding = AudioEncoding(audio_format, speech.speed, whole)
