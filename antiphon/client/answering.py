@@ -58,13 +58,13 @@ class PendingAnswer:
         Raises the error that ended the answer, if it failed, and `FailedPrecondition` if another
         task or thread is reading.
         """
-        with self._one_reader.reading():
+        with self._one_reader:
             return await self._next_event()
 
     async def collect(self) -> Reply:
         """Read the whole answer and return it."""
         events: list[Event] = []
-        with self._one_reader.reading():
+        with self._one_reader:
             self.reader.check_untouched()
             try:
                 while (event := await self._next_event()) is not None:
@@ -81,8 +81,8 @@ class PendingAnswer:
         self._call.cancel()
 
     async def _next_event(self) -> Event | None:
-        if (ended_by := self._ending.error) is not None:
-            raise ended_by
+        if self._ending.has_failed:
+            raise self._ending.failure()
         try:
             while (message := await self._next_message()) is not None:
                 event = self.reader.read(message)

@@ -28,6 +28,9 @@ from antiphon.client.failures import call_error
 from antiphon.errors import AntiphonError
 from antiphon.wire.status import ended_while_sending
 
+_OWN_OPERATION = "execute_batch"
+"""A part of the debug string of a status that grpc.aio has set because an operation failed."""
+
 
 class _Readable(Protocol):
     """A call that returns encoded messages, and `grpc.aio.EOF` after the last one."""
@@ -58,7 +61,7 @@ class AsyncioReadCall(Generic[Request, Response]):
         """Return the next response, or None at the end of the stream. Raises a typed error if the
         call has failed. Raises `FailedPrecondition` if another task is reading.
         """
-        with self._one_reader.reading():
+        with self._one_reader:
             if not self._ending.is_set:
                 try:
                     message = await self._read()
@@ -68,8 +71,9 @@ class AsyncioReadCall(Generic[Request, Response]):
                     if message is not None:
                         return message
                     self._ending.set(None)
-        if (ended_by := self._ending.error) is not None:
-            raise ended_by
+        if self._ending.has_failed:
+            # A local variable would form a cycle with the traceback.
+            raise self._ending.failure()
         return None
 
     def cancel(self) -> None:
@@ -88,14 +92,16 @@ class AsyncioReadCall(Generic[Request, Response]):
         self._ending.set(error)
         self._call.cancel()
 
+    async def freed(self) -> None:
+        """Wait until nothing of a call that was cancelled is running any more."""
+
     async def _read(self) -> Response | None:
         idle_s = self.idle_s
         try:
-            async with asyncio.timeout(idle_s):
+            if idle_s is None:
                 data = await self._call.read()
-        except TimeoutError:
-            assert idle_s is not None
-            raise silent(idle_s) from None
+            else:
+                data = await self._read_in_time(idle_s)
         except grpc.RpcError as failure:
             raise call_error(failure, self._target) from failure
         except asyncio.CancelledError as cancelled:
@@ -106,6 +112,13 @@ class AsyncioReadCall(Generic[Request, Response]):
             raise closed_by_caller() from cancelled
         self._target.contact.made = True
         return decode(self._method, data) if isinstance(data, bytes) else None
+
+    async def _read_in_time(self, idle_s: float) -> bytes | object:
+        try:
+            async with asyncio.timeout(idle_s):
+                return await self._call.read()
+        except TimeoutError:
+            raise silent(idle_s) from None
 
 
 def _task_is_cancelled() -> bool:
@@ -179,6 +192,12 @@ class _ServersEnd:
             while await self.read() is not grpc.aio.EOF:
                 pass
 
+    async def stop_reading(self) -> None:
+        """Cancel a read that its caller has left. Nothing can be read afterwards."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+
     async def _read_message(self) -> bytes | None:
         try:
             return await anext(self._messages, None)
@@ -193,7 +212,9 @@ class _ServersEnd:
             now(call.trailing_metadata()),
             details=now(call.details()),
         )
-        if ended_while_sending(status):
+        # A server can send the same status as grpc.aio sets, but not with the name of an operation.
+        is_own = _OWN_OPERATION in (now(call.debug_error_string()) or "")  # type: ignore[attr-defined]
+        if is_own and ended_while_sending(status):
             self._sending_failed()
         elif not self._status.done():
             self._status.set_result(status)
@@ -221,6 +242,7 @@ class AsyncioTwoWayCall(AsyncioReadCall[Request, Response]):
         )
         call = start(self._requests(), timeout=timeout_s, metadata=target.metadata)
         self._servers_end = _ServersEnd(call, self._discard, self._close)
+        self._loop = asyncio.get_running_loop()
         self._discarding: asyncio.Task[None] | None = None
         super().__init__(self._servers_end, method, target, idle_s)
 
@@ -293,13 +315,20 @@ class AsyncioTwoWayCall(AsyncioReadCall[Request, Response]):
         """Free a call that the caller has left and that grpc.aio can't cancel."""
         if not self._ending.is_set or self._servers_end.is_known or self._one_reader.is_reading:
             return
-        if self._discarding is None:
-            self._discarding = asyncio.create_task(self._servers_end.discard())
+        if self._discarding is None and not self._loop.is_closed():
+            self._discarding = self._loop.create_task(self._servers_end.discard())
+
+    async def freed(self) -> None:
+        """Wait until nothing of a call that was cancelled is running any more."""
+        if self._discarding is not None:
+            self._discarding.cancel()
+            await asyncio.wait([self._discarding])
+            await self._servers_end.stop_reading()
 
     async def _why(self) -> AntiphonError:
         """Return the error that ended the call."""
         if self._ending.is_set:
-            return self._ending.error or writing_ended()
+            return self._ending.failure() if self._ending.has_failed else writing_ended()
         status = await self._servers_end.status()
         if status.code() is grpc.StatusCode.OK:
             return writing_ended()
@@ -421,3 +450,5 @@ class AsyncioChannel:
         for call in list(self._calls):
             call.cancel()
         await self._channel.close()
+        for call in list(self._calls):
+            await call.freed()

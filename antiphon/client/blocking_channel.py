@@ -86,7 +86,7 @@ class BlockingReadCall(Generic[Request, Response]):
         """Return the next response, or None at the end of the stream. Raises a typed error if the
         call failed. Raises `FailedPrecondition` if another thread is reading.
         """
-        with self._one_reader.reading():
+        with self._one_reader:
             if not self._ending.is_set:
                 try:
                     message = self._read()
@@ -96,8 +96,9 @@ class BlockingReadCall(Generic[Request, Response]):
                     if message is not None:
                         return message
                     self._ending.set(None)
-        if (ended_by := self._ending.error) is not None:
-            raise ended_by
+        if self._ending.has_failed:
+            # A local variable would form a cycle with the traceback.
+            raise self._ending.failure()
         return None
 
     def cancel(self) -> None:
@@ -208,7 +209,7 @@ class BlockingTwoWayCall(BlockingReadCall[Request, Response]):
         if not self._ending.is_set and self._requests.put(request):
             return
         if self._ending.is_set:
-            raise self._ending.error or writing_ended()
+            raise self._ending.failure() if self._ending.has_failed else writing_ended()
         ended = self._requests.closed and self._call.code() is not grpc.StatusCode.OK
         if ended and isinstance(self._call, grpc.RpcError):
             raise call_error(self._call, self._target) from self._call

@@ -133,7 +133,7 @@ class Talk:
         """Return the next event, or None at the end. If the conversation has failed, raises its
         error. Raises `FailedPrecondition` if another task or thread is reading.
         """
-        with self._one_reader.reading():
+        with self._one_reader:
             return await self._next_event()
 
     def finish(self) -> None:

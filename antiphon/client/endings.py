@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 
 from google.protobuf.message import DecodeError
 
@@ -26,17 +27,37 @@ class Ending:
         """Record the end of the call, unless it has already ended."""
         with self._setting:
             if not self.is_set:
-                self._error = error
+                self._error = None if error is None else _copy(error)
                 self.is_set = True
 
     @property
-    def error(self) -> AntiphonError | None:
-        """The error to raise. Its traceback is empty, because it can be raised several times."""
-        return None if self._error is None else self._error.with_traceback(None)
+    def has_failed(self) -> bool:
+        """Whether the call has ended with an error."""
+        return self._error is not None
+
+    def failure(self) -> AntiphonError:
+        """Return a new copy of the error, which the caller raises. The call must have failed.
+
+        Each reader and writer gets its own copy, because raising an error changes its traceback.
+        """
+        assert self._error is not None
+        return _copy(self._error)
+
+
+def _copy(error: AntiphonError) -> AntiphonError:
+    """Return a copy without a traceback. A traceback would keep the call and the frames of its
+    callers alive until the next garbage collection.
+    """
+    copied = copy.copy(error)
+    if error.__cause__ is not None:
+        copied.__cause__ = error.__cause__.with_traceback(None)
+    return copied
 
 
 class OneReader:
-    """Rejects a second task or thread that reads while another one is waiting for a message."""
+    """A context in which a task or thread reads. Entering it raises `FailedPrecondition` while
+    another task or thread is in it.
+    """
 
     def __init__(self) -> None:
         self._reading = threading.Lock()
@@ -46,17 +67,19 @@ class OneReader:
         """Whether a task or thread is waiting for a message."""
         return self._reading.locked()
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Read within this context. Raises `FailedPrecondition` if it is in use."""
+    def __enter__(self) -> None:
         if not self._reading.acquire(blocking=False):
             raise FailedPrecondition(
                 "another task or thread is already reading this call; read from one of them only"
             )
-        try:
-            yield
-        finally:
-            self._reading.release()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._reading.release()
 
 
 def decode(method: Method[Request, Response], data: bytes) -> Response:

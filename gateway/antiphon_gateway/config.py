@@ -39,7 +39,9 @@ def read_options(
         )
         for name in ("http_listen", "grpc_listen", "metrics_listen")
     }
-    gateway = msgspec.structs.replace(gateway, **listens)
+    scaler_listen = expanded(gateway.scaler.listen, os.environ, field="gateway.scaler.listen")
+    scaler = msgspec.structs.replace(gateway.scaler, listen=scaler_listen)
+    gateway = msgspec.structs.replace(gateway, **listens, scaler=scaler)
     deployment = msgspec.structs.replace(deployment, gateway=gateway)
     return GatewayOptions(deployment, parsed.announce_fd, parsed.log_level)
 

@@ -138,6 +138,7 @@ async def test_link_is_lost_when_the_window_ends_and_not_before() -> None:
         started = asyncio.get_running_loop().time()
         await rig.wire.close()
         await rig.told.changed.wait_until(lambda: rig.told.lost)
+        assert asyncio.get_running_loop().time() - started >= 0.5
         assert rig.told.suspended
         received = rig.consumer.received
         await received.changed.wait_until(lambda: received.lost)

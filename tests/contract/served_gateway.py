@@ -58,10 +58,11 @@ def tell_anew(gateway: Gateway) -> None:
 
 def answering() -> set[asyncio.Task[Any]]:
     """The tasks of uvicorn that answer requests, or serve a WebSocket, of any gateway."""
-    return {each for each in asyncio.all_tasks() if _work_of(each).endswith(".run_asgi")}
+    return {each for each in asyncio.all_tasks() if work_of(each).endswith(".run_asgi")}
 
 
-def _work_of(task: asyncio.Task[Any]) -> str:
+def work_of(task: asyncio.Task[Any]) -> str:
+    """The name of the coroutine function that a task runs."""
     return getattr(task.get_coro(), "__qualname__", "")
 
 

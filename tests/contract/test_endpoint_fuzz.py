@@ -21,7 +21,6 @@ import struct
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import grpc
 import pytest
@@ -35,7 +34,13 @@ from antiphon.wire.status import error_from_rpc
 from tests.contract.fake_stages import ROLES, THINKER
 from tests.contract.fuzz_cases import Case, case_of
 from tests.contract.fuzz_messages import message_of
-from tests.contract.served_gateway import ServedGateway, answering, serve_gateway, tell_anew
+from tests.contract.served_gateway import (
+    ServedGateway,
+    answering,
+    serve_gateway,
+    tell_anew,
+    work_of,
+)
 
 CASES_IN_BATCH = {"json": 12, "form": 12, "media": 12, "headers": 12, "leaving": 12, "bulk": 8}
 SPEECH_CASES_IN_BATCH = {"speech": 24, "speech_leaving": 12}
@@ -117,7 +122,7 @@ async def check_left(served: ServedGateway, before: tuple[Counter[str], int], wh
     assert not [each.role for each in replicas if each._holders], where
     while more := _tasks() - tasks:
         # The gateway's own go on as before; what asks a stage just now will be done.
-        added = [each for each in asyncio.all_tasks() if _work_of(each) in more]
+        added = [each for each in asyncio.all_tasks() if work_of(each) in more]
         ended, _ = await asyncio.wait(added, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED)
         assert ended, f"{where}: {more}"
     # What ended last may have had some.
@@ -263,13 +268,9 @@ def _names_a_cause(response: bytes) -> bool:
     return bool(content.get("error", {}).get("message") or content.get("reason"))
 
 
-def _work_of(task: asyncio.Task[Any]) -> str:
-    return getattr(task.get_coro(), "__qualname__", "")
-
-
 def _tasks() -> Counter[str]:
     """How many tasks there are of each kind of work."""
-    return Counter(map(_work_of, asyncio.all_tasks()))
+    return Counter(map(work_of, asyncio.all_tasks()))
 
 
 async def left(served: ServedGateway) -> tuple[Counter[str], int]:

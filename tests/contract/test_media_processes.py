@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -238,9 +238,12 @@ async def test_the_server_is_started_again_when_it_was_lost(
 ) -> None:
     popen, servers = subprocess.Popen, list[subprocess.Popen[bytes]]()
 
-    def noted(*given: Any, **how: Any) -> subprocess.Popen[bytes]:
-        servers.append(popen(*given, **how))
-        return servers[-1]
+    def noted(arguments: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
+        process = popen(arguments, **how)
+        # This replaces it for all modules.
+        if "antiphon_gateway.media.decoding.decode_server" in arguments:
+            servers.append(process)
+        return process
 
     monkeypatch.setattr("antiphon_gateway.media.decoding.processes.subprocess.Popen", noted)
     flac = files.sound_file("FLAC", "PCM_16", 1, 16_000, 0.1)

@@ -31,10 +31,11 @@ def _can_unshare() -> bool:
 
 pytestmark = [
     pytest.mark.processes,
+    pytest.mark.timeout(660),
     pytest.mark.skipif(not _can_unshare(), reason="needs root and unshare --pid --mount-proc"),
 ]
 
-LONG_S = 240.0
+LONG_S = 600.0
 COMMAND = "import sys; from antiphon_tools.command import main; sys.exit(main())"
 SPEECH = {"talker": SamplingRequest(temperature=0.0, max_tokens=30)}
 # The shell ends at once, so that its child belongs to the first process of the namespace. The child
@@ -47,6 +48,7 @@ class Container:
 
     def __init__(self, outside: asyncio.subprocess.Process) -> None:
         self.outside = outside
+        self.said = ""
 
     @property
     def first(self) -> int:
@@ -57,12 +59,12 @@ class Container:
     async def until(self, mark: str) -> str:
         """What is printed up to the line that has `mark`."""
         assert self.outside.stdout is not None
-        said = ""
+        from_here = len(self.said)
         async for line in self.outside.stdout:
-            said += line.decode()
+            self.said += line.decode()
             if mark in line.decode():
-                return said
-        raise AssertionError(f"it ended before {mark!r}:\n{said}")
+                return self.said[from_here:]
+        raise AssertionError(f"it ended before {mark!r}:\n{self.said}")
 
     async def inside(self, script: str, stdin: int = asyncio.subprocess.DEVNULL) -> str:
         """The output of a shell that runs in the namespace."""
@@ -87,8 +89,11 @@ async def container(model: Path, temporary: Path) -> AsyncIterator[Container]:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
+        deployment = Container(outside)
         try:
-            yield Container(outside)
+            yield deployment
+        except TimeoutError:
+            raise AssertionError(f"it took too long:\n{deployment.said}") from None
         finally:
             if outside.returncode is None:
                 outside.kill()

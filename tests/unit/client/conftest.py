@@ -17,7 +17,7 @@ from tests.unit.client.speech_server import Answer, Speech
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Speech]]:
     """Start a server with a given answer, perhaps with TLS; all stop at the end of the test."""
-    running: list[tuple[grpc.Server, Speech]] = []
+    running: list[tuple[grpc.Server, ThreadPoolExecutor, Speech]] = []
 
     def start(
         answer: Answer,
@@ -26,7 +26,8 @@ def serve() -> Iterator[Callable[..., Speech]]:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> Speech:
-        server = grpc.server(ThreadPoolExecutor(max_workers=2))
+        workers = ThreadPoolExecutor(max_workers=2)
+        server = grpc.server(workers)
         speech = Speech(answer)
         speech_pb2_grpc.add_SpeechServiceServicer_to_server(speech, server)
         if credentials is None:
@@ -35,13 +36,14 @@ def serve() -> Iterator[Callable[..., Speech]]:
             speech.port = server.add_secure_port(f"{host}:{port}", credentials)
         speech.address = f"{host}:{speech.port}"
         server.start()
-        running.append((server, speech))
+        running.append((server, workers, speech))
         return speech
 
     yield start
-    for server, speech in running:
+    for server, workers, speech in running:
         speech.hang.set()
         server.stop(grace=None).wait()
+        workers.shutdown()
 
 
 @pytest.fixture

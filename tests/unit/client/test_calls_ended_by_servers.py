@@ -14,7 +14,13 @@ import pytest
 
 import antiphon
 from antiphon.client.calls import MOST_WAITING
-from antiphon.errors import AntiphonError, Cancelled, FailedPrecondition, InvalidArgument
+from antiphon.errors import (
+    AntiphonError,
+    Cancelled,
+    FailedPrecondition,
+    InvalidArgument,
+    Unavailable,
+)
 from antiphon.v1 import session_pb2, stage_pb2, stage_pb2_grpc
 from antiphon.wire.convert import error_to_proto
 from antiphon.wire.status import ERROR_METADATA_KEY
@@ -43,6 +49,14 @@ def by_status(context: grpc.ServicerContext) -> Iterator[session_pb2.SessionResp
     yield opened("second")
     context.set_trailing_metadata(((ERROR_METADATA_KEY, REFUSED.SerializeToString()),))
     context.abort(grpc.StatusCode.INVALID_ARGUMENT, REFUSED.message)
+
+
+def by_status_of_its_own_client(
+    context: grpc.ServicerContext,
+) -> Iterator[session_pb2.SessionResponse]:
+    """The way of a relay that passes on what grpc.aio has set for its own call."""
+    yield opened("first")
+    context.abort(grpc.StatusCode.INTERNAL, "Internal error from Core")
 
 
 def without_error(context: grpc.ServicerContext) -> Iterator[session_pb2.SessionResponse]:
@@ -76,19 +90,21 @@ ServeStage = Callable[[End], EndingStage]
 
 @pytest.fixture
 def serve_stage() -> Iterator[ServeStage]:
-    servers: list[grpc.Server] = []
+    servers: list[tuple[grpc.Server, ThreadPoolExecutor]] = []
 
     def start(end: End) -> EndingStage:
-        server, stage = grpc.server(ThreadPoolExecutor(max_workers=2)), EndingStage(end)
+        workers, stage = ThreadPoolExecutor(max_workers=2), EndingStage(end)
+        server = grpc.server(workers)
         stage_pb2_grpc.add_StageServiceServicer_to_server(stage, server)
         stage.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         server.start()
-        servers.append(server)
+        servers.append((server, workers))
         return stage
 
     yield start
-    for server in servers:
+    for server, workers in servers:
         server.stop(grace=None).wait()
+        workers.shutdown()
 
 
 Outcome = tuple[list[str], AntiphonError | None]
@@ -177,6 +193,16 @@ async def test_status_is_the_servers_when_asked_again(
             assert isinstance(error, InvalidArgument)
             with pytest.raises(InvalidArgument, match="unknown voice"):
                 await session.open_segment(TURN)
+
+
+@clients
+async def test_status_that_looks_like_that_of_a_failed_write_ends_the_call(
+    serve_stage: ServeStage, ended: Ended
+) -> None:
+    async with ended(serve_stage(by_status_of_its_own_client)) as session:
+        messages, error = await outcome(session)
+    assert messages == ["first"]
+    assert isinstance(error, Unavailable)
 
 
 @clients

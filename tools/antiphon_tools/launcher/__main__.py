@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from antiphon.deployment.address import host_and_port, joined
+from antiphon.deployment.environment import expanded
 from antiphon.deployment.schema import Deployment, GatewayConfig, load_deployment
 from antiphon.errors import AntiphonError
 from antiphon.runtime.server.health_endpoint import health_endpoint
@@ -275,7 +277,9 @@ def deployment_of_options(options: argparse.Namespace) -> Deployment:
 
 def _listen(field: str, configured: str, host: str | None, port: int | None) -> str:
     """Return the configured address with a different host or port."""
-    old_host, old_port = host_and_port(configured, field=f"gateway.{field}")
+    setting = f"gateway.{field}"
+    address = expanded(configured, os.environ, field=setting)
+    old_host, old_port = host_and_port(address, field=setting)
     new_host = old_host if host is None else host.removeprefix("[").removesuffix("]")
     return joined(new_host, old_port if port is None else port)
 

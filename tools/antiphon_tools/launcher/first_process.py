@@ -6,8 +6,8 @@ up process IDs. A launcher only waits for the services that it has started. As P
 forks. The child is the launcher, and the parent only waits for processes and forwards signals.
 
 The kernel also ignores a signal to PID 1 unless PID 1 has a handler for it. A container that is
-stopped before the fork would therefore only end when it is killed, so the fork comes before the
-imports that take the most time.
+stopped before the fork would therefore only end when it is killed. For this reason, `antiphon
+serve` forks before the imports that take the most time.
 """
 
 from __future__ import annotations

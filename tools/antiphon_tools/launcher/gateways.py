@@ -8,10 +8,12 @@ connection stay as they are.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from antiphon.deployment.address import host_and_port, joined
+from antiphon.deployment.environment import expanded
 from antiphon.deployment.schema import Deployment
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.transport.listening import reserve_port
@@ -80,7 +82,8 @@ def with_reserved_ports(deployment: Deployment, held: contextlib.ExitStack) -> D
     """
     ports = {}
     for name in ("http_listen", "grpc_listen"):
-        field, address = f"gateway.{name}", getattr(deployment.gateway, name)
+        field = f"gateway.{name}"
+        address = expanded(getattr(deployment.gateway, name), os.environ, field=field)
         host, port = host_and_port(address, field=field)
         try:
             sockets = reserve_port(host, port)

@@ -16,6 +16,8 @@ from antiphon.errors import FailedPrecondition
 from antiphon_tools.launcher.plan import GATEWAY
 
 FILE, DIRECTORY = "file", "directory"
+WRITTEN = "gateway.sharing.directory"
+"""The setting whose directory the gateways write to."""
 
 
 def check_named_files(
@@ -28,10 +30,11 @@ def check_named_files(
     """
     services = [*roles, GATEWAY] if gateway else list(roles)
     for field, kind, name in _named(deployment, services):
-        if name and (fault := _fault(directory / name, kind)):
+        if name and (fault := _fault(directory / name, kind, written=field == WRITTEN)):
+            use = "write to" if field == WRITTEN else "read"
             raise FailedPrecondition(
                 f"{field}: {directory / name}: {fault}; set it to a {kind} that this user can "
-                f"{'write to' if field == 'gateway.sharing.directory' else 'read'}",
+                f"{use}",
                 field=field,
             )
 
@@ -57,16 +60,15 @@ def _stage_directories(role: str, config: StageConfig) -> Iterator[tuple[str, st
 def _gateway_files(config: GatewayConfig) -> Iterator[tuple[str, str, str]]:
     yield "gateway.keys_file", FILE, config.keys_file
     yield "gateway.resume.key_file", FILE, config.resume.key_file
-    yield "gateway.sharing.directory", DIRECTORY, config.sharing.directory
+    yield WRITTEN, DIRECTORY, config.sharing.directory
     if config.auth.jwt:
         yield "gateway.auth.jwt.jwks_file", FILE, config.auth.jwt.jwks_file
     if config.tls:
         for name in ("certificate_file", "key_file", "client_ca_file"):
             yield f"gateway.tls.{name}", FILE, getattr(config.tls, name)
-    yield "gateway.discovery.kubeconfig", FILE, config.discovery.kubeconfig
 
 
-def _fault(path: Path, kind: str) -> str:
+def _fault(path: Path, kind: str, *, written: bool) -> str:
     """Return why a path can't be used, or an empty string if it can.
 
     A file isn't opened, because this would block or disturb the writer if it is a FIFO.
@@ -77,5 +79,5 @@ def _fault(path: Path, kind: str) -> str:
         return error.strerror or str(error)
     if stat.S_ISDIR(mode) != (kind == DIRECTORY):
         return f"is not a {kind}"
-    needed = os.R_OK | os.X_OK if kind == DIRECTORY else os.R_OK
+    needed = os.R_OK | (os.X_OK if kind == DIRECTORY else 0) | (os.W_OK if written else 0)
     return "" if os.access(path, needed) else os.strerror(errno.EACCES)

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from antiphon.deployment.address import host_and_port
+from antiphon.deployment.environment import expanded
 from antiphon.deployment.schema import Deployment, check_roles, deployment_of
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.graph import Pipeline
@@ -143,6 +144,7 @@ def listen_addresses(
 
 def check_shared(field: str, address: str, count: int, what: str = "replicas") -> None:
     """Raise `InvalidArgument` if several processes would listen on the same port."""
+    address = expanded(address, os.environ, field=field)
     if address and count > 1 and host_and_port(address, field=field)[1]:
         raise InvalidArgument(
             f"{field}: {count} {what} can't listen on the same port; use port 0, or 1 "

@@ -21,7 +21,7 @@ OPTIONS = {
 
 # The host is on another machine, or this machine can't use its kind of address.
 _OTHER_HOST = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL)
-# `socket.create_server` raises a plain `OSError` with these numbers if it can't resolve a name.
+# Some functions raise a plain `OSError` with these numbers if they can't resolve a name.
 _UNRESOLVED = (socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_NODATA)
 UNPRIVILEGED_PORT = 1024
 """The first port that any user can use, by default."""
@@ -55,7 +55,8 @@ def check_free(wanted: Mapping[str, str]) -> None:
 def _remedy(field: str, port: int, error: OSError) -> str:
     """Return what to do if a process can't listen on this port of a setting's address."""
     has_options = field in OPTIONS
-    if error.errno in (*_OTHER_HOST, *_UNRESOLVED):
+    unresolved = isinstance(error, socket.gaierror) or error.errno in _UNRESOLVED
+    if unresolved or error.errno in _OTHER_HOST:
         return "use localhost, or an address of this machine" + (" (--host)" if has_options else "")
     denied = error.errno == errno.EACCES
     if denied and port < UNPRIVILEGED_PORT:

@@ -22,7 +22,8 @@ TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
 INDEX_PATTERN = "*.safetensors.index.json"
 AUTO = "auto"
 """The name with which a stage selects its engine itself."""
-_DEVICE = re.compile("(cpu|cuda)(:[0-9]+)?")
+# The kinds of devices that torch names. Stages check whether they support one.
+_DEVICE = re.compile("(cpu|cuda|hpu|mps|npu|xla|xpu)(:[0-9]+)?")
 _LFS_POINTER = b"version https://git-lfs"
 ACCELERATOR_FILES = ("nvidiactl", "nvidia0", "nvhost-gpu", "nvmap", "dxg", "kfd")
 """The device files in /dev for devices that torch supports as CUDA.

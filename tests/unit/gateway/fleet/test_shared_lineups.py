@@ -124,11 +124,13 @@ async def test_line_ups_of_many_replicas_are_bounded(
     monkeypatch.setattr(fleet_module, "MAX_LINEUPS", 2)
     replicas = rise(fleet, REPLICAS)
     used, made = set(), list[weakref.ref[Lineup]]()
-    for _ in range(50):
+    for number in range(50):
         lineup, assignment = fleet.assign(TEXT)
         assert lineup.members[0].address == assignment["thinker"].address
         used.add(assignment["thinker"])
         made.append(weakref.ref(lineup))
+        if number % 10 != 9:
+            continue
         gc.collect()
         assert len({id(kept) for each in made if (kept := each()) is not None}) <= 2
     assert used == set(replicas)

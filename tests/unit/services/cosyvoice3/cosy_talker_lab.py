@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from antiphon.values.segment import FinishReason, SegmentKey
 from antiphon_services.cosyvoice3.talker.engine import SpeechTalkerEngine
 from antiphon_services.cosyvoice3.talker.load import LAYERS_FOLDER, load
 from antiphon_services.cosyvoice3.talker.tokenizer import load_speech_tokenizer
+from antiphon_services.text.literal import LiteralTokenizer
 from antiphon_testkit.drive_engine import SegmentOutput, run_segments
 from tests.equality.cosyvoice3.cosy_cases import (
     CROSS_LINGUAL,
@@ -55,7 +57,12 @@ class TalkerLab:
         stage = load(path, StageConfig(slots=slots, context_limit=limit))
         assert isinstance(stage.engine, SpeechTalkerEngine)
         self.engine, self.facts = stage.engine, stage.facts
-        self.tokenizer = load_speech_tokenizer(path / LAYERS_FOLDER, sys.maxsize)
+        self._path = path
+
+    @cached_property
+    def tokenizer(self) -> LiteralTokenizer:
+        """The tokenizer of its checkpoint."""
+        return load_speech_tokenizer(self._path / LAYERS_FOLDER, sys.maxsize)
 
     def settings(self, asked: Asked) -> SegmentSettings:
         """What a segment is opened with."""

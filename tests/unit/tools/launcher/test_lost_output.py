@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -38,9 +39,9 @@ def run_until_started(
     checkout.write("gateway", GATEWAY_WITH_MARK)
     started = tmp_path / "started"
     os.mkfifo(started)
-    # With this variable, nothing would be left to be printed at the exit.
-    unbuffered = {"PYTHONUNBUFFERED": ""}
-    environment = {**os.environ, "PYTHONPATH": import_path(CHECKOUT), **unbuffered}
+    # With the first of these, nothing would be left to be printed at the exit. The others print.
+    empty = dict.fromkeys(("PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONDEVMODE"), "")
+    environment = {**os.environ, "PYTHONPATH": import_path(CHECKOUT), **empty}
     source, sink = os.pipe()
     os.close(source)
     with subprocess.Popen(
@@ -53,12 +54,28 @@ def run_until_started(
     ) as process:
         os.close(sink)
         try:
-            launcher = int(started.read_text())
-            os.kill(launcher, signal.SIGINT)
+            launcher = written_to(started, process)
+            if launcher is not None:
+                os.kill(launcher, signal.SIGINT)
             _, said = process.communicate(timeout=EXIT_WAIT_S)
+            assert launcher is not None, said
         finally:
             process.kill()
     return process.returncode, said
+
+
+def written_to(fifo: Path, process: subprocess.Popen[str]) -> int | None:
+    """The number that is written to a FIFO, or None if the process ends first."""
+    read_end = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+    ended = os.pidfd_open(process.pid)
+    try:
+        select.select([read_end, ended], [], [], EXIT_WAIT_S)
+        return int(os.read(read_end, 64))
+    except BlockingIOError:
+        return None
+    finally:
+        os.close(read_end)
+        os.close(ended)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,16 @@ def test_endpoints_are_where_the_file_has_them_unless_a_port_is_given(
     assert (gateway.http_listen, gateway.grpc_listen) == (http, grpc)
 
 
+def test_port_of_the_file_may_be_an_environment_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "deployment.yaml"
+    file.write_text("gateway: {http_listen: '0.0.0.0:${HTTP_PORT}'}")
+    monkeypatch.setenv("HTTP_PORT", "9000")
+    options = command_line().parse_args(["up", "--config", str(file)])
+    assert deployment_of_options(options).gateway.http_listen == "0.0.0.0:9000"
+
+
 def test_grpc_endpoint_takes_a_free_port_when_the_file_names_none(tmp_path: Path) -> None:
     file = tmp_path / "deployment.yaml"
     file.write_text("gateway: {queue: {max_calls: 4}}")

@@ -33,7 +33,6 @@ SETTINGS: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "gateway.tls.key_file": ("file", {"gateway": {"tls": {**TLS, "key_file": "PATH"}}}),
     "gateway.tls.client_ca_file": ("file", {"gateway": {"tls": {**TLS, "client_ca_file": "PATH"}}}),
-    "gateway.discovery.kubeconfig": ("file", {"gateway": {"discovery": {"kubeconfig": "PATH"}}}),
     "mutual_tls.certificate_file": ("file", {"mutual_tls": {**MUTUAL, "certificate_file": "PATH"}}),
     "mutual_tls.key_file": ("file", {"mutual_tls": {**MUTUAL, "key_file": "PATH"}}),
     "mutual_tls.authority_file": ("file", {"mutual_tls": {**MUTUAL, "authority_file": "PATH"}}),
@@ -114,6 +113,15 @@ def test_file_is_refused_when_the_user_cannot_read_it(
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)
     with pytest.raises(FailedPrecondition, match="file: Permission denied; set it to a file that"):
         check("gateway.keys_file", "file", files)
+
+
+def test_directory_is_refused_when_the_gateways_cannot_write_to_it(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    with pytest.raises(FailedPrecondition, match="Permission denied; set it to a directory that"):
+        check("gateway.sharing.directory", "directory", files)
+    check("stages.talker.files.voice_dir", "directory", files)
 
 
 async def test_nothing_is_started_when_a_named_file_is_missing(

@@ -17,6 +17,7 @@ from antiphon_tools.launcher.lines import MAX_LINE_BYTES, LineBuffer
 from antiphon_tools.launcher.plan import (
     EMBEDDED_MODEL,
     application_root,
+    check_shared,
     embedded_model,
     listen_addresses,
     replica_names,
@@ -154,6 +155,16 @@ def test_environment_variables_in_addresses_are_replaced_before_they_are_bound(
             check_free({"one": f"${{POD_IP}}:{port}"})
 
 
+def test_port_of_several_processes_may_be_an_environment_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PORT", "0")
+    check_shared("stages.talker.listen", "0.0.0.0:${PORT}", 2)
+    monkeypatch.setenv("PORT", "8000")
+    with pytest.raises(InvalidArgument, match="can't listen on the same port"):
+        check_shared("stages.talker.listen", "0.0.0.0:${PORT}", 2)
+
+
 @pytest.mark.parametrize(
     ("error", "port", "remedy"),
     [
@@ -166,6 +177,7 @@ def test_environment_variables_in_addresses_are_replaced_before_they_are_bound(
                 OSError(errno.EINVAL, WORDS),
                 socket.gaierror(socket.EAI_NONAME, WORDS),
                 socket.gaierror(socket.EAI_FAIL, WORDS),
+                socket.gaierror(socket.EAI_ADDRFAMILY, WORDS),
                 # As `socket.create_server` raises it.
                 OSError(socket.EAI_NONAME, WORDS),
             )

@@ -141,7 +141,7 @@ def test_an_engine_or_a_device_that_does_not_exist_is_refused(
     assert told.startswith(f"{refused.value.field}: ")
 
 
-@pytest.mark.parametrize("device", ["cpu", "cpu:0", "cuda", "cuda:12"])
+@pytest.mark.parametrize("device", ["cpu", "cpu:0", "cuda", "cuda:12", "mps", "xpu:1"])
 def test_engines_and_devices_that_exist_are_accepted(device: str) -> None:
     for role in PIPELINE.roles:
         for engine in ("auto", *PIPELINE.stage(role).engines):

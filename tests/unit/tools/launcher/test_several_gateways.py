@@ -183,6 +183,16 @@ def test_reserved_ports_are_for_gateways_alone_until_they_are_released() -> None
         each.close()
 
 
+def test_reserved_port_may_be_that_of_an_environment_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOST", "127.0.0.1")
+    gateway = GatewayConfig(http_listen="${HOST}:0", grpc_listen="${HOST}:0")
+    with contextlib.ExitStack() as held:
+        made = with_reserved_ports(Deployment(gateway=gateway), held).gateway
+    assert made.http_listen.startswith("127.0.0.1:")
+
+
 def test_port_of_a_program_that_shares_nothing_is_not_reserved() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.ExitStack() as held:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
