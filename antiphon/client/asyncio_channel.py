@@ -32,6 +32,9 @@ _OWN_OPERATION = "execute_batch"
 """A part of the debug string of a status that grpc.aio has set because an operation failed."""
 
 
+_FREED_WITHIN_S = 1.0
+
+
 class _Readable(Protocol):
     """A call that returns encoded messages, and `grpc.aio.EOF` after the last one."""
 
@@ -320,9 +323,13 @@ class AsyncioTwoWayCall(AsyncioReadCall[Request, Response]):
 
     async def freed(self) -> None:
         """Wait until nothing of a call that was cancelled is running any more."""
-        if self._discarding is not None:
+        if self._discarding is None:
+            return
+        # All that is discarded has already arrived.
+        _, running = await asyncio.wait([self._discarding], timeout=_FREED_WITHIN_S)
+        if running:
             self._discarding.cancel()
-            await asyncio.wait([self._discarding])
+            await asyncio.wait(running)
             await self._servers_end.stop_reading()
 
     async def _why(self) -> AntiphonError:

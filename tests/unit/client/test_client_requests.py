@@ -168,7 +168,7 @@ def test_package_names_all_resolve_when_asked_for() -> None:
     others = there - set(antiphon.__all__)
     # Submodules that have been imported are there as well.
     submodules = {name for name in others if f"antiphon.{name}" in sys.modules}
-    found = {name for name in others - submodules if hasattr(antiphon, name)}
+    found = {name for name in others - submodules - {"annotations"} if hasattr(antiphon, name)}
     assert len(others) > 100
     assert not found
     with pytest.raises(AttributeError, match="Nonsense"):
