@@ -363,9 +363,10 @@ async def test_nothing_is_admitted_after_its_session_failed_in_the_same_batch(
     assert isinstance(last, End)
     assert isinstance(last.error, ResourceExhausted)
     assert served.stage.table.session_count == served.stage.table.open_segments == 0
-    # The engine has done all its commands when it has stepped for another session.
+    # The engine has done all its commands when it has stepped for another session, which it may not
+    # have released yet.
     await speaks(await opened(served, "good"))
-    assert not engine.segments
+    assert {key.session_id for key in list(engine.segments)} <= {"good"}
 
 
 async def test_report_that_cannot_be_sent_leaves_an_error_and_no_segment(
