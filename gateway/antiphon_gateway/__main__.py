@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from antiphon.early_stop import end_on_early_stop
+
+if __name__ == "__main__":
+    end_on_early_stop()
+
 import asyncio
 import json
 import logging

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,22 +16,12 @@ import pytest
 import antiphon
 from antiphon import SamplingRequest
 from antiphon_tools.launcher.plan import CHECKOUT, import_path
-
-NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-
-
-def _can_unshare() -> bool:
-    try:
-        tried = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False)
-    except FileNotFoundError:
-        return False
-    return tried.returncode == 0
-
+from tests.pid_namespace import NAMESPACE, needs_namespace
 
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.timeout(660),
-    pytest.mark.skipif(not _can_unshare(), reason="needs root and unshare --pid --mount-proc"),
+    needs_namespace,
 ]
 
 LONG_S = 600.0

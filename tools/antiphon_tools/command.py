@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from antiphon.early_stop import end_on_early_stop
 from antiphon.errors import AntiphonError
 from antiphon.version import VERSION
 from antiphon_tools.launcher.first_process import STOP_SIGNALS, fork_if_first
@@ -72,9 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"antiphon: unknown command {name!r}\n\n{usage()}", file=sys.stderr)
         return 2
+    # The imports of a command take a second or more. As PID 1, it would ignore SIGTERM.
     if name == "serve":
-        # The imports of this command take a second or more. As PID 1, it would ignore SIGTERM.
         fork_if_first(STOP_SIGNALS)
+    else:
+        end_on_early_stop()
     try:
         return COMMANDS[name].load()(rest, prog=f"antiphon {name}")
     except AntiphonError as error:

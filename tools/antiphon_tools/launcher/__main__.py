@@ -6,6 +6,11 @@ accelerator.
 
 from __future__ import annotations
 
+from antiphon.early_stop import KILLED, end_on_early_stop
+
+if __name__ == "__main__":
+    end_on_early_stop()
+
 import argparse
 import asyncio
 import os
@@ -25,7 +30,6 @@ from antiphon_tools.hub.deployment import with_directories
 from antiphon_tools.hub.settings import HubSettings, add_hub_options, hub_settings
 from antiphon_tools.launcher.console import Console
 from antiphon_tools.launcher.first_process import (
-    KILLED,
     STOP_SIGNALS,
     fork_if_first,
     open_standard_streams,

@@ -18,11 +18,10 @@ import signal
 import sys
 from collections.abc import Collection
 
-FIRST = 1
+from antiphon.early_stop import FIRST, KILLED
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that stop a launcher."""
-KILLED = 128
-"""The exit status of a process that a signal has ended is this plus the number of the signal."""
 
 
 def fork_if_first(signals: Collection[signal.Signals]) -> None:
