@@ -77,28 +77,12 @@ def _run(options: argparse.Namespace) -> int:
         # Newer versions of Python do this by default. Otherwise, each service needs a thread, which
         # can't be started if the system has no free processes.
         asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
-    console = Console(sys.stdout)
+    console = Console(sys.stdout, background=True)
     try:
-        if options.command == "stages":
-            deployment = with_directories(load_deployment(options.config), HubSettings())
-            launcher = Launcher(
-                deployment,
-                only=options.roles,
-                on_exit="restart",
-                report=console,
-                startup_timeout_s=_STAGES_STARTUP_S,
-            )
-            return asyncio.run(stages(launcher, console, options.health_listen))
-        deployment = with_directories(deployment_of_options(options), hub_settings(options))
-        launcher = Launcher(
-            deployment,
-            gateways=options.gateways,
-            metrics=True,
-            on_exit=options.on_exit,
-            report=console,
-            fork=True,
-        )
-        return asyncio.run(up(launcher, console))
+        try:
+            return _run_with(options, console)
+        finally:
+            console.close()
     except AntiphonError as error:
         print(f"error: {error}", file=sys.stderr)
         # The message starts with the option or the setting that is invalid.
@@ -106,8 +90,29 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted; the next start will continue the download", file=sys.stderr)
         return KILLED + signal.SIGINT
-    finally:
-        console.close()
+
+
+def _run_with(options: argparse.Namespace, console: Console) -> int:
+    if options.command == "stages":
+        deployment = with_directories(load_deployment(options.config), HubSettings())
+        launcher = Launcher(
+            deployment,
+            only=options.roles,
+            on_exit="restart",
+            report=console,
+            startup_timeout_s=_STAGES_STARTUP_S,
+        )
+        return asyncio.run(stages(launcher, console, options.health_listen))
+    deployment = with_directories(deployment_of_options(options), hub_settings(options))
+    launcher = Launcher(
+        deployment,
+        gateways=options.gateways,
+        metrics=True,
+        on_exit=options.on_exit,
+        report=console,
+        fork=True,
+    )
+    return asyncio.run(up(launcher, console))
 
 
 async def up(launcher: Launcher, console: Console) -> int:

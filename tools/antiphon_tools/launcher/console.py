@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 from typing import TextIO
 
+from antiphon_tools.launcher.background_output import BackgroundOutput
 from antiphon_tools.launcher.events import (
     Exited,
     LaunchEvent,
@@ -21,6 +23,8 @@ from antiphon_tools.launcher.events import (
 
 _COLOURS = (36, 33, 35, 32, 34, 31)
 _WIDTH = 9
+LAST_LINES_S = 1.0
+"""How many seconds a stalled reader has to read the last lines."""
 
 
 class Console:
@@ -30,12 +34,20 @@ class Console:
     If `stream` can't be written to, because its reader has ended or its disk is full, the line is
     lost, and a warning is printed to the standard error output once. If `stream` is None, which
     Python sets `sys.stdout` to if the descriptor is closed, nothing is printed.
+
+    With `background`, a separate thread prints the lines, so that a reader that stalls can't block
+    the caller. In that case, print nothing to the stream by other means before `close`.
     """
 
-    def __init__(self, stream: TextIO | None, *, output: bool = True) -> None:
+    def __init__(
+        self, stream: TextIO | None, *, output: bool = True, background: bool = False
+    ) -> None:
         self._stream = stream
         self._output = output
         self._has_lost_lines = False
+        self._background: BackgroundOutput | None = None
+        if background and stream is not None:
+            self._background = BackgroundOutput(stream.fileno(), self._warn)
         terminal = stream is not None and stream.isatty()
         self._colours: dict[str, int] | None = {} if terminal else None
 
@@ -49,6 +61,9 @@ class Console:
         """Print a line from the launcher itself."""
         if self._stream is None:
             return
+        if self._background is not None:
+            self._background.add(line)
+            return
         try:
             print(line, file=self._stream, flush=True)
         except OSError as error:
@@ -56,10 +71,15 @@ class Console:
 
     def close(self) -> None:
         """Discard what could not be printed. Otherwise, Python would try again when it exits, and
-        exit with status 120.
+        exit with status 120. The number of lines that a stalled reader has missed is printed to the
+        standard error output.
         """
         if self._stream is None:
             return
+        if self._background is not None and (lost := self._background.close(LAST_LINES_S)):
+            _print_last_words(
+                f"warning: the standard output was not being read; {lost} lines were not printed\n"
+            )
         try:
             self._stream.flush()
         except OSError:
@@ -85,6 +105,14 @@ class Console:
             return name
         colour = self._colours.setdefault(service, _COLOURS[len(self._colours) % len(_COLOURS)])
         return f"\x1b[{colour}m{name}\x1b[0m"
+
+
+def _print_last_words(text: str) -> None:
+    """Print to the standard error output, unless its reader has stalled too."""
+    with contextlib.suppress(OSError, ValueError):
+        _, writable, _ = select.select([], [2], [], 0)
+        if writable:
+            os.write(2, text.encode())
 
 
 def _describe(event: LaunchEvent) -> str:

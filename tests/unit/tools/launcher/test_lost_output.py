@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -24,6 +25,18 @@ print("hello")
 open(os.environ["STARTED"], "w").write(str(os.getppid()))
 signal.pause()
 """
+# The first one prints more than the launcher keeps, and exits.
+GATEWAY_WITH_MUCH_OUTPUT = """
+say(event="listening", http="127.0.0.1:8000", grpc="127.0.0.1:9000")
+say(event="ready", seconds=0.1)
+if not os.path.exists("printed"):
+    for _ in range(3000):
+        print("x" * 1023)
+    open("printed", "w").close()
+    sys.exit(3)
+open(os.environ["STARTED"], "w").write(str(os.getppid()))
+signal.pause()
+"""
 COMMAND = (
     *(sys.executable, "-m", "antiphon_tools.launcher", "up", "--model", "model"),
     *("--port", "0", "--grpc-port", "0"),
@@ -31,19 +44,27 @@ COMMAND = (
 
 
 def run_until_started(
-    checkout: Checkout, tmp_path: Path, shell: str, command: Sequence[str] = COMMAND
+    checkout: Checkout,
+    tmp_path: Path,
+    shell: str,
+    command: Sequence[str] = COMMAND,
+    gateway: str = GATEWAY_WITH_MARK,
+    *,
+    stalled: bool = False,
 ) -> tuple[int, str]:
     """The exit status and the standard error of a command that a shell starts and that is
-    interrupted when its gateway runs. The output of the shell is a pipe without a reader.
+    interrupted when its gateway runs. The output of the shell is a pipe without a reader, or with
+    one that has stalled.
     """
-    checkout.write("gateway", GATEWAY_WITH_MARK)
+    checkout.write("gateway", gateway)
     started = tmp_path / "started"
     os.mkfifo(started)
     # With the first of these, nothing would be left to be printed at the exit. The others print.
     empty = dict.fromkeys(("PYTHONUNBUFFERED", "PYTHONWARNINGS", "PYTHONDEVMODE"), "")
     environment = {**os.environ, "PYTHONPATH": import_path(CHECKOUT), **empty}
     source, sink = os.pipe()
-    os.close(source)
+    if not stalled:
+        os.close(source)
     with subprocess.Popen(
         ["sh", "-c", shell, "sh", *command],
         cwd=checkout.root,
@@ -61,6 +82,8 @@ def run_until_started(
             assert launcher is not None, said
         finally:
             process.kill()
+            if stalled:
+                os.close(source)
     return process.returncode, said
 
 
@@ -94,6 +117,21 @@ def test_services_run_when_nothing_can_be_printed(
     status, said = run_until_started(checkout, tmp_path, shell)
     warning = "warning: can't print to the standard output: "
     assert said == (warning + words if words else "")
+    assert status == 0
+
+
+def test_services_are_restarted_and_stopped_when_the_reader_has_stalled(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    status, said = run_until_started(
+        *(checkout, tmp_path, 'exec "$@"', COMMAND, GATEWAY_WITH_MUCH_OUTPUT), stalled=True
+    )
+    lost = re.fullmatch(
+        r"warning: the standard output was not being read; (\d+) lines were not printed\n", said
+    )
+    assert lost is not None, said
+    # A pipe has room for a part of them.
+    assert 2900 < int(lost[1]) < 3100
     assert status == 0
 
 
