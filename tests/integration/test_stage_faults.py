@@ -6,12 +6,13 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
-from antiphon.errors import Internal, ResourceExhausted
+from antiphon.errors import DeadlineExceeded, Internal, ResourceExhausted
 from antiphon.runtime.engine import Emitted, EngineEvent, LoadedStage
 from antiphon.runtime.server.outbox import Outbox
 from antiphon.runtime.server.stage import Reply
@@ -30,6 +31,7 @@ from antiphon.values.sampling import SamplingRequest
 from antiphon.values.segment import SegmentKey
 from antiphon.wire import blob
 from antiphon.wire.chunks import chunk_to_proto
+from antiphon.wire.status import error_from_rpc
 from antiphon_testkit.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon_testkit.qwen3_omni.fake_stages import running_stage
 from antiphon_testkit.stage_harness import LIMITS, RunningStage
@@ -309,6 +311,11 @@ async def test_sessions_are_bounded_in_number(engine: FakeEngine) -> None:
         await speaks(await opened(running, "d"))
 
 
+async def read_to_end(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
 async def test_session_is_freed_when_its_client_takes_nothing(engine: FakeEngine) -> None:
     limits = replace(LIMITS, idle_session_timeout_s=0.2)
     async with running_stage(
@@ -323,6 +330,28 @@ async def test_session_is_freed_when_its_client_takes_nothing(engine: FakeEngine
             await session.send(Request(chunk=chunk_to_proto(frames)))
         assert await asyncio.to_thread(engine.released.get, timeout=GENEROUS_S) == ("deaf", 0)
         assert running.stage.table.session_count == 0
+
+
+@pytest.mark.parametrize("each_carrier", [own_stream], indirect=True)
+async def test_call_ends_with_an_error_when_its_client_has_taken_nothing(
+    engine: FakeEngine,
+) -> None:
+    limits = replace(LIMITS, idle_session_timeout_s=0.2)
+    async with running_stage(
+        LoadedStage(engine, FACTS), "code2wav", limits=limits, outbox_bytes=1 << 30
+    ) as running:
+        session = Session(running, "deaf")
+        await session.send(*opening("deaf"))
+        for sequence in range(4):
+            frames = codes_chunk("deaf", sequence, [1] * 60_000)
+            await session.send(Request(chunk=chunk_to_proto(frames)))
+        assert await asyncio.to_thread(engine.released.get, timeout=GENEROUS_S) == ("deaf", 0)
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await read_to_end(session.call)
+    error = error_from_rpc(ended.value)
+    assert isinstance(error, DeadlineExceeded)
+    assert error.stage == "code2wav"
+    assert error.message == "the client has not read anything for 0.2 s"
 
 
 @pytest.fixture

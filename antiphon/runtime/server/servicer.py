@@ -116,8 +116,10 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             return
         reader = asyncio.create_task(_read(session, opening, incoming))
         del opening  # It may be large, and the reader needs it only to begin with.
+        patience_s = stage.limits.idle_session_timeout_s
+        unsent: AntiphonError | None = None
         try:
-            async with WaitDeadline(stage.limits.idle_session_timeout_s) as patience:
+            async with WaitDeadline(patience_s) as patience:
                 async for reply in session.replies:
                     if (response := session.response(reply)) is not None:
                         patience.begin()
@@ -125,12 +127,19 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
                         patience.end()
         except grpc.aio.InternalError:
             log.info("session %s: its client has disconnected", session.session_id)
+            unsent = Unavailable("the session has ended, because a message could not be sent")
         except TimeoutError:
             log.warning("session %s: its client isn't reading", session.session_id)
+            unsent = DeadlineExceeded(f"the client has not read anything for {patience_s:g} s")
         finally:
             session.close()
             reader.cancel()
             await asyncio.wait([reader])
+        if unsent is not None:
+            # If the client is still connected, the call must not end as it does when the session is
+            # complete.
+            unsent.stage = identity.role
+            await abort(context, unsent)
 
     async def RunSessions(  # type: ignore[override]
         self,

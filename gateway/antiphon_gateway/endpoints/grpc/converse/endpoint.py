@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +25,7 @@ from antiphon.errors import (
     FailedPrecondition,
     Internal,
     InvalidArgument,
+    Unavailable,
 )
 from antiphon.v1 import converse_pb2
 from antiphon.values.live_conversation import ResponseDone
@@ -93,8 +93,14 @@ class ConverseEndpoint:
                 self._endpoint, context, key, admitted, settings, resumed, resumable=resumable
             )
             del resumed
-            with suppress(Cancelled):
+            try:
                 await served.run()
+            except Cancelled:
+                # Usually, the client has disconnected and doesn't receive this. Otherwise, the call
+                # must not end as it does when the conversation is complete.
+                raise Unavailable(
+                    "the conversation has ended, because an event could not be sent"
+                ) from None
 
     def _resumed(
         self,
