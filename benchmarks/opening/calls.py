@@ -10,10 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-import httpx
-
 import antiphon
 from antiphon.client.events import AudioDelta, TextDelta
+from benchmarks.opening.keep_alive import KeepAlive
 
 VOICE = "one"
 BODY = {
@@ -23,6 +22,8 @@ BODY = {
     "messages": [{"role": "user", "content": "Hello"}],
     "stream": True,
 }
+MARKERS = {"first_text": b'"transcript":"', "first_audio": b'"data":"'}
+MARKER_BYTES = max(map(len, MARKERS.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +77,36 @@ async def open_http(address: str, count: int, channels: int = 1) -> list[Steps]:
     """Open calls over separate connections, which are established beforehand. The number of
     channels has no effect.
     """
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(
-        base_url=f"http://{address}", timeout=300.0, limits=limits
-    ) as client:
-        await asyncio.gather(*(client.get("/health") for _ in range(count)))
+    connections = await asyncio.gather(*(KeepAlive.open(address) for _ in range(count)))
+    try:
+        turns = iter(connections)
         began = time.perf_counter()
 
         async def one() -> Steps:
             seen: dict[str, float] = {}
-            async with client.stream("POST", "/v1/chat/completions", json=BODY) as response:
-                response.raise_for_status()
+            end = b""
+
+            def accepted() -> None:
                 seen["accepted"] = _ms(began)
-                async for line in response.aiter_lines():
-                    if '"transcript":"' in line:
-                        seen.setdefault("first_text", _ms(began))
-                    if '"data":"' in line:
-                        seen.setdefault("first_audio", _ms(began))
+
+            def arrived(body: bytes) -> None:
+                # A marker may be split between two pieces of the body.
+                nonlocal end
+                body = end + body
+                for name, marker in MARKERS.items():
+                    if marker in body:
+                        seen.setdefault(name, _ms(began))
+                end = body[-MARKER_BYTES:]
+
+            await next(turns).request(
+                "POST", "/v1/chat/completions", BODY, on_head=accepted, on_body=arrived
+            )
             return Steps(**seen, ended=_ms(began))
 
         return await _all(one, count)
+    finally:
+        for each in connections:
+            each.close()
 
 
 PROTOCOLS: dict[str, Callable[..., Awaitable[list[Steps]]]] = {
