@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 
 import grpc
 import pytest
 
+from antiphon.errors import ResourceExhausted
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server import served_lines
 from antiphon.runtime.server.line_table import BATCH_REQUESTS
 from antiphon.runtime.session.facts import ChunkArrived, Fact
+from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed
+from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.values.segment import SegmentKey
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
@@ -139,6 +143,58 @@ async def test_sessions_of_one_batch_end_each_by_itself(served: RunningStage) ->
     assert await wrong.read() is grpc.aio.EOF
     assert await samples_of(first) == [1.0] * 4
     assert await samples_of(second) == [2.0] * 4
+    assert served.stage.table.session_count == 0
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[list[EngineCommand]]:
+    """The batches of commands that the engine's thread has been given. The session `refused` has no
+    room in its mailbox.
+    """
+    batches: list[list[EngineCommand]] = []
+    submit = EngineThread.submit
+
+    def noted(self: EngineThread, commands: Iterable[EngineCommand]) -> object:
+        batches.append(list(commands))
+        no_room = ResourceExhausted("the mailbox is full")
+        refused = [
+            (each, no_room)
+            for each in batches[-1]
+            if each.key.session_id == "refused" and isinstance(each, Admit)
+        ]
+        taken = [each for each in batches[-1] if each not in [command for command, _ in refused]]
+        return [*submit(self, taken), *refused]
+
+    monkeypatch.setattr(EngineThread, "submit", noted)
+    return batches
+
+
+async def test_sessions_of_one_batch_reach_the_engine_together(
+    served: RunningStage, submitted: list[list[EngineCommand]]
+) -> None:
+    stream = StandingStream(served)
+    lines = {name: stream.line() for name in "abc"}
+    requests = [each for name, line in lines.items() for each in whole_answer(line, name, 1)]
+    await stream.rpc.write(batch(*requests))
+    for line in lines.values():
+        assert await samples_of(line) == [1.0] * 4
+    commands = [(type(each), each.key.session_id) for each in submitted[0]]
+    assert commands == [(kind, name) for name in "abc" for kind in (Admit, Feed)]
+
+
+async def test_session_without_room_in_the_engine_ends_alone_in_its_batch(
+    served: RunningStage, submitted: list[list[EngineCommand]]
+) -> None:
+    stream = StandingStream(served)
+    lines = {name: stream.line() for name in ("first", "refused", "last")}
+    requests = [each for name, line in lines.items() for each in whole_answer(line, name, 1)]
+    await stream.rpc.write(batch(*requests))
+    assert await samples_of(lines["first"]) == await samples_of(lines["last"]) == [1.0] * 4
+    while not (response := await lines["refused"].read()).HasField("error"):
+        pass
+    assert response.error.code == ErrorCode.ERROR_CODE_RESOURCE_EXHAUSTED
+    assert await lines["refused"].read() is grpc.aio.EOF
+    assert len(submitted[0]) == 6
     assert served.stage.table.session_count == 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from antiphon.deadlines.wait_deadline import WaitDeadline
 from antiphon.errors import DeadlineExceeded, Unavailable
@@ -66,12 +67,20 @@ class LineCall:
 class ServedLines:
     """The sessions of a single stream. Call `close` when the stream has ended.
 
-    A session ends if its client hasn't processed anything for `patience_s` seconds.
+    A session ends if its client hasn't processed anything for `patience_s` seconds. The sessions
+    are called inside `gathering`, which is entered once for each request or batch of requests.
     """
 
-    def __init__(self, serve: Serve, role: str, patience_s: float) -> None:
+    def __init__(
+        self,
+        serve: Serve,
+        role: str,
+        patience_s: float,
+        gathering: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._window_bytes = WINDOW_BYTES
         self._patience_s = patience_s
+        self._gathering = gathering
         self._stalled: dict[int, asyncio.TimerHandle] = {}
         """A timer for each line whose window is full."""
         self._changed = asyncio.Event()
@@ -116,7 +125,7 @@ class ServedLines:
         if call.numbered:
             self._numbered.begin(call.first)
         else:
-            self._numbered.handle(call.first)
+            self._handle(call.first)
         stopping = asyncio.create_task(call.stopped.wait())
         reading = asyncio.create_task(self._read(call))
         closing = asyncio.create_task(self._end_with(closed))
@@ -174,7 +183,7 @@ class ServedLines:
         async for request in call.requests:
             if call.is_over:
                 return
-            self._numbered.handle(request)
+            self._handle(request)
             self._run_clock()
             if self._numbered.said_goodbye:
                 self._table.close()
@@ -186,6 +195,10 @@ class ServedLines:
         elif not call.is_over:
             self._table.done()
             self._end()
+
+    def _handle(self, request: stage_pb2.LineRequest) -> None:
+        with self._gathering():
+            self._numbered.handle(request)
 
     async def _end_with(self, closed: asyncio.Event) -> None:
         await closed.wait()

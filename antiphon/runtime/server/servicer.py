@@ -65,7 +65,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             return ServedSession(stage, identity, self._tracing, opening, on_reply)
 
         self._line_streams = LineStreams(
-            lambda: ServedLines(served, identity.role, patience_s),
+            lambda: ServedLines(served, identity.role, patience_s, stage.gathering),
             patience_s,
             identity.resume_window_s,
             stage.closed,

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable, unexpected
 from antiphon.runtime.engine import LoadedStage
@@ -143,6 +144,7 @@ class Stage:
             self._watchdog.pulse,
             loaded.is_fatal,
         )
+        self._gathered: list[EngineCommand] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = 0.0
         self._idle = asyncio.Event()
@@ -214,6 +216,25 @@ class Stage:
         for fact in facts:
             instructions += self._decide(fact)
         self._apply(instructions)
+
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Return a context manager that collects the engine's commands and submits them when it
+        ends. It can be nested.
+
+        If several sessions are opened inside the context, the engine begins all of them in the same
+        step. Otherwise, it would start a step as soon as the first session is open, and the other
+        sessions would have to wait for the next one.
+        """
+        if self._gathered is not None:
+            yield
+            return
+        self._gathered = []
+        try:
+            yield
+        finally:
+            commands, self._gathered = self._gathered, None
+            self._apply(commands)
 
     def open(
         self, request: SessionRequest, on_reply: Callable[[], None] | None = None
@@ -314,9 +335,9 @@ class Stage:
     def _apply(self, instructions: Sequence[Instruction]) -> None:
         """Carry out instructions. If an instruction raises an exception, its session fails.
 
-        Commands for the engine are collected and submitted at the end as a single batch. If a
-        session fails, its remaining instructions are skipped, except for those that release it and
-        end it.
+        Commands for the engine are collected and submitted at the end as a single batch. Inside
+        `gathering`, this happens when its context ends. If a session fails, its remaining
+        instructions are skipped, except for those that release it and end it.
         """
         failed: dict[str, AntiphonError] = {}
         while instructions:
@@ -341,13 +362,17 @@ class Stage:
                     failed[session_id] = shortage
                     consequences += self._decide(SessionFaulted(session_id, shortage))
             instructions = consequences
-        self._set_timer()
-        self.load_watch.touch()
+        if self._gathered is None:
+            self._set_timer()
+            self.load_watch.touch()
 
     def _submit(
         self, commands: Sequence[EngineCommand]
     ) -> list[tuple[EngineCommand, ResourceExhausted]]:
         """Submit commands to the engine. Returns those that didn't fit into its mailbox."""
+        if self._gathered is not None:
+            self._gathered += commands
+            return []
         if not commands:
             return []
         refused = self._engine.submit(commands)
