@@ -87,6 +87,26 @@ def conversation(edge: str) -> Example:
     return example
 
 
+def written_text(edge: str) -> Example:
+    """Return an example of a text that another stage has generated. It is sent in a single chunk.
+
+    The tensors are those of a `text` edge, and each character counts as a token.
+    """
+
+    def example(settings: ExampleSettings) -> MadeUp:
+        def made_up(number: int) -> Sequence[TimedChunk]:
+            text = settings.prompt(number)
+            tensors: dict[str, Tensor] = {
+                "ids": np.zeros(len(text), np.int32),
+                "utf8": np.frombuffer(text.encode(), np.uint8),
+            }
+            return (TimedChunk(0.0, ending(Chunk("", edge, tensors=tensors))),)
+
+        return made_up
+
+    return example
+
+
 def random_codes(edge: str, tensor: str = "") -> Example:
     """Return an example of random codec frames, which are split into chunks as in `timed_frames`.
 

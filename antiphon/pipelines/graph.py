@@ -234,9 +234,11 @@ class Pipeline:
 
     `architectures` contains the values in `config.json` that identify its checkpoints. Some
     checkpoints may be of a `variant` that has fewer stages. A checkpoint without a `config.json` is
-    recognized by the file `marker`. The layout of a checkpoint is the first entry of `files` whose
-    marker it contains. Raises `InvalidArgument`, with the name of the field, if the declaration is
-    inconsistent.
+    recognized by the file `marker`. If `needs` is not empty, a checkpoint must contain at least one
+    of these files. If it does, the pipeline is chosen over another one that has the same
+    architecture and doesn't need any of them. The layout of a checkpoint is the first entry of
+    `files` whose marker it contains. Raises `InvalidArgument`, with the name of the field, if the
+    declaration is inconsistent.
     """
 
     name: str
@@ -248,6 +250,7 @@ class Pipeline:
     folder: str = ""
     chunk_policy: ChunkPolicy = DEFAULT_CHUNK_POLICY
     marker: str = ""
+    needs: tuple[str, ...] = ()
     variant: Variant | None = None
     files: tuple[CheckpointFiles, ...] = (CheckpointFiles(),)
     companions: tuple[Companion, ...] = ()

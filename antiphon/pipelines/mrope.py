@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from antiphon.errors import DataLoss
+
+
+class RotaryPositions(Protocol):
+    """A function with the arguments and results of `rotary_positions`."""
+
+    def __call__(
+        self,
+        ids: npt.NDArray[np.int32],
+        seen: Collection[int],
+        grids: npt.NDArray[np.int32],
+        steps: npt.NDArray[np.int32],
+        *,
+        edge: str,
+    ) -> tuple[npt.NDArray[np.int64], int]:
+        """Return the positions of the IDs, and the next position after them."""
 
 
 def rotary_positions(
@@ -29,16 +45,9 @@ def rotary_positions(
     `get_rope_index` of Hugging Face transformers. Raises `DataLoss`, with the name of the `edge`,
     if the runs and the grids do not match.
     """
-    at = np.isin(ids, tuple(seen))
-    edges = np.flatnonzero(np.diff(np.where(at, ids, -1), prepend=-1, append=-1))
-    runs = [(a, b) for a, b in itertools.pairwise(edges) if at[a]]
-    sizes = grids.astype(np.int64).prod(1).tolist()
-    if (grids < 1).any() or (steps < 0).any() or [int(b - a) for a, b in runs] != sizes:
-        raise DataLoss(
-            f"{edge}: images and videos have {[int(b - a) for a, b in runs]} positions, but "
-            f"their grids are {grids.tolist()}",
-            edge=edge,
-        )
+    runs = _runs(ids, seen, grids, edge)
+    if (steps < 0).any():
+        raise DataLoss(f"{edge}: time steps are {steps.tolist()}, but can't be negative", edge=edge)
     positions = np.empty((len(ids), 3), np.int64)
     done, following = 0, 0
     for (start, stop), grid, step in zip(runs, grids, steps, strict=True):
@@ -50,3 +59,55 @@ def rotary_positions(
         done = int(stop)
     positions[done:] = np.arange(following, following + len(ids) - done)[:, None]
     return positions, following + len(ids) - done
+
+
+def centred_positions(
+    ids: npt.NDArray[np.int32],
+    seen: Collection[int],
+    grids: npt.NDArray[np.int32],
+    steps: npt.NDArray[np.int32],
+    *,
+    edge: str,
+) -> tuple[npt.NDArray[np.int64], int]:
+    """Like `rotary_positions`, but rows and columns are counted from the middle of an image, as in
+    VideoRoPE.
+
+    An image advances the position by 1 only, because it is a single moment. Its rows and columns
+    may have negative positions.
+    There is only one time step in an image, so `steps` has no effect. Raises `DataLoss` if the runs
+    and the grids do not match, or if a grid has several time steps.
+    """
+    if (grids[:, 0] > 1).any():
+        raise DataLoss(f"{edge}: an image has several time steps: {grids.tolist()}", edge=edge)
+    positions = np.empty((len(ids), 3), np.int64)
+    done, following = 0, 0
+    for (start, stop), (_, rows, columns) in zip(_runs(ids, seen, grids, edge), grids, strict=True):
+        positions[done:start] = np.arange(following, following + start - done)[:, None]
+        following += start - done
+        place = np.indices((1, int(rows), int(columns))).reshape(3, -1).T
+        positions[start:stop] = following + place - (0, (rows - 1) // 2, (columns - 1) // 2)
+        following += 1
+        done = stop
+    positions[done:] = np.arange(following, following + len(ids) - done)[:, None]
+    return positions, following + len(ids) - done
+
+
+def _runs(
+    ids: npt.NDArray[np.int32],
+    seen: Collection[int],
+    grids: npt.NDArray[np.int32],
+    edge: str,
+) -> list[tuple[int, int]]:
+    """Return the start and the end of each run of placeholders. Raises `DataLoss` unless they match
+    the grids.
+    """
+    at = np.isin(ids, tuple(seen))
+    edges = np.flatnonzero(np.diff(np.where(at, ids, -1), prepend=-1, append=-1))
+    runs = [(int(a), int(b)) for a, b in itertools.pairwise(edges) if at[a]]
+    if (grids < 1).any() or [b - a for a, b in runs] != grids.astype(np.int64).prod(1).tolist():
+        raise DataLoss(
+            f"{edge}: images and videos have {[b - a for a, b in runs]} positions, but "
+            f"their grids are {grids.tolist()}",
+            edge=edge,
+        )
+    return runs

@@ -110,8 +110,8 @@ def pipeline_of(model_dir: Path) -> Pipeline:
     """Return the pipeline for a checkpoint directory, reduced to the stages of the checkpoint.
 
     A pipeline matches if the directory contains its `marker`, or if the `config.json` lists one of
-    its architectures. Raises `NotFound` if neither file exists. Raises `FailedPrecondition` if
-    there is not exactly one match.
+    its architectures and the directory contains a file that it `needs`. Raises `NotFound` if
+    neither file exists. Raises `FailedPrecondition` if there is not exactly one match.
     """
     declarations = _declarations()
     marked = [
@@ -133,6 +133,7 @@ def pipeline_of(model_dir: Path) -> Pipeline:
         for each in declarations
         if each.pipeline and any(name in architectures for name in each.pipeline.architectures)
     ]
+    claims = _with_files(claims, model_dir)
     if not claims:
         raise FailedPrecondition(
             f"{model_dir}: no pipeline supports the architectures {architectures}; "
@@ -140,6 +141,17 @@ def pipeline_of(model_dir: Path) -> Pipeline:
         )
     claim = _only(claims, model_dir, f"the architectures {architectures}")
     return claim.require().of_checkpoint(config)
+
+
+def _with_files(claims: Sequence[Declaration], model_dir: Path) -> list[Declaration]:
+    """Return the pipelines that need one of the files in the directory.
+
+    If there are none, the pipelines that don't need any files are returned. If there aren't any of
+    these either, all pipelines are returned, because loading reports which file is missing.
+    """
+    needs = {each.name: each.pipeline.needs for each in claims if each.pipeline}
+    there = [each for each in claims if any((model_dir / n).is_file() for n in needs[each.name])]
+    return there or [each for each in claims if not needs[each.name]] or list(claims)
 
 
 def _only(claims: Sequence[Declaration], model_dir: Path, what: str) -> Declaration:

@@ -17,6 +17,12 @@ from typing import Any
 # In the released tokenizer, these are added tokens that aren't special, so decoding keeps them.
 PLAIN_ADDED_TOKENS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 
+_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Qwen's pre-tokenization."""
+
 # The words are separated by `|`. As in any byte-level BPE, most of them include the preceding
 # space.
 COMMON_WORDS = (
@@ -318,6 +324,45 @@ def write_slow_tokenizer(
         "tokenizer_class": "Qwen2Tokenizer",
         "unk_token": None,
     }
+    path = directory / "tokenizer_config.json"
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+    return ids | added
+
+
+def write_tokenizer_json(
+    directory: Path, special: Sequence[str], settings: Mapping[str, Any]
+) -> dict[str, int]:
+    """Write `tokenizer.json` and `tokenizer_config.json`, and return the ID of each token.
+
+    The checkpoint's own tokenizer class isn't needed to load them. `settings` are the fields of
+    `tokenizer_config.json`, except for the added tokens.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    ids, merges = tiny_vocabulary()
+    made: Any = Tokenizer(models.BPE(vocab=ids, merges=merges))
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(each, special=True, normalized=False) for each in special])
+    made.save(str(directory / "tokenizer.json"))
+    added = {token: made.token_to_id(token) for token in special}
+    decoder = {
+        str(id_): {
+            "content": token,
+            "lstrip": False,
+            "normalized": False,
+            "rstrip": False,
+            "single_word": False,
+            "special": True,
+        }
+        for token, id_ in added.items()
+    }
+    config = {"added_tokens_decoder": decoder, "clean_up_tokenization_spaces": False, **settings}
     path = directory / "tokenizer_config.json"
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
     return ids | added

@@ -118,6 +118,7 @@ class Decoder:
         last: LastRows,
         *,
         tapped_layer: int,
+        kinds: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Like `append`, but only return the states of the rows in `last`, in the order of their
         spans.
@@ -125,12 +126,13 @@ class Decoder:
         positions = plan.positions if turned is None else turned
         rotation = self._rotation_at(positions)
         number = len(self._layers) - 1
-        states, tapped = self._through(rows, rotation, plan.attend, number, tapped_layer)
-        return self._norm(last.through(number, self._layers[-1], states, rotation, plan)), tapped
+        states, tapped = self._through(rows, rotation, plan.attend, number, tapped_layer, kinds)
+        made = last.through(number, self._layers[-1], states, rotation, plan, kinds)
+        return self._norm(made), tapped
 
     def forward(self, rows: Tensor, rotation: Rotation, attend: AttendInLayer) -> Tensor:
         """Return the states [n, hidden] of `rows` [n, hidden] after the final norm."""
-        return self._forward(rows, rotation, attend, 0)[0]
+        return self._forward(rows, rotation, attend, 0, None)[0]
 
     def append(
         self,
@@ -139,6 +141,7 @@ class Decoder:
         turned: Tensor | None = None,
         *,
         tapped_layer: int = 0,
+        kinds: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Append rows [n, hidden] to the sequences in the slots and return their states and the
         tapped states. The states are valid until the next call.
@@ -146,24 +149,27 @@ class Decoder:
         `turned` contains the rotary positions if they differ from the positions in the slot. Its
         shape is [n], or [n, 3] if a row has different positions on the three axes (int64).
         `tapped_layer` is an index into Hugging Face's `hidden_states`: 0 is the input, n is the
-        output of layer n, and the last index is the output of the norm. If there are fewer than
-        `least_rows` rows, they are padded.
+        output of layer n, and the last index is the output of the norm. `kinds` (int64 [n]) has
+        the same meaning as in `lm.experts.Mlp`. If there are fewer than `least_rows` rows, they are
+        padded.
         """
         graphs = self._pieces
         if graphs is not None and len(rows) > graphs.most and (parts := plan.split()) is not None:
-            return self._append_parts(rows, parts, turned, tapped_layer)
+            return self._append_parts(rows, parts, turned, tapped_layer, kinds)
         missing = max(len(rows), self.least_rows) - plan.count
         positions = plan.positions if turned is None else turned
         if missing:
             # The padding repeats the last row, because equal rows are routed to the same experts.
             rows = _filled(rows, plan.count + missing)
             positions = _filled(positions, plan.count + missing)
-        plain = positions.ndim == 1
+            kinds = None if kinds is None else _filled(kinds, plan.count + missing)
+        # The buckets have no input for the kinds of rows.
+        plain = positions.ndim == 1 and kinds is None
         if self._pieces is not None and plain and len(rows) <= self._pieces.most:
             states, tapped = self._pieces.forward(rows, positions, plan.attend, tapped_layer)
         else:
             rotation = self._rotation_at(positions)
-            states, tapped = self._forward(rows, rotation, plan.attend, tapped_layer)
+            states, tapped = self._forward(rows, rotation, plan.attend, tapped_layer, kinds)
         return states, states if tapped_layer == len(self._layers) else tapped
 
     def _append_parts(
@@ -172,6 +178,7 @@ class Decoder:
         parts: tuple[AttentionPlan, AttentionPlan],
         turned: Tensor | None,
         tapped_layer: int,
+        kinds: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Like `append`, but in two forward passes, so that single rows can still use graphs if the
         step also contains a long prompt.
@@ -181,7 +188,10 @@ class Decoder:
         for part, taken in ((prompts, slice(prompts.count)), (rest, slice(prompts.count, None))):
             given = rows[taken]
             places = None if turned is None else turned[taken]
-            states, tapped = self.append(given, part, places, tapped_layer=tapped_layer)
+            of_part = None if kinds is None else kinds[taken]
+            states, tapped = self.append(
+                given, part, places, tapped_layer=tapped_layer, kinds=of_part
+            )
             # The outputs of a graph are only valid until the next forward pass.
             made.append((states[: len(given)].clone(), tapped[: len(given)].clone()))
         (first, first_tapped), (second, second_tapped) = made
@@ -191,9 +201,15 @@ class Decoder:
         return self.rotation.at(positions).spread(self._layers[0].turned_heads)
 
     def _forward(
-        self, rows: Tensor, rotation: Rotation, attend: AttendInLayer, tapped_layer: int
+        self,
+        rows: Tensor,
+        rotation: Rotation,
+        attend: AttendInLayer,
+        tapped_layer: int,
+        kinds: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        states, tapped = self._through(rows, rotation, attend, len(self._layers), tapped_layer)
+        layers = len(self._layers)
+        states, tapped = self._through(rows, rotation, attend, layers, tapped_layer, kinds)
         return self._norm(states), tapped
 
     def _through(
@@ -203,13 +219,14 @@ class Decoder:
         attend: AttendInLayer,
         layers: int,
         tapped_layer: int,
+        kinds: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Return the output of the first `layers` layers, and also the tapped layer's output if
         that layer is among them.
         """
         tapped = rows
         for index, layer in enumerate(self._layers[:layers]):
-            rows = layer.forward(rows, rotation, partial(attend, index))
+            rows = layer.forward(rows, rotation, partial(attend, index), kinds)
             if index + 1 == tapped_layer:
                 tapped = rows
         return rows, tapped

@@ -8,7 +8,7 @@ not depend on the batch, the experts are computed one at a time on a CPU instead
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +30,29 @@ class from transformers is expensive, as described in `lm.modules`.
 """
 
 
+class Mlp(Protocol):
+    """The MLP of a layer.
+
+    `kinds` (int64 [n]) contains the index of each row's router if there are several of them.
+    Otherwise it has no effect. If it is None, the first router is used for all rows.
+    """
+
+    @property
+    def asks_device(self) -> bool:
+        """Whether a call waits for a value from the device. If so, it can't be captured in a CUDA
+        graph.
+        """
+
+    def __call__(self, rows: Tensor, kinds: Tensor | None = None) -> Tensor:
+        """Map rows [n, hidden] to outputs [n, hidden]."""
+
+    def plus(self, rows: Tensor, other: Tensor, kinds: Tensor | None = None) -> Tensor:
+        """Return the output plus `other` [n, hidden]."""
+
+    def fused(self, rows: Tensor, kernels: Kernels) -> Tensor:
+        """Map rows [n, hidden] to outputs [n, hidden] with fused kernels."""
+
+
 class Dense:
     """A gated MLP."""
 
@@ -40,11 +63,11 @@ class Dense:
         self._out = Product.of(module.down_proj)
         self._activate: Callable[[Tensor], Tensor] = module.act_fn.forward
 
-    def __call__(self, rows: Tensor) -> Tensor:
+    def __call__(self, rows: Tensor, kinds: Tensor | None = None) -> Tensor:
         """Map rows [n, hidden] to outputs [n, hidden]."""
         return self._out(self._inner(rows))
 
-    def plus(self, rows: Tensor, other: Tensor) -> Tensor:
+    def plus(self, rows: Tensor, other: Tensor, kinds: Tensor | None = None) -> Tensor:
         """Return the output plus `other` [n, hidden]."""
         return self._out.plus(self._inner(rows), other)
 
@@ -57,31 +80,19 @@ class Dense:
         return self._activate(gate).mul_(up)
 
 
-class Sparse:
-    """A mixture of experts. If the module has a shared expert, it is applied to every row.
+class ExpertProducts:
+    """The products of all experts of a layer. `experts` is a `lm.modules.Experts`.
 
-    If `by_loop` is true, results on a CPU don't depend on the batch, provided that there are at
-    least `LEAST_ROWS` rows. If `exact` is true, sums are computed in the same order as in Hugging
-    Face's implementation.
+    `by_loop` has the same meaning as in `Sparse`.
     """
 
-    def __init__(self, module: Any, *, by_loop: bool = False, exact: bool = False) -> None:
-        router, experts = module.gate, module.experts
-        self._taken: int = router.top_k
-        self._normalised: bool = router.norm_topk_prob
+    def __init__(self, experts: Any, *, by_loop: bool) -> None:
         self._in: Tensor = experts.gate_up_proj
         self._out: Tensor = experts.down_proj
         self._activate: Callable[[Tensor], Tensor] = experts.act_fn.forward
         self._count = len(self._in)
-        gates: Tensor = router.weight
-        self._shared = Dense(module.shared_expert) if hasattr(module, "shared_expert") else None
-        if self._shared is not None:
-            # The router and the shared expert's gate are computed as one product.
-            gates = torch.cat((router.weight, module.shared_expert_gate.weight))
-        self._gates = Product(gates)
         # The IDs of the experts.
         self._numbers = torch.arange(self._count, device=self._in.device)
-        self._exact = exact and self._in.device.type == "cpu"
         self._by_loop = by_loop and self._in.device.type == "cpu"
 
     @property
@@ -98,7 +109,73 @@ class Sparse:
             return True
         return torch.cuda.get_device_capability(weight.device)[0] not in (9, 10)
 
-    def __call__(self, rows: Tensor) -> Tensor:
+    def _sorted_outputs(self, rows: Tensor, taken: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs [n * k, hidden] of the experts `taken` [n, k] for each row.
+
+        The outputs are sorted by expert. The second result (int64 [n * k]) contains the index of
+        each of them in `taken`.
+        """
+        by_expert, order = taken.flatten().sort(stable=True)
+        given = rows.index_select(0, order // taken.shape[1])
+        made = self._loop(given, by_expert) if self._by_loop else self._grouped(given, by_expert)
+        return made, order
+
+    def _grouped(self, given: Tensor, by_expert: Tensor) -> Tensor:
+        """Return the outputs of the experts for rows that are sorted by expert."""
+        ends = torch.searchsorted(by_expert, self._numbers, right=True, out_int32=True)
+        gate, up = grouped_mm(given, self._in.transpose(1, 2), offs=ends).chunk(2, dim=-1)
+        return grouped_mm(self._activate(gate).mul_(up), self._out.transpose(1, 2), offs=ends)
+
+    def _loop(self, given: Tensor, by_expert: Tensor) -> Tensor:
+        """Like `_grouped`, but compute one expert at a time."""
+        made = torch.empty_like(given)
+        start = 0
+        for index, count in enumerate(by_expert.bincount().tolist()):
+            if count == 0:
+                continue
+            # If an expert has fewer rows than the minimum, neighbouring rows serve as padding, and
+            # their outputs are dropped.
+            first = min(start, max(len(given) - LEAST_ROWS, 0))
+            stop = max(start + count, first + LEAST_ROWS)
+            gate, up = linear(given[first:stop], self._in[index]).chunk(2, dim=-1)
+            outputs = linear(self._activate(gate).mul_(up), self._out[index])
+            made[start : start + count] = outputs[start - first : start - first + count]
+            start += count
+        return made
+
+
+def in_rows(made: Tensor, order: Tensor, taken: Tensor) -> Tensor:
+    """Return the outputs [n, k, hidden] of the experts `taken` [n, k], given the result of
+    `ExpertProducts` for them.
+
+    The k outputs of each row are adjacent, which gives their sums a fixed order, even on a GPU.
+    """
+    by_row = torch.empty_like(made).index_copy_(0, order, made)
+    return by_row.view(*taken.shape, -1)
+
+
+class Sparse(ExpertProducts):
+    """A mixture of experts. If the module has a shared expert, it is applied to every row.
+
+    If `by_loop` is true, results on a CPU don't depend on the batch, provided that there are at
+    least `LEAST_ROWS` rows. If `exact` is true, sums are computed in the same order as in Hugging
+    Face's implementation.
+    """
+
+    def __init__(self, module: Any, *, by_loop: bool = False, exact: bool = False) -> None:
+        super().__init__(module.experts, by_loop=by_loop)
+        router = module.gate
+        self._taken: int = router.top_k
+        self._normalised: bool = router.norm_topk_prob
+        gates: Tensor = router.weight
+        self._shared = Dense(module.shared_expert) if hasattr(module, "shared_expert") else None
+        if self._shared is not None:
+            # The router and the shared expert's gate are computed as one product.
+            gates = torch.cat((router.weight, module.shared_expert_gate.weight))
+        self._gates = Product(gates)
+        self._exact = exact and self._in.device.type == "cpu"
+
+    def __call__(self, rows: Tensor, kinds: Tensor | None = None) -> Tensor:
         """Map rows [n, hidden] to outputs [n, hidden]."""
         gates = self._gates(rows)
         shares, taken = self._choose(gates[:, : self._count])
@@ -107,7 +184,7 @@ class Sparse:
             return mixed
         return mixed + gates[:, -1:].sigmoid() * self._shared(rows)
 
-    def plus(self, rows: Tensor, other: Tensor) -> Tensor:
+    def plus(self, rows: Tensor, other: Tensor, kinds: Tensor | None = None) -> Tensor:
         """Return the output plus `other` [n, hidden]."""
         return other + self(rows)
 
@@ -148,42 +225,12 @@ class Sparse:
     def _mix(self, rows: Tensor, taken: Tensor, shares: Tensor) -> Tensor:
         """Return the weighted sum [n, hidden] of the outputs of the chosen experts `taken` [n, k].
         The weights are `shares` [n, k].
-
-        The rows are sorted by expert for the computation. The outputs are then moved back, so that
-        the k outputs of each row are adjacent. This gives the sums a fixed order, even on a GPU.
         """
-        by_expert, order = taken.flatten().sort(stable=True)
-        owners = order // self._taken
-        given = rows.index_select(0, owners)
-        made = self._loop(given, by_expert) if self._by_loop else self._grouped(given, by_expert)
+        made, order = self._sorted_outputs(rows, taken)
         if self._exact:
             weighted = made * shares.flatten()[order, None]
-            return torch.zeros_like(rows).index_add_(0, owners, weighted)
-        by_row = torch.empty_like(made).index_copy_(0, order, made)
-        return by_row.view(len(rows), self._taken, -1).mul_(shares[:, :, None]).sum(1)
-
-    def _grouped(self, given: Tensor, by_expert: Tensor) -> Tensor:
-        """Return the outputs of the experts for rows that are sorted by expert."""
-        ends = torch.searchsorted(by_expert, self._numbers, right=True, out_int32=True)
-        gate, up = grouped_mm(given, self._in.transpose(1, 2), offs=ends).chunk(2, dim=-1)
-        return grouped_mm(self._activate(gate).mul_(up), self._out.transpose(1, 2), offs=ends)
-
-    def _loop(self, given: Tensor, by_expert: Tensor) -> Tensor:
-        """Like `_grouped`, but compute one expert at a time."""
-        made = torch.empty_like(given)
-        start = 0
-        for index, count in enumerate(by_expert.bincount().tolist()):
-            if count == 0:
-                continue
-            # If an expert has fewer rows than the minimum, neighbouring rows serve as padding, and
-            # their outputs are dropped.
-            first = min(start, max(len(given) - LEAST_ROWS, 0))
-            stop = max(start + count, first + LEAST_ROWS)
-            gate, up = linear(given[first:stop], self._in[index]).chunk(2, dim=-1)
-            outputs = linear(self._activate(gate).mul_(up), self._out[index])
-            made[start : start + count] = outputs[start - first : start - first + count]
-            start += count
-        return made
+            return torch.zeros_like(rows).index_add_(0, order // self._taken, weighted)
+        return in_rows(made, order, taken).mul_(shares[:, :, None]).sum(1)
 
 
 def require_silu(activate: Any) -> None:

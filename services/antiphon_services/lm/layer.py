@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
-from antiphon_services.lm.experts import Dense, Sparse, require_silu
+from antiphon_services.lm.experts import Dense, Mlp, Sparse, require_silu
+from antiphon_services.lm.group_limited import GroupLimited
 from antiphon_services.lm.kernels import Kernels
 from antiphon_services.lm.products import Product
 from antiphon_services.lm.rotary import Rotation
@@ -100,12 +101,7 @@ class Layer:
         self._out = Product.of(attention.o_proj)
         normed = hasattr(attention, "q_norm")
         self._head_norm = self._make_head_norm(attention, exact_norms) if normed else None
-        dense = hasattr(module.mlp, "gate_proj")
-        self._mlp = (
-            Dense(module.mlp)
-            if dense
-            else Sparse(module.mlp, by_loop=batch_invariant, exact=exact_norms)
-        )
+        self._mlp = _make_mlp(module.mlp, by_loop=batch_invariant, exact=exact_norms)
         # In bfloat16, Hugging Face's rounding is visible as well.
         self._fused = not exact_norms and attention.q_proj.weight.dtype == torch.float32
         # This needs fewer operations, which determine the cost on a GPU. On a CPU, it would have to
@@ -113,9 +109,13 @@ class Layer:
         self._doubles = not self._fused and attention.q_proj.weight.device.type != "cpu"
         self.asks_device = self._mlp.asks_device
 
-    def forward(self, rows: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        """Map n new rows [n, hidden] to the layer's output."""
-        return self.leave(rows, attend(*self.split(self.enter(rows, rotation))))
+    def forward(
+        self, rows: Tensor, rotation: Rotation, attend: Attend, kinds: Tensor | None = None
+    ) -> Tensor:
+        """Map n new rows [n, hidden] to the layer's output. `kinds` has the same meaning as in
+        `lm.experts.Mlp`.
+        """
+        return self.leave(rows, attend(*self.split(self.enter(rows, rotation))), kinds)
 
     @property
     def turned_heads(self) -> int:
@@ -139,20 +139,29 @@ class Layer:
         """Split the result of `enter` into the arguments of `Attend`."""
         return heads[:, : self.queries], heads[:, self.queries :]
 
-    def leave(self, rows: Tensor, mixed: Tensor) -> Tensor:
+    def leave(self, rows: Tensor, mixed: Tensor, kinds: Tensor | None = None) -> Tensor:
         """Return the layer's output, given the attention output [n, queries, head_dim]."""
         mixed = mixed.reshape(rows.shape[0], -1)
         if self._fused:
             rows = self._out.plus(mixed, rows)
-            return self._mlp.plus(self._second_norm(rows), rows)
+            return self._mlp.plus(self._second_norm(rows), rows, kinds)
         rows = rows + self._out(mixed)
-        return rows + self._mlp(self._second_norm(rows))
+        return rows + self._mlp(self._second_norm(rows), kinds)
 
     def _make_head_norm(self, attention: Any, exact: bool) -> Norm:
         """Return a single norm that applies to both queries and keys, each with its own weights."""
         q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
         per_head = (q_weight.expand(self.queries, -1), k_weight.expand(self.key_heads, -1))
         return Norm(torch.cat(per_head), attention.q_norm.variance_epsilon, exact=exact)
+
+
+def _make_mlp(module: Any, *, by_loop: bool, exact: bool) -> Mlp:
+    """Return the MLP that computes with the weights of a module."""
+    if hasattr(module, "gate_proj"):
+        return Dense(module)
+    if hasattr(module, "gates"):
+        return GroupLimited(module, by_loop=by_loop)
+    return Sparse(module, by_loop=by_loop, exact=exact)
 
 
 class FusedLayer(Layer):

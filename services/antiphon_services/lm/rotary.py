@@ -62,12 +62,15 @@ class Rotation:
 
     def at(self, positions: Tensor) -> Rotation:
         """Return the rotation for `positions`, which is int64 [n], or [n, 3] if a row has different
-        positions on the three axes.
+        positions on the three axes. In the second case, positions may be negative.
         """
         if positions.ndim == 1:
             return Rotation(self.turns[positions])
-        index = positions[:, None, None, self.axes].expand(-1, -1, 2, -1)
-        return Rotation(self.turns.gather(0, index))
+        of_axes = positions[:, None, None, self.axes]
+        turns = self.turns.gather(0, of_axes.abs().expand(-1, -1, 2, -1))
+        # The sine is an odd function.
+        turns[:, :, 1:].mul_(torch.where(of_axes < 0, -1, 1))
+        return Rotation(turns)
 
     def spread(self, heads: int) -> Rotation:
         """Return a copy of the values for each head if this is faster on a CPU."""

@@ -83,17 +83,20 @@ class LiteralTokenizer:
         return ids
 
 
-def load_tokenizer(model_dir: Path, *, registered: str = "") -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    model_dir: Path, *, registered: str = "", generic: bool = False
+) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a checkpoint directory. Only local files are used.
 
     `registered` is the class that transformers registers for the family. If the checkpoint
-    specifies this class, it is used directly, with the same result as `AutoTokenizer`. Raises
-    `FailedPrecondition` if the vocabulary is missing, because transformers would otherwise create
-    an empty one.
+    specifies this class, it is used directly, with the same result as `AutoTokenizer`. If `generic`
+    is true, the checkpoint's own class is ignored, because it is Python code that a stage doesn't
+    run. In this case, there must be a `tokenizer.json`. Raises `FailedPrecondition` if the
+    vocabulary is missing, because transformers would otherwise create an empty one.
     """
     path = model_dir / TOKENIZER_FILE
     if not path.is_file():
-        if not all((model_dir / name).is_file() for name in OLD_FILES):
+        if generic or not all((model_dir / name).is_file() for name in OLD_FILES):
             raise FailedPrecondition(
                 f"{model_dir}: {TOKENIZER_FILE} is missing (or {' and '.join(OLD_FILES)}); {REMEDY}"
             )
@@ -102,7 +105,9 @@ def load_tokenizer(model_dir: Path, *, registered: str = "") -> PreTrainedTokeni
         if (model_dir / name).exists():
             read_json(model_dir / name)
     with reading(path):
-        chosen = _tokenizer_class(model_dir, registered)
+        chosen: Any = transformers.PreTrainedTokenizerFast
+        if not generic:
+            chosen = _tokenizer_class(model_dir, registered)
         tokenizer: PreTrainedTokenizerBase = chosen.from_pretrained(
             model_dir, local_files_only=True
         )

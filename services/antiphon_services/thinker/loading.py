@@ -46,13 +46,13 @@ def with_media(
     cuts: bool = False,
 ) -> PromptFactory:
     """Return a copy of the factory with these limits. If media are allowed, it includes the
-    checkpoint's vision front end.
+    checkpoint's vision front end, unless it already has one.
 
     `settings` are those of the family's processor in transformers. If `cuts` is true, the factory
     splits pixels into patches, for use with engines that don't decode images themselves.
     """
     prompts = dataclasses.replace(prompts, max_recordings=media.audio)
-    if not media.sees:
+    if not media.sees or prompts.vision is not None:
         return prompts
     # Pillow and OpenCV are installed together with vLLM, and are only needed here.
     from antiphon_services.thinker.vision_loading import load_patch_maker, load_vision

@@ -74,8 +74,8 @@ class _StepNumbers(Generic[Of]):
     `ids` has the shape [n]. Index arrays select the rows with media, the rows whose hidden states
     are kept (`tapped`), and the rows whose logits are needed (`sampled`). For the kept rows,
     `places` [2, k] contains slots and positions, and `words` [k] indicates which of them are words.
-    The rotary positions [n] or [n, 3] are only included if they differ from the positions in the
-    slots.
+    `kinds` [n] contains the result of `row_kinds`, and is empty if there are only words. The rotary
+    positions [n] or [n, 3] are only included if they differ from the positions in the slots.
     """
 
     ids: Of
@@ -84,12 +84,12 @@ class _StepNumbers(Generic[Of]):
     sampled: Of
     places: Of
     words: Of
+    kinds: Of
     turned: Of | None = None
 
     def __iter__(self) -> Iterator[Of | None]:
-        return iter(
-            (self.ids, self.media, self.tapped, self.sampled, self.places, self.words, self.turned)
-        )
+        beside = (self.ids, self.media, self.tapped, self.sampled, self.places, self.words)
+        return iter((*beside, self.kinds, self.turned))
 
 
 class ThinkerModel:
@@ -98,9 +98,9 @@ class ThinkerModel:
     A row is the hidden state at `tapped_layer`, which is counted as in `Decoder.append`. If
     `with_words` is true, the embedding of the word is added to it, except at media positions.
     `special` contains the placeholder IDs, and `towers` is the plan for the encoders. If
-    `bucketing` is given, parts of the computation run as graphs, which use `kernels` if they are
-    given. Raises `InvalidArgument` if a GPU doesn't have enough memory for all slots at full
-    length.
+    `routes_media` is true, the layers have separate routers for media. If `bucketing` is given,
+    parts of the computation run as graphs, which use `kernels` if they are given. Raises
+    `InvalidArgument` if a GPU doesn't have enough memory for all slots at full length.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class ThinkerModel:
         towers: TowerPlan,
         tapped_layer: int,
         with_words: bool = False,
+        routes_media: bool = False,
         slots: int,
         context_limit: int,
         bucketing: Bucketing | None = None,
@@ -119,6 +120,7 @@ class ThinkerModel:
         self.device: torch.device = module.device
         self._tapped_layer = tapped_layer
         self._with_words = with_words
+        self._routes_media = routes_media
         self._special = special
         self._towers = towers
         self._audio_tower = module.audio_tower
@@ -188,17 +190,18 @@ class ThinkerModel:
         there = _StepNumbers(*plan.beside)
         embedded = self._embed(ordered, there)
         tapped_layer = self._tapped_layer
+        kinds = there.kinds if len(there.kinds) else None
         last = self._decoder.last_rows(
             self.cache, spans, [each.sampled for each in ordered], tapped_layer=tapped_layer
         )
         if last is None:
             states, tapped = self._decoder.append(
-                embedded, plan, there.turned, tapped_layer=tapped_layer
+                embedded, plan, there.turned, tapped_layer=tapped_layer, kinds=kinds
             )
             states = states[there.sampled]
         else:
             states, tapped = self._decoder.append_last(
-                embedded, plan, there.turned, last, tapped_layer=tapped_layer
+                embedded, plan, there.turned, last, tapped_layer=tapped_layer, kinds=kinds
             )
         taken = self._keep(ordered, there, tapped, embedded)
         logits = self._head(states)
@@ -221,6 +224,9 @@ class ThinkerModel:
         if self._with_words:
             kept = np.concatenate([each.ids[each.tapped] for each in feeds])
             words = (~is_media(kept, self._special)).astype(np.int64)
+        kinds = np.empty(0, np.int64)
+        if heard and self._routes_media:
+            kinds = np.concatenate([row_kinds(each, self._special) for each in feeds])
         return _StepNumbers(
             _whole([each.ids for each in feeds]),
             _whole(heard),
@@ -235,6 +241,7 @@ class ThinkerModel:
             ),
             np.stack(places).astype(np.int64),
             words,
+            kinds,
             _turned(feeds),
         )
 
@@ -263,6 +270,21 @@ class ThinkerModel:
             rows = rows + embedded[there.tapped] * there.words[:, None]
         self.row_store.put(there.places, max(each.span.end for each in feeds), rows)
         return rows
+
+
+WORD_KIND, VISION_KIND, AUDIO_KIND = range(3)
+
+
+def row_kinds(feed: ThinkerFeed, special: MediaIds) -> npt.NDArray[np.int64]:
+    """Return the kind of each row [n], which is also the index of its router.
+
+    In a feed without media, every row is a word, even if the reply contains a placeholder ID.
+    """
+    kinds = np.full(len(feed.ids), WORD_KIND, np.int64)
+    if feed.media is not None and len(feed.media):
+        kinds[(feed.ids == special.image) | (feed.ids == special.video)] = VISION_KIND
+        kinds[feed.ids == special.audio] = AUDIO_KIND
+    return kinds
 
 
 def _turned(feeds: Sequence[ThinkerFeed]) -> npt.NDArray[np.int64] | None:

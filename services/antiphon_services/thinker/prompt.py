@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.pipelines.media_ids import MediaIds, is_media
-from antiphon.pipelines.mrope import rotary_positions
+from antiphon.pipelines.mrope import RotaryPositions, rotary_positions
 from antiphon.values.chunk import Tensor
 from antiphon.values.conversation import Conversation, function_names, recordings_alone
 from antiphon_services.text.calls import CallRules
@@ -117,6 +117,7 @@ class PromptFactory:
     A conversation can contain up to `max_recordings` recordings. If `vision` is None, images and
     videos are rejected. `check_spoken` raises `InvalidArgument` if the reply to a prompt can't be
     spoken. `patches` splits pixels into patches, for engines that don't decode images themselves.
+    `rotary` computes the rotary positions of a prompt with images or videos.
     """
 
     chat: ChatTokenizer
@@ -127,6 +128,7 @@ class PromptFactory:
     vision: VisionFrontEnd | None = None
     check_spoken: Callable[[Ids], None] = any_prompt
     patches: Callable[[Visual], VisualPatches] | None = None
+    rotary: RotaryPositions = rotary_positions
 
     @property
     def max_text_bytes(self) -> int:
@@ -177,7 +179,7 @@ class PromptFactory:
         """Return a copy of the prompt that includes patches and rotary positions."""
         told = prompt.tensors()
         seen = self.special.image, self.special.video
-        turned, following = rotary_positions(
+        turned, following = self.rotary(
             prompt.ids, seen, told["grids"], told["steps"], edge="prompt"
         )
         self._check(prompt.ids, following)

@@ -29,7 +29,7 @@ from antiphon_services.thinker.towers import TowerPlan
 from antiphon_services.thinker.warm_up import warm_up
 from antiphon_services.vllm.media import MediaLimits
 
-TOWERS = "audio_tower", "visual"
+TOWERS = "audio_tower", "visual", "audio", "linear_proj_audio", "vision", "linear_proj"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,12 @@ class TorchThinker:
     """Hugging Face's module for a thinker with this `config`, and a description of what its talker
     reads.
 
-    `tapped_layer`, `towers` and `with_words` have the same meaning as in `ThinkerModel`.
+    `tapped_layer`, `towers`, `with_words` and `routes_media` have the same meaning as in
+    `ThinkerModel`.
     `processor` contains the settings of the family's processor in transformers if the thinker
-    supports vision. The tensor names in the checkpoint begin with `prefix`.
+    supports vision. The tensor names in the checkpoint begin with `prefix`. The children in
+    `unseen` are only loaded if images or videos are supported. `ignored` contains the names of
+    further tensors in the checkpoint that aren't loaded.
     """
 
     module_class: type[torch.nn.Module]
@@ -47,8 +50,11 @@ class TorchThinker:
     tapped_layer: int
     towers: TowerPlan
     with_words: bool = False
+    routes_media: bool = False
     processor: object = None
     prefix: str = "thinker."
+    unseen: tuple[str, ...] = ("visual",)
+    ignored: tuple[str, ...] = ()
 
 
 def load_torch(
@@ -62,8 +68,9 @@ def load_torch(
     bucketing: Bucketing | None,
     prefill_rows: int | None,
 ) -> LoadedStage:
-    """Load and warm up the stage, with the limits in `media`. `intake` must not have a vision front
-    end yet.
+    """Load and warm up the stage, with the limits in `media`.
+
+    If `intake` doesn't have a vision front end yet, the checkpoint's own is loaded.
 
     Raises `FailedPrecondition` if weights are missing or the warm-up prompt fails, and
     `InvalidArgument` if a GPU doesn't have enough memory for all slots at full length.
@@ -78,7 +85,8 @@ def load_torch(
         Weights(model_dir),
         dtype=compute_dtype(role, config, on_gpu=BFLOAT16),
         device=torch.device(config.device),
-        skip=() if media.sees else ("visual",),
+        skip=() if media.sees else thinker.unseen,
+        ignored=thinker.ignored,
     )
     children = module.named_children()
     towers = sum(module_bytes(child) for name, child in children if name in TOWERS)
@@ -89,6 +97,7 @@ def load_torch(
         towers=thinker.towers,
         tapped_layer=thinker.tapped_layer,
         with_words=thinker.with_words,
+        routes_media=thinker.routes_media,
         slots=config.slots,
         context_limit=prompts.context_limit,
         bucketing=bucketing or graphs_of(config),

@@ -26,6 +26,7 @@ PIPELINE = Pipeline(
     ),
     folder="{module}.stages",
     marker="{marker}",
+    needs={needs},
 )
 """
 Install = Callable[..., None]
@@ -45,6 +46,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         attribute: str = "PIPELINE",
         counted_by: str = "ids",
         marker: str = "",
+        needs: tuple[str, ...] = (),
         code: str = DECLARATION,
     ) -> None:
         filled = code.format(
@@ -52,6 +54,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
             architecture=architecture,
             counted_by=counted_by,
             marker=marker,
+            needs=needs,
             module=module,
         )
         (tmp_path / f"{module}.py").write_text(filled)
@@ -178,3 +181,19 @@ def test_two_pipelines_with_one_marker_are_refused_with_both_names(
     (tmp_path / "song.yaml").write_text("")
     with pytest.raises(FailedPrecondition, match=r"two pipelines support its files: .*left.*right"):
         pipeline_of(tmp_path)
+
+
+def test_weights_decide_between_two_pipelines_of_one_architecture(
+    install: Install, checkpoint: Callable[[str], Path]
+) -> None:
+    """As with Ming-flash-omni, whose talker can be served without the thinker's weights."""
+    install("whole_family", pipeline="whole", entry="whole", needs=("one.bin", "two.bin"))
+    directory = checkpoint("Duet")
+    assert pipeline_of(directory) is pipeline_named("whole")
+    install("part_family", pipeline="part", entry="part")
+    assert pipeline_of(directory) is pipeline_named("part")
+    (directory / "two.bin").write_bytes(b"")
+    assert pipeline_of(directory) is pipeline_named("whole")
+    install("other_family", pipeline="other", entry="other", needs=("two.bin",))
+    with pytest.raises(FailedPrecondition, match="two pipelines support"):
+        pipeline_of(directory)

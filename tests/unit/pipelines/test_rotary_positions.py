@@ -19,7 +19,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from antiphon.errors import DataLoss
-from antiphon.pipelines.mrope import rotary_positions
+from antiphon.pipelines.mrope import centred_positions, rotary_positions
 from antiphon.pipelines.qwen3_omni import SpecialIds
 
 PER_SECOND, MERGE, N_WINDOW = 13, 2, 50
@@ -122,5 +122,32 @@ def test_positions_are_refused_when_grids_do_not_fit(
             SPECIAL.seen,
             np.array(grids, np.int32).reshape(-1, 3),
             steps,
+            edge="prompt",
+        )
+
+
+def test_rows_and_columns_can_be_counted_from_the_middle_of_an_image() -> None:
+    """Written by hand from Ming-flash-omni's `get_t_scale_rope_index`; its thinker is compared with
+    the vendor's answers."""
+    ids = np.array([1, *[51] * 12, 2, *[51] * 2, 3, 4], np.int32)
+    grids = np.array([(1, 3, 4), (1, 1, 2)], np.int32)
+    positions, following = centred_positions(
+        ids, SPECIAL.seen, grids, np.ones(2, np.int32), edge="prompt"
+    )
+    first = [[1, 1 + row, 1 + column] for row in (-1, 0, 1) for column in (-1, 0, 1, 2)]
+    second = [[3, 3, 3], [3, 3, 4]]
+    words = [[at] * 3 for at in (0, 2, 4, 5)]
+    assert positions.tolist() == [words[0], *first, words[1], *second, *words[2:]]
+    assert following == 6
+
+
+@pytest.mark.parametrize("grid", [(1, 1, 3), (2, 1, 1), (1, -1, -2)])
+def test_centred_positions_are_refused_when_grids_do_not_fit(grid: tuple[int, int, int]) -> None:
+    with pytest.raises(DataLoss):
+        centred_positions(
+            np.array([1, 51, 51, 1], np.int32),
+            SPECIAL.seen,
+            np.array([grid], np.int32),
+            np.ones(1, np.int32),
             edge="prompt",
         )
