@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines import qwen2_5_omni
+from antiphon.pipelines import ming_flash_omni, qwen2_5_omni
 from antiphon.pipelines.examples import (
     ExampleSettings,
     TimedChunk,
     conversation,
     random_codes,
+    written_text,
 )
 from antiphon.pipelines.qwen3_omni import (
     PIPELINE,
@@ -142,3 +143,12 @@ def test_random_codes_are_grouped_as_the_policy_says_and_paced() -> None:
 def test_random_codes_without_a_number_of_frames_are_refused() -> None:
     with pytest.raises(FailedPrecondition, match="--frames"):
         random_codes("codes")(replace(SETTINGS, frames=0))
+
+
+def test_a_written_text_is_a_single_chunk_of_characters() -> None:
+    feed = written_text("text")(SETTINGS)(7)
+    sent_in_order(feed)
+    (chunk,) = (timed.chunk for timed in feed)
+    assert bytes(chunk.tensors["utf8"]).decode() == "day number 7"
+    assert len(chunk.tensors["ids"]) == len("day number 7")
+    ming_flash_omni.PIPELINE.edge("text").check(chunk.tensors)

@@ -15,6 +15,7 @@ import antiphon_services.covo_audio.thinker.fields as covo_thinker
 import antiphon_services.dynin_omni.thinker.fields as dynin_thinker
 import antiphon_services.mimo_audio.code2wav.fields as mimo_code2wav
 import antiphon_services.mimo_audio.talker.fields as mimo_talker
+import antiphon_services.ming_flash_omni.thinker.fields as flash_thinker
 import antiphon_services.ming_tts.code2wav.fields as ming_code2wav
 import antiphon_services.ming_tts.talker.fields as ming_talker
 import antiphon_services.qwen2_5_omni.talker.fields as omni25_talker
@@ -72,6 +73,7 @@ ALL = (
     Stated("MiMo-Audio", "code2wav", mimo_code2wav.PARTS, file=TOKENIZER_FILE),
     Stated("Ming TTS", "talker", ming_talker.PARTS),
     Stated("Ming TTS", "code2wav", ming_code2wav.PARTS),
+    Stated("Ming-flash-omni", "thinker", flash_thinker.PARTS),
     Stated("Ming-flash-omni", "talker", ming_talker.FLASH_PARTS, file=FLASH_FILE),
     Stated("Ming-flash-omni", "talker", ming_talker.FLASH_LAYER_PARTS, file=FLASH_LAYERS_FILE),
     Stated("Ming-flash-omni", "talker", ming_talker.FLASH_AUDIO_PARTS, file=FLASH_AUDIO_FILE),
@@ -92,6 +94,7 @@ EQUAL = {
     "MiMo-Audio": "tests/equality/mimo_audio/test_mimo_services.py",
     "Ming TTS": "tests/equality/ming_tts/test_ming_services.py",
     "Ming-flash-omni": "tests/equality/ming_tts/test_ming_flash.py",
+    "Ming-flash-omni, thinker": "tests/equality/ming_flash_omni/test_flash_thinker.py",
 }
 # Fields that a variant of a checkpoint changes.
 VARIED: Mapping[str, str] = {
@@ -167,7 +170,8 @@ def test_of(stated: Stated, part: ConfigPart, name: str) -> str:
     omni25 = stated.family == "Qwen2.5-Omni" and stated.stage != "token2wav"
     if omni25 and name in OMNI25_VARIED and "_config.audio" not in part.path:
         return f"`{OMNI25_VARIANTS}` {OMNI25_VARIED[name]}"
-    return f"`{EQUAL[stated.family]}`"
+    of_family = EQUAL[stated.family]
+    return f"`{EQUAL.get(f'{stated.family}, {stated.stage}', of_family)}`"
 
 
 def page(written: str) -> str:

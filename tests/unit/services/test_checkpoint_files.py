@@ -21,6 +21,7 @@ from antiphon_testkit.mimo_audio.tiny_checkpoint import (
     build_nested_tiny_mimo,
     build_tiny_mimo,
 )
+from antiphon_testkit.ming_flash_omni.flash_checkpoint import build_tiny_flash
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
 from antiphon_testkit.ming_tts.tiny_shape import FLASH
 from antiphon_testkit.qwen2_5_omni.tiny_checkpoint import (
@@ -78,6 +79,7 @@ CHECKPOINTS = {
     "dynin_omni": built(build_tiny_dynin),
     "mimo_audio": mimo,
     "mimo_audio-nested": nested_mimo,
+    "ming_flash_omni": built(build_tiny_flash),
     "ming_tts": built(build_tiny_ming),
     "ming_tts-flash": flash,
     "qwen2_5_omni": built(build_tiny_omni2_5),

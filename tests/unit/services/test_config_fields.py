@@ -20,6 +20,7 @@ from antiphon.pipelines import (
     covo_audio,
     dynin_omni,
     mimo_audio,
+    ming_flash_omni,
     ming_tts,
     qwen2_5_omni,
     qwen3_omni,
@@ -39,8 +40,8 @@ from antiphon_testkit.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosy
 from antiphon_testkit.covo_audio.tiny_checkpoint import build_tiny_covo
 from antiphon_testkit.dynin_omni.tiny_checkpoint import build_tiny_dynin
 from antiphon_testkit.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
+from antiphon_testkit.ming_flash_omni.flash_checkpoint import build_tiny_flash
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
-from antiphon_testkit.ming_tts.tiny_shape import FLASH
 from antiphon_testkit.qwen2_5_omni import tiny_checkpoint as tiny25
 from antiphon_testkit.qwen3_omni import tiny_checkpoint as tiny3
 from antiphon_testkit.qwen3_tts.tiny_checkpoint import build_tiny_tts
@@ -146,7 +147,7 @@ def test_rotary_embeddings_are_refused_unless_one_table_has_all_positions() -> N
                 for kind in ("dynamic", "longrope"):
                     with pytest.raises(FailedPrecondition, match=f"rope_type is {kind}"):
                         check_fields(FILE, holding(part.path, **{name: {key: kind}}), [part])
-            partial = {"rope_type": "default", "partial_rotary_factor": 0.5}
+            partial = {"rope_type": part.ropes[0], "partial_rotary_factor": 0.5}
             with pytest.raises(FailedPrecondition, match=r"partial_rotary_factor is 0\.5"):
                 check_fields(FILE, holding(part.path, **{name: partial}), [part])
 
@@ -198,7 +199,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pipeline, 
     build_tiny_dynin(folder / "dynin")
     build_nested_tiny_mimo(folder / "mimo")
     build_tiny_ming(folder / "ming")
-    build_tiny_ming(folder / "flash", FLASH)
+    build_tiny_flash(folder / "flash")
     return {
         "Qwen3-Omni": (qwen3_omni.PIPELINE, folder / "3"),
         "Qwen2.5-Omni": (qwen2_5_omni.PIPELINE, folder / "25"),
@@ -208,7 +209,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pipeline, 
         "Dynin-Omni": (dynin_omni.PIPELINE, folder / "dynin"),
         "MiMo-Audio": (mimo_audio.PIPELINE, folder / "mimo"),
         "Ming TTS": (ming_tts.PIPELINE, folder / "ming"),
-        "Ming-flash-omni": (ming_tts.PIPELINE, folder / "flash"),
+        "Ming-flash-omni": (ming_flash_omni.PIPELINE, folder / "flash"),
     }
 
 
@@ -236,8 +237,8 @@ def test_loader_refuses_what_its_parts_refuse(
         if file.suffix == ".yaml"
         else _planted_in_json(text, part.path)
     )
-    where = f"{part.path}.partial_rotary_factor" if part.path else "partial_rotary_factor"
-    with pytest.raises(FailedPrecondition, match=re.escape(f"{where} is 0.5")):
+    where = f"{part.path}.mlp_bias" if part.path else "mlp_bias"
+    with pytest.raises(FailedPrecondition, match=re.escape(f"{where} is true")):
         load_stage(pipeline, stated.stage, directory, StageConfig(slots=1))
 
 
@@ -246,7 +247,7 @@ def _planted_in_json(text: str, path: str) -> str:
     inner = config
     for name in path.split(".") if path else ():
         inner = inner[name]
-    inner["partial_rotary_factor"] = 0.5
+    inner["mlp_bias"] = True
     return json.dumps(config)
 
 
@@ -256,7 +257,7 @@ def _planted_in_yaml(text: str, path: str) -> str:
     for name in path.split("."):
         at = next(n for n in range(at, len(lines)) if lines[n].strip().startswith(f"{name}:")) + 1
     indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
-    return "\n".join([*lines[:at], f"{indent}partial_rotary_factor: 0.5", *lines[at:]])
+    return "\n".join([*lines[:at], f"{indent}mlp_bias: true", *lines[at:]])
 
 
 def test_page_lists_what_the_loaders_state() -> None:

@@ -28,6 +28,7 @@ from antiphon_testkit.covo_audio.tiny_checkpoint import build_tiny_covo
 from antiphon_testkit.dynin_omni.tiny_checkpoint import build_tiny_dynin
 from antiphon_testkit.flat_settings import stage_config
 from antiphon_testkit.mimo_audio.tiny_checkpoint import build_nested_tiny_mimo
+from antiphon_testkit.ming_flash_omni.flash_checkpoint import build_tiny_flash
 from antiphon_testkit.ming_tts.tiny_checkpoint import build_tiny_ming
 from antiphon_testkit.ming_tts.tiny_shape import FLASH, UNBOUNDED
 from antiphon_testkit.qwen2_5_omni import tiny_checkpoint as omni25
@@ -40,6 +41,7 @@ CHECKPOINTS: dict[str, Callable[[Path], object]] = {
     "covo_audio": build_tiny_covo,
     "dynin_omni": build_tiny_dynin,
     "mimo_audio": build_nested_tiny_mimo,
+    "ming_flash_omni": build_tiny_flash,
     "ming_tts": build_tiny_ming,
     "ming_tts-flash": partial(build_tiny_ming, shape=FLASH),
     "ming_tts-unbounded": partial(build_tiny_ming, shape=UNBOUNDED),

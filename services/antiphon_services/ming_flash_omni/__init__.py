@@ -1,0 +1,1 @@
+"""The stages of Ming-flash-omni."""

@@ -1,0 +1,1 @@
+"""The code2wav stage, which decodes frames of latents to samples."""

@@ -1,0 +1,1 @@
+"""The thinker stage, which reads text, recordings and images and generates text."""

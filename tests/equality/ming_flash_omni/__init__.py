@@ -1,0 +1,1 @@
+"""The thinker of Ming-flash-omni, compared with the vendor's code."""
