@@ -11,8 +11,11 @@ from typing import Any
 from antiphon.errors import AntiphonError, FailedPrecondition
 
 CONFIG_FILE = "config.json"
+INDEX_SUFFIX = ".index.json"
+"""The ending of the name of a weight index."""
 REMEDY = "get the file from the source of the checkpoint"
 LONGEST_REASON = 300
+_LFS_POINTER = b"version https://git-lfs"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -37,6 +40,29 @@ def require_file(path: Path) -> None:
     """Raise `FailedPrecondition` if the file doesn't exist."""
     if not path.is_file():
         raise FailedPrecondition(f"{path.parent}: {path.name} is missing; {REMEDY}")
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """Return whether the file only contains a reference to the actual file in Git LFS."""
+    with path.open("rb") as file:
+        return file.read(len(_LFS_POINTER)) == _LFS_POINTER
+
+
+def has_weights(path: Path) -> bool:
+    """Return whether a weight file, or the first file that an index lists, has been downloaded.
+
+    An index that can't be read counts as downloaded, because loading reports its error.
+    """
+    if not path.is_file() or is_lfs_pointer(path):
+        return False
+    if not path.name.endswith(INDEX_SUFFIX):
+        return True
+    try:
+        names: dict[str, str] = json.loads(path.read_bytes())["weight_map"]
+        first = path.parent / min(names.values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return True
+    return first.is_file() and not is_lfs_pointer(first)
 
 
 @contextlib.contextmanager

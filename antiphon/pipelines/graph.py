@@ -8,7 +8,7 @@ frozen value named `PIPELINE`, which `registry.py` finds. The code of each stage
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
@@ -185,12 +185,28 @@ class CheckpointFiles:
     Each of the `folders` contains a configuration, tokenizer files, and weights in the format that
     `runtime.checkpoint.weights` chooses. The checkpoint's own directory is `""`. `others` are
     patterns for further paths, in which `*` also matches `/`. If a layout has a `marker`, it
-    applies only to checkpoints that contain this file.
+    applies only to checkpoints that contain this file. `required` are paths that a repository might
+    lack, even though its stages can't load without them. Their `source` is the address to get them
+    from.
     """
 
     folders: tuple[str, ...] = ("",)
     others: tuple[str, ...] = ()
     marker: str = ""
+    required: tuple[str, ...] = ()
+    source: str = ""
+
+    def check_required(self, paths: Collection[str], prefix: str = "") -> None:
+        """Raise `FailedPrecondition` if one of the `required` files isn't among these paths.
+
+        The message begins with `prefix`.
+        """
+        if missing := " and ".join(each for each in self.required if each not in paths):
+            raise FailedPrecondition(
+                f"{prefix}{missing} not found, without which the model can't be loaded; copy "
+                f"{missing} from {self.source} to a directory with the model, and use this "
+                "directory"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +250,12 @@ class Pipeline:
 
     `architectures` contains the values in `config.json` that identify its checkpoints. Some
     checkpoints may be of a `variant` that has fewer stages. A checkpoint without a `config.json` is
-    recognized by the file `marker`. If `needs` is not empty, a checkpoint must contain at least one
-    of these files. If it does, the pipeline is chosen over another one that has the same
-    architecture and doesn't need any of them. The layout of a checkpoint is the first entry of
-    `files` whose marker it contains. Raises `InvalidArgument`, with the name of the field, if the
-    declaration is inconsistent.
+    recognized by the file `marker`. If `needs` is not empty, it contains the names of weight files
+    or their indexes, and a checkpoint must contain the weights of at least one of them. If it does,
+    the pipeline is chosen over another one that has the same architecture and doesn't need any of
+    them. A model on the hub counts as a checkpoint without weights. The layout of a checkpoint is
+    the first entry of `files` whose marker it contains. Raises `InvalidArgument`, with the name of
+    the field, if the declaration is inconsistent.
     """
 
     name: str

@@ -21,6 +21,10 @@ TEXT = "text"
 
 THINKER_WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 
+REQUIRED_FILES = "tokenizer.json", "preprocessor_config.json"
+SOURCE = "https://github.com/inclusionAI/Ming"
+"""The vendor's repository, which contains `REQUIRED_FILES`."""
+
 _TALKER_FILES = ming_tts.PIPELINE.files[0]
 
 PIPELINE = Pipeline(
@@ -32,6 +36,8 @@ PIPELINE = Pipeline(
         CheckpointFiles(
             folders=("", *_TALKER_FILES.folders),
             others=_TALKER_FILES.others,
+            required=REQUIRED_FILES,
+            source=SOURCE,
         ),
     ),
     chunk_policy=ming_tts.PIPELINE.chunk_policy,

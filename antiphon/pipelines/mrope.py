@@ -72,10 +72,9 @@ def centred_positions(
     """Like `rotary_positions`, but rows and columns are counted from the middle of an image, as in
     VideoRoPE.
 
-    An image advances the position by 1 only, because it is a single moment. Its rows and columns
-    may have negative positions.
-    There is only one time step in an image, so `steps` has no effect. Raises `DataLoss` if the runs
-    and the grids do not match, or if a grid has several time steps.
+    An image advances the position by 1 only, because it is a single moment. For the same reason,
+    `steps` has no effect. Its rows and columns may have negative positions. Raises `DataLoss` if
+    the runs and the grids do not match, or if a grid has several time steps.
     """
     if (grids[:, 0] > 1).any():
         raise DataLoss(f"{edge}: an image has several time steps: {grids.tolist()}", edge=edge)

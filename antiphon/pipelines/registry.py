@@ -21,7 +21,7 @@ from pathlib import Path
 
 import antiphon.pipelines
 from antiphon.errors import AntiphonError, FailedPrecondition, NotFound
-from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, has_weights, read_config
 from antiphon.pipelines.graph import Pipeline
 
 GROUP = "antiphon.pipelines"
@@ -65,7 +65,7 @@ def own_pipelines() -> dict[str, Pipeline]:
 
 
 def identifying_files() -> tuple[str, ...]:
-    """Return the names of the files that `pipeline_of` uses to find the pipeline of a checkpoint.
+    """Return the names of the files that identify the pipeline of a checkpoint without weights.
 
     A checkpoint does not have to contain all of them.
     """
@@ -93,25 +93,27 @@ def pipeline_named(name: str) -> Pipeline:
     return named[0].require()
 
 
-def pipeline_for(model_dir: Path, name: str = "") -> Pipeline:
+def pipeline_for(model_dir: Path, name: str = "", *, by_weights: bool = True) -> Pipeline:
     """Return the pipeline with the given name, reduced to the stages of the checkpoint.
 
-    If the name is empty, the checkpoint determines the pipeline. Raises the same errors as
-    `pipeline_named` and `pipeline_of`.
+    If the name is empty, the checkpoint determines the pipeline, as described in `pipeline_of`.
+    Raises the same errors as `pipeline_named` and `pipeline_of`.
     """
     if not name:
-        return pipeline_of(model_dir)
+        return pipeline_of(model_dir, by_weights=by_weights)
     pipeline = pipeline_named(name)
     varies = pipeline.variant is not None and (model_dir / CONFIG_FILE).is_file()
     return pipeline.of_checkpoint(read_config(model_dir)) if varies else pipeline
 
 
-def pipeline_of(model_dir: Path) -> Pipeline:
+def pipeline_of(model_dir: Path, *, by_weights: bool = True) -> Pipeline:
     """Return the pipeline for a checkpoint directory, reduced to the stages of the checkpoint.
 
     A pipeline matches if the directory contains its `marker`, or if the `config.json` lists one of
-    its architectures and the directory contains a file that it `needs`. Raises `NotFound` if
-    neither file exists. Raises `FailedPrecondition` if there is not exactly one match.
+    its architectures and the directory contains weights that it `needs`. If `by_weights` is false,
+    only `identifying_files` are used, as if there were no weights. The result for a model on the
+    hub then doesn't depend on what has been downloaded. Raises `NotFound` if neither file exists.
+    Raises `FailedPrecondition` if there is not exactly one match.
     """
     declarations = _declarations()
     marked = [
@@ -133,7 +135,7 @@ def pipeline_of(model_dir: Path) -> Pipeline:
         for each in declarations
         if each.pipeline and any(name in architectures for name in each.pipeline.architectures)
     ]
-    claims = _with_files(claims, model_dir)
+    claims = _with_weights(claims, model_dir if by_weights else None)
     if not claims:
         raise FailedPrecondition(
             f"{model_dir}: no pipeline supports the architectures {architectures}; "
@@ -143,14 +145,19 @@ def pipeline_of(model_dir: Path) -> Pipeline:
     return claim.require().of_checkpoint(config)
 
 
-def _with_files(claims: Sequence[Declaration], model_dir: Path) -> list[Declaration]:
-    """Return the pipelines that need one of the files in the directory.
+def _with_weights(claims: Sequence[Declaration], model_dir: Path | None) -> list[Declaration]:
+    """Return the pipelines that need weights that are in the directory.
 
-    If there are none, the pipelines that don't need any files are returned. If there aren't any of
-    these either, all pipelines are returned, because loading reports which file is missing.
+    If there are none, or if the directory is None, the pipelines that don't need any weights are
+    returned. If there aren't any of these either, all pipelines are returned, because loading
+    reports which file is missing.
     """
     needs = {each.name: each.pipeline.needs for each in claims if each.pipeline}
-    there = [each for each in claims if any((model_dir / n).is_file() for n in needs[each.name])]
+    there = [
+        each
+        for each in claims
+        if model_dir and any(has_weights(model_dir / name) for name in needs[each.name])
+    ]
     return there or [each for each in claims if not needs[each.name]] or list(claims)
 
 

@@ -12,6 +12,9 @@ from antiphon.v1 import stage_pb2, stage_pb2_grpc
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.launcher.plan import replica_names
 
+MOST_S = 120.0
+"""A bound for a wait that would otherwise be endless."""
+
 
 async def at_work(running: Running, name: str) -> str:
     """Wait until the process reports an open segment; return its name."""
@@ -23,16 +26,22 @@ async def at_work(running: Running, name: str) -> str:
     raise AssertionError(f"{name} ended its stream of loads")
 
 
-async def kill_used(running: Running, role: str, replicas: int) -> None:
-    """Kill the replica of the stage that has a segment open, as soon as one has."""
+async def used(running: Running, role: str, replicas: int) -> str:
+    """Wait until a replica of the stage has a segment open; return its name."""
     watches = [
         asyncio.create_task(at_work(running, each)) for each in replica_names(role, replicas)
     ]
-    done, others = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+    done, others = await asyncio.wait(watches, timeout=MOST_S, return_when=asyncio.FIRST_COMPLETED)
     for each in others:
         each.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-    running.processes[done.pop().result()].kill()
+    assert done, f"no replica of {role} had a segment within {MOST_S} s"
+    return done.pop().result()
+
+
+async def kill_used(running: Running, role: str, replicas: int) -> None:
+    """Kill the replica of the stage that has a segment open, as soon as one has."""
+    running.processes[await used(running, role, replicas)].kill()
 
 
 async def failovers(running: Running) -> float:

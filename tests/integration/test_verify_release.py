@@ -359,6 +359,17 @@ def test_checkpoint_without_speech_is_refused(
     assert "only generates text" in capsys.readouterr().err
 
 
+def test_the_talker_of_a_family_that_cannot_be_verified_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {"architectures": ["BailingMM2NativeForConditionalGeneration"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert main(["--model", str(tmp_path), "--device", "cpu"]) == NOTHING
+    said = capsys.readouterr().err
+    assert said.endswith(f"not ming_flash_omni; to verify its talker, use {tmp_path}/talker\n")
+
+
 def test_report_is_whole_after_every_section(tmp_path: Path) -> None:
     report = VerificationReport(tmp_path / "report.json", {"gpu": "a | b"})
     report.add("text", {"agreement": 0.98765, "gaps": [0.5, 0.25]})

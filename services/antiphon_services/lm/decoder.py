@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from antiphon_services.lm.attention import AttentionPlan, Numbers, Span, span_order
 from antiphon_services.lm.experts import LEAST_ROWS
@@ -124,6 +125,7 @@ class Decoder:
         spans.
         """
         positions = plan.positions if turned is None else turned
+        kinds = _of_all(kinds, plan.count)
         rotation = self._rotation_at(positions)
         number = len(self._layers) - 1
         states, tapped = self._through(rows, rotation, plan.attend, number, tapped_layer, kinds)
@@ -149,13 +151,14 @@ class Decoder:
         `turned` contains the rotary positions if they differ from the positions in the slot. Its
         shape is [n], or [n, 3] if a row has different positions on the three axes (int64).
         `tapped_layer` is an index into Hugging Face's `hidden_states`: 0 is the input, n is the
-        output of layer n, and the last index is the output of the norm. `kinds` (int64 [n]) has
-        the same meaning as in `lm.experts.Mlp`. If there are fewer than `least_rows` rows, they are
-        padded.
+        output of layer n, and the last index is the output of the norm. `kinds` (int64 [k]) has
+        the same meaning as in `lm.experts.Mlp` for the first k rows. The kind of all other rows is
+        0. If there are fewer than `least_rows` rows, they are padded.
         """
         graphs = self._pieces
         if graphs is not None and len(rows) > graphs.most and (parts := plan.split()) is not None:
             return self._append_parts(rows, parts, turned, tapped_layer, kinds)
+        kinds = _of_all(kinds, plan.count)
         missing = max(len(rows), self.least_rows) - plan.count
         positions = plan.positions if turned is None else turned
         if missing:
@@ -185,10 +188,11 @@ class Decoder:
         """
         prompts, rest = parts
         made = []
-        for part, taken in ((prompts, slice(prompts.count)), (rest, slice(prompts.count, None))):
+        for part, taken in ((prompts, slice(0, prompts.count)), (rest, slice(prompts.count, None))):
             given = rows[taken]
             places = None if turned is None else turned[taken]
-            of_part = None if kinds is None else kinds[taken]
+            # The second part usually consists of words, and can then use graphs.
+            of_part = None if kinds is None or len(kinds) <= taken.start else kinds[taken]
             states, tapped = self.append(
                 given, part, places, tapped_layer=tapped_layer, kinds=of_part
             )
@@ -230,6 +234,13 @@ class Decoder:
             if index + 1 == tapped_layer:
                 tapped = rows
         return rows, tapped
+
+
+def _of_all(kinds: Tensor | None, count: int) -> Tensor | None:
+    """Return the kinds of `count` rows, given those of the first ones."""
+    if kinds is None or len(kinds) == count:
+        return kinds
+    return pad(kinds, (0, count - len(kinds)))
 
 
 def _filled(rows: Tensor, count: int) -> Tensor:

@@ -185,8 +185,9 @@ def _check_rope(file: Path, part: ConfigPart, given: Mapping[str, Any]) -> None:
         if not part.ropes or not isinstance(rope, Mapping):
             continue
         kind = rope.get("rope_type", rope.get("type", "default"))
-        # The former name for positions with three axes.
-        if kind not in (*part.ropes, "mrope"):
+        # The former name for the default type with positions on three axes.
+        former = ("mrope",) if "default" in part.ropes else ()
+        if kind not in (*part.ropes, *former):
             raise _refused(file, part.path, f"{name}.rope_type", kind, part.ropes)
         factor = rope.get("partial_rotary_factor", 1)
         if factor != 1:

@@ -74,7 +74,7 @@ class _StepNumbers(Generic[Of]):
     `ids` has the shape [n]. Index arrays select the rows with media, the rows whose hidden states
     are kept (`tapped`), and the rows whose logits are needed (`sampled`). For the kept rows,
     `places` [2, k] contains slots and positions, and `words` [k] indicates which of them are words.
-    `kinds` [n] contains the result of `row_kinds`, and is empty if there are only words. The rotary
+    `kinds` contains the result of `row_kinds` up to the last row that isn't a word. The rotary
     positions [n] or [n, 3] are only included if they differ from the positions in the slots.
     """
 
@@ -226,7 +226,8 @@ class ThinkerModel:
             words = (~is_media(kept, self._special)).astype(np.int64)
         kinds = np.empty(0, np.int64)
         if heard and self._routes_media:
-            kinds = np.concatenate([row_kinds(each, self._special) for each in feeds])
+            of_all = np.concatenate([row_kinds(each, self._special) for each in feeds])
+            kinds = np.trim_zeros(of_all, "b")
         return _StepNumbers(
             _whole([each.ids for each in feeds]),
             _whole(heard),

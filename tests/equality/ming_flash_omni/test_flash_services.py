@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -23,10 +24,11 @@ from antiphon import Delivery
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.ming_flash_omni import CODE2WAV, PIPELINE, TALKER, THINKER
 from antiphon.pipelines.ming_tts import FRAME_SAMPLES, FRAME_WIDTH, SAMPLE_RATE_HZ
+from antiphon_testkit.gateway_settings import with_settings
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Running
 from antiphon_tools.warm.launcher import WarmLauncher
-from tests.equality.lost_replicas import kill_used
+from tests.equality.lost_replicas import failovers, used
 from tests.equality.ming_flash_omni.flash_asking import png
 from tests.equality.ming_flash_omni.flash_cases import (
     AUDIO,
@@ -48,7 +50,11 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
-SLOTS, CONTEXT, SEED = 4, 1024, 7
+SLOTS, CONTEXT, SEED, REPLICAS = 4, 1024, 7, 2
+LONG, LEAST_LONG = 160, 100
+"""So many ids take the thinker about a second."""
+AHEAD_S = 0.5
+"""So little may be made ahead of the client that speech cannot end before the client reads."""
 PRESET = "released"
 BY_NAME = {case.name: case for case in CASES}
 SPOKEN = ("hello", "second", "heard-odd", "seen-again", "one")
@@ -85,12 +91,6 @@ async def flash_client(flash_services: Running) -> AsyncIterator[antiphon.AsyncC
     """A client of them."""
     async with antiphon.AsyncClient(flash_services.grpc_address) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def talker_alone(flash_checkpoints: dict[str, Path]) -> TalkerLab:
-    """The talker of the same checkpoint, as `ming_tts` serves it."""
-    return TalkerLab(flash_checkpoints[PRESET], limit=CONTEXT)
 
 
 def wav(samples: npt.NDArray[np.float32]) -> bytes:
@@ -144,9 +144,24 @@ async def answered(generation: antiphon.AsyncGeneration) -> SpokenAnswer:
     return SpokenAnswer(text, ids, frames, np.frombuffer(samples, "<f4"))
 
 
-def said_alone(talker: TalkerLab, asked: Asked) -> Floats:
-    """The latents of a text that arrives in pieces, which the talker speaks by sentences."""
-    return latents_of(say(talker, (asked, by_size(asked.text, 10)))[0])
+Speak = Callable[[Asked], Floats]
+
+
+@pytest.fixture(scope="module")
+def said_alone(flash_checkpoints: dict[str, Path]) -> Speak:
+    """The latents of a text that arrives in pieces, which the talker speaks by sentences.
+
+    This is the talker of the same checkpoint, as `ming_tts` serves it.
+    """
+    lab = TalkerLab(flash_checkpoints[PRESET], limit=CONTEXT)
+    known: dict[str, Floats] = {}
+
+    def speak(asked: Asked) -> Floats:
+        if repr(asked) not in known:
+            known[repr(asked)] = latents_of(say(lab, (asked, by_size(asked.text, 10)))[0])
+        return known[repr(asked)]
+
+    return speak
 
 
 @pytest.mark.parametrize("delivery", [None, Delivery.WHOLE], ids=["default", "whole"])
@@ -154,7 +169,7 @@ async def test_answers_are_recorded_text_in_the_voice_of_the_talker_alone(
     delivery: Delivery | None,
     flash_client: antiphon.AsyncClient,
     flash_truth: FlashTruth,
-    talker_alone: TalkerLab,
+    said_alone: Speak,
 ) -> None:
     cases = [BY_NAME[name] for name in SPOKEN]
     made = await asyncio.gather(
@@ -164,7 +179,7 @@ async def test_answers_are_recorded_text_in_the_voice_of_the_talker_alone(
         stem = f"{PRESET}/{case.name}"
         assert answer.ids == flash_truth.arrays[f"{stem}/ids"].tolist(), stem
         assert answer.text == flash_truth.rows[stem]["words"], stem
-        expected = said_alone(talker_alone, Asked(answer.text, seed=SEED))
+        expected = said_alone(Asked(answer.text, seed=SEED))
         np.testing.assert_allclose(answer.latents, expected, rtol=0, atol=TOLERANCE, err_msg=stem)
         assert len(answer.samples) == FRAME_SAMPLES * len(expected), stem
 
@@ -180,13 +195,13 @@ async def test_text_alone_needs_no_talker(
 
 
 async def test_a_voice_and_a_style_reach_the_talker(
-    flash_client: antiphon.AsyncClient, talker_alone: TalkerLab
+    flash_client: antiphon.AsyncClient, said_alone: Speak
 ) -> None:
     options = {"emotion": "高兴"}
     asked = asking(flash_client, BY_NAME["hello"], voice="DB30", options=options)
     answer = await answered(asked)
     alone = Asked(answer.text, seed=SEED, voice="DB30", options=dict(options))
-    expected = said_alone(talker_alone, alone)
+    expected = said_alone(alone)
     np.testing.assert_allclose(answer.latents, expected, rtol=0, atol=TOLERANCE)
 
 
@@ -239,24 +254,36 @@ async def test_an_answer_is_the_same_when_stages_are_killed_in_it(
 ) -> None:
     """Another thinker goes on from the client's ids, and another talker from its latents."""
     case = BY_NAME["chinese"]
+    deployment = local_deployment(flash_checkpoints[PRESET], **stages(REPLICAS))
+    ahead = {"max_ahead_seconds": AHEAD_S, "max_stage_ahead_seconds": AHEAD_S}
+    gateway = with_settings(deployment.gateway, **ahead)
+    deployment = msgspec.structs.replace(deployment, gateway=gateway)
     async with (
-        WarmLauncher(local_deployment(flash_checkpoints[PRESET], **stages(2))) as running,
+        WarmLauncher(deployment) as running,
         antiphon.AsyncClient(running.grpc_address) as client,
     ):
-        undisturbed = await answered(asking(client, case))
-        assert len(undisturbed.samples)
         for role in (THINKER, TALKER, CODE2WAV):
+            # Nothing holds the thinker back, so its answer is too long to be complete when the
+            # first piece of it has come.
+            most = LONG if role == THINKER else case.most
+            undisturbed = await answered(asking(client, case, max_tokens=most))
+            assert len(undisturbed.ids) >= (LEAST_LONG if role == THINKER else most)
+            assert len(undisturbed.samples)
+            before = await failovers(running)
+            finding = asyncio.create_task(used(running, role, REPLICAS))
+            first = antiphon.TextDelta if role == THINKER else antiphon.AudioDelta
             ids, samples, killed = list[int](), b"", False
-            async for event in asking(client, case):
+            async for event in asking(client, case, max_tokens=most):
+                if isinstance(event, first) and not killed:
+                    killed = True
+                    running.processes[await finding].kill()
                 match event:
                     case antiphon.TextDelta():
                         ids += event.token_ids
-                        if not killed:
-                            killed = True
-                            await kill_used(running, role, 2)
                     case antiphon.AudioDelta():
                         samples += event.float32
             assert killed
+            assert await failovers(running) > before, role
             assert ids == undisturbed.ids, role
             made = np.frombuffer(samples, "<f4")
             np.testing.assert_allclose(

@@ -194,6 +194,40 @@ def test_weights_decide_between_two_pipelines_of_one_architecture(
     assert pipeline_of(directory) is pipeline_named("part")
     (directory / "two.bin").write_bytes(b"")
     assert pipeline_of(directory) is pipeline_named("whole")
+    assert pipeline_of(directory, by_weights=False) is pipeline_named("part")
     install("other_family", pipeline="other", entry="other", needs=("two.bin",))
     with pytest.raises(FailedPrecondition, match="two pipelines support"):
         pipeline_of(directory)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+INDEX = b'{"weight_map": {"a": "2.safetensors", "b": "1.safetensors"}}'
+
+
+@pytest.mark.parametrize(
+    ("files", "chosen"),
+    [
+        ({"all.index.json": INDEX}, "part"),
+        ({"all.index.json": INDEX, "2.safetensors": b"shard"}, "part"),
+        ({"all.index.json": INDEX, "1.safetensors": POINTER}, "part"),
+        ({"all.index.json": POINTER, "1.safetensors": b"shard"}, "part"),
+        ({"all.safetensors": POINTER}, "part"),
+        ({"all.index.json": INDEX, "1.safetensors": b"shard"}, "whole"),
+        ({"all.safetensors": b"weights"}, "whole"),
+        # Loading names the fault.
+        ({"all.index.json": b"{"}, "whole"),
+        ({"all.index.json": b'{"weight_map": {}}'}, "whole"),
+        ({"all.index.json": b'{"weight_map": {"a": 1}}'}, "whole"),
+    ],
+)
+def test_weights_that_were_not_downloaded_do_not_decide(
+    files: dict[str, bytes], chosen: str, install: Install, checkpoint: Callable[[str], Path]
+) -> None:
+    """A clone without Git LFS has the index of the weights, and pointers to them."""
+    needs = "all.index.json", "all.safetensors"
+    install("sharded_family", pipeline="whole", entry="whole", needs=needs)
+    install("light_family", pipeline="part", entry="part")
+    directory = checkpoint("Duet")
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
+    assert pipeline_of(directory) is pipeline_named(chosen)

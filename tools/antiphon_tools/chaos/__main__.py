@@ -39,7 +39,7 @@ from antiphon_tools.chaos.link_totals import LinkTotals
 from antiphon_tools.chaos.listener import AnswerListener
 from antiphon_tools.chaos.report import BUFFER_S
 from antiphon_tools.chaos.rounds import ChaosFound, Round, Rounds
-from antiphon_tools.hub.deployment import model_directory
+from antiphon_tools.hub.deployment import LocalModel, local_model
 from antiphon_tools.hub.settings import add_hub_options, hub_settings
 from antiphon_tools.launcher.events import LaunchEvent, Output, Report
 from antiphon_tools.launcher.launcher import Launcher
@@ -83,12 +83,12 @@ def main(
     return 0
 
 
-def _model(options: argparse.Namespace, directory: Path) -> Path:
+def _model(options: argparse.Namespace, directory: Path) -> LocalModel:
     """Return the checkpoint to serve."""
     if options.model is not None:
-        return model_directory(options.model, hub_settings(options))
+        return local_model(options.model, hub_settings(options))
     build_tiny_checkpoint(directory / "tiny", TinyShape(endless_speech=True))
-    return directory / "tiny"
+    return LocalModel(directory / "tiny")
 
 
 def _launcher(options: argparse.Namespace) -> type[Launcher]:
@@ -113,11 +113,12 @@ async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool
     done: list[Kill] = []
     async with (
         running_fleet(
-            model,
+            model.directory,
             options.replicas,
             directory,
             _launcher(options),
             _log(options),
+            pipeline=model.pipeline,
             **LITTLE_AHEAD,
         ) as fleet,
         AnswerListener(fleet.running.grpc_address, speed=options.speed, retry=ONCE) as listener,
@@ -177,7 +178,12 @@ async def _break(options: argparse.Namespace, seed: int, directory: Path) -> boo
     totals = LinkTotals()
     async with (
         running_fleet(
-            model, options.replicas, directory, _launcher(options), _log(options)
+            model.directory,
+            options.replicas,
+            directory,
+            _launcher(options),
+            _log(options),
+            pipeline=model.pipeline,
         ) as fleet,
         AnswerListener(fleet.running.grpc_address, speed=options.speed) as listener,
     ):

@@ -21,7 +21,7 @@ import grpc
 import msgspec
 
 from antiphon.deployment.schema import Deployment, DiscoveryConfig, StageConfig
-from antiphon.pipelines.registry import pipeline_of
+from antiphon.pipelines.registry import pipeline_for
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
 from antiphon_testkit.cut_wire import CutWire
@@ -218,13 +218,15 @@ async def running_fleet(
     launcher: type[Launcher] = Launcher,
     tell: Report = lambda event: None,
     stage: StageConfig | None = None,
+    pipeline: str = "",
     **settings: Any,
 ) -> AsyncIterator[TargetFleet]:
     """Run replicas of each stage as processes, which are restarted when they end.
 
     `directory` receives files of the gateway. `tell` is called with process events and output.
     Answers are only computed one second ahead of playback, so that a fault interrupts them. The
-    gateway `settings` can override this. `stage` contains the settings of all stages.
+    gateway `settings` can override this. `stage` contains the settings of all stages. If `pipeline`
+    is empty, the checkpoint determines it.
     """
     loaded: asyncio.Queue[str] = asyncio.Queue()
     resume_key, kubeconfig = directory / "resume-key", directory / "kubeconfig"
@@ -235,7 +237,7 @@ async def running_fleet(
         if isinstance(event, Loaded):
             loaded.put_nowait(event.service)
 
-    roles = pipeline_of(model).roles
+    roles = pipeline_for(model, pipeline).roles
     chosen: dict[str, Any] = {
         "discovery": DiscoveryConfig(
             kind="kubernetes",
@@ -255,7 +257,7 @@ async def running_fleet(
     gateway = gateway_config(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0", **chosen)
     config = msgspec.structs.replace(stage or StageConfig(), replicas=replicas)
     stages = dict.fromkeys(roles, config)
-    deployment = Deployment(model=str(model), stages=stages, gateway=gateway)
+    deployment = Deployment(model=str(model), pipeline=pipeline, stages=stages, gateway=gateway)
     async with (
         replica_registry(kubeconfig) as registry,
         launcher(deployment, on_exit="restart", report=report, reached_at=registry.add) as running,

@@ -58,11 +58,13 @@ class _Commit:
 def fetch_checkpoint(model: HubId, settings: HubSettings, *, pipeline: str = "") -> Path:
     """Return the directory of a checkpoint with all files that its stages read.
 
-    If `pipeline` is empty, the checkpoint determines the pipeline. If the hub cannot be reached, a
-    complete checkpoint in the cache is used. Raises `NotFound`, `FailedPrecondition`,
+    If `pipeline` is empty, the files that identify a checkpoint determine the pipeline, and not the
+    weights that are in the cache. If the hub cannot be reached, a complete checkpoint in the cache
+    is used. Before any weights are downloaded, the files that the pipeline requires are checked.
+    Raises `NotFound`, `FailedPrecondition`,
     `ResourceExhausted`, `Unavailable` or `DataLoss`.
     """
-    return _fetch(model, settings, _layout_for(pipeline))
+    return _fetch(model, settings, _layout_for(pipeline, complete=True))
 
 
 def fetch_companion(model: HubId, settings: HubSettings) -> Path:
@@ -78,10 +80,10 @@ def fetch_headers(model: HubId, settings: HubSettings, folder: Path, *, pipeline
 
     The directory is `folder`. If the hub cannot be reached or is not used, it is a complete
     checkpoint in the cache. Headers can only be downloaded separately for safetensors files.
-    Weights in other formats are only included if they are in the cache. Raises the same errors as
-    `fetch_checkpoint`.
+    Weights in other formats are only included if they are in the cache. Required files may be
+    missing. Raises the same errors as `fetch_checkpoint`.
     """
-    return _headers(model, settings, folder, _layout_for(pipeline))
+    return _headers(model, settings, folder, _layout_for(pipeline, complete=False))
 
 
 def fetch_companion_headers(model: HubId, settings: HubSettings, folder: Path) -> Path:
@@ -89,12 +91,20 @@ def fetch_companion_headers(model: HubId, settings: HubSettings, folder: Path) -
     return _headers(model, settings, folder, lambda folder, paths: CheckpointFiles())
 
 
-def _layout_for(pipeline: str) -> FindLayout:
+def _layout_for(pipeline: str, *, complete: bool) -> FindLayout:
     """Return a function that finds the layout of a checkpoint for the given pipeline.
 
-    If `pipeline` is empty, the checkpoint determines it.
+    If `pipeline` is empty, the checkpoint determines it. If `complete` is true, the function raises
+    `FailedPrecondition` if a required file is missing.
     """
-    return lambda folder, paths: layout_of(pipeline_for(folder, pipeline), paths)
+
+    def find(folder: Path, paths: Collection[str]) -> CheckpointFiles:
+        layout = layout_of(pipeline_for(folder, pipeline, by_weights=False), paths)
+        if complete:
+            layout.check_required(paths)
+        return layout
+
+    return find
 
 
 def _headers(model: HubId, settings: HubSettings, folder: Path, layout: FindLayout) -> Path:

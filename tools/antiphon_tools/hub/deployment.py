@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,9 +32,10 @@ def with_directories(
     """Return the deployment with a directory in place of each hub ID.
 
     If `headers` is set, the directories are created in it and only contain the headers of weights.
-    Clients can still request the model by its ID, unless the deployment sets another name. Raises
-    the errors of `fetch_checkpoint`, and `InvalidArgument` if a revision is given but the model is
-    not an ID.
+    Clients can still request the model by its ID, unless the deployment sets another name. The
+    pipeline's name is added, so that a process that only sees the directory chooses the same
+    pipeline. Raises the errors of `fetch_checkpoint`, and `InvalidArgument` if a revision is given
+    but the model is not an ID.
     """
     model = HubId.read(deployment.model)
     if model is None:
@@ -51,18 +53,31 @@ def with_directories(
     else:
         own = headers / model.repository
         folder = fetch_headers(model, settings, own, pipeline=deployment.pipeline)
+    pipeline = pipeline_for(folder, deployment.pipeline, by_weights=False)
     found = msgspec.structs.replace(
-        deployment, model=str(folder), model_name=deployment.model_name or model.repository
+        deployment,
+        model=str(folder),
+        model_name=deployment.model_name or model.repository,
+        pipeline=pipeline.name,
     )
-    pipeline = pipeline_for(folder, deployment.pipeline)
     for companion in pipeline.companions:
         if not (folder / companion.folder / CONFIG_FILE).is_file():
             found = _naming(found, companion, pipeline.roles)
     return _with_companions(found, settings, headers)
 
 
-def model_directory(model: str, settings: HubSettings) -> Path:
-    """Return the directory of a checkpoint that is given as a directory or a hub ID.
+class LocalModel(NamedTuple):
+    """The directory of a checkpoint and the name of its pipeline.
+
+    The name is empty if the directory determines the pipeline.
+    """
+
+    directory: Path
+    pipeline: str = ""
+
+
+def local_model(model: str, settings: HubSettings) -> LocalModel:
+    """Return the checkpoint that is given as a directory or a hub ID.
 
     Raises the errors of `with_directories`. Raises `FailedPrecondition` if the model requires a
     second repository, because this can only be specified in a stage's settings.
@@ -75,7 +90,7 @@ def model_directory(model: str, settings: HubSettings) -> Path:
             "use this directory",
             field="model",
         )
-    return Path(found.model)
+    return LocalModel(Path(found.model), found.pipeline)
 
 
 def _naming(deployment: Deployment, companion: Companion, roles: tuple[str, ...]) -> Deployment:

@@ -13,7 +13,7 @@ import msgspec
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument, NotFound
-from antiphon.pipelines.files import REMEDY
+from antiphon.pipelines.files import REMEDY, is_lfs_pointer
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.checkpoint.safetensors_header import read_header
 
@@ -24,7 +24,6 @@ AUTO = "auto"
 """The name with which a stage selects its engine itself."""
 # The kinds of devices that torch names. Stages check whether they support one.
 _DEVICE = re.compile("(cpu|cuda|hpu|mps|npu|xla|xpu)(:[0-9]+)?")
-_LFS_POINTER = b"version https://git-lfs"
 ACCELERATOR_FILES = ("nvidiactl", "nvidia0", "nvhost-gpu", "nvmap", "dxg", "kfd")
 """The device files in /dev for devices that torch supports as CUDA.
 
@@ -140,9 +139,7 @@ def _tensors(header: bytes) -> Iterator[_Tensor]:
 
 
 def _unreadable(path: Path) -> AntiphonError:
-    with path.open("rb") as file:
-        pointer = file.read(len(_LFS_POINTER)) == _LFS_POINTER
-    if pointer:
+    if is_lfs_pointer(path):
         return FailedPrecondition(
             f"{path}: is a Git LFS pointer instead of the actual file; run `git lfs pull` in "
             "its repository"

@@ -26,11 +26,11 @@ from transformers.utils import logging
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument
 from antiphon.pipelines.graph import Pipeline
-from antiphon.pipelines.registry import pipeline_of
+from antiphon.pipelines.registry import pipeline_for, pipeline_of
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from antiphon_tools.device import NoDevice, facts, require
-from antiphon_tools.hub.deployment import model_directory
+from antiphon_tools.hub.deployment import local_model
 from antiphon_tools.hub.settings import add_hub_options, hub_settings
 from antiphon_tools.load.machine import machine
 from antiphon_tools.verify_release import stages
@@ -85,8 +85,8 @@ def main(
     try:
         require(_device("--device", options.device))
         name = str(options.model)
-        options.model = model_directory(name, hub_settings(options))
-        pipeline = pipeline_of(options.model)
+        options.model, chosen = local_model(name, hub_settings(options))
+        pipeline = pipeline_for(options.model, chosen)
         family = family_of(pipeline, options.model)
         _check(options, pipeline)
         options.out.mkdir(parents=True, exist_ok=True)

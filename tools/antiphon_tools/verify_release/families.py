@@ -9,7 +9,8 @@ from antiphon.errors import InvalidArgument
 from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.mimo_audio import GROUP_FRAMES
 from antiphon.pipelines.mimo_audio import PIPELINE as MIMO
-from antiphon.pipelines.ming_tts import LATENTS
+from antiphon.pipelines.ming_flash_omni import PIPELINE as MING_FLASH
+from antiphon.pipelines.ming_tts import LATENTS, TALKER_FOLDER
 from antiphon.pipelines.ming_tts import PIPELINE as MING
 from antiphon.pipelines.qwen2_5_omni import PIPELINE as OMNI25
 from antiphon.pipelines.qwen3_omni import PIPELINE as OMNI3
@@ -92,8 +93,12 @@ FAMILIES = {
 def family_of(pipeline: Pipeline, model: object) -> Family:
     """Return the family of a checkpoint. Raises `InvalidArgument` if it cannot be verified."""
     if pipeline.name not in FAMILIES:
+        remedy = ""
+        if pipeline is MING_FLASH:
+            remedy = f"; to verify its talker, use {model}/{TALKER_FOLDER}"
         raise InvalidArgument(
-            f"{model}: verification supports {', '.join(FAMILIES)}, but not {pipeline.name}",
+            f"{model}: verification supports {', '.join(FAMILIES)}, but not {pipeline.name}"
+            f"{remedy}",
             field="model",
         )
     return FAMILIES[pipeline.name]

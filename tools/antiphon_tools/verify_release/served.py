@@ -74,7 +74,9 @@ def deployment_of(
         for role in family.pipeline.roles
     }
     gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0")
-    return Deployment(model=str(model), stages=stages, gateway=gateway)
+    return Deployment(
+        model=str(model), pipeline=family.pipeline.name, stages=stages, gateway=gateway
+    )
 
 
 async def speak_all(

@@ -11,7 +11,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.pipelines.generation_config import default_sampling
-from antiphon.pipelines.ming_flash_omni import THINKER
+from antiphon.pipelines.ming_flash_omni import PIPELINE, REQUIRED_FILES, THINKER
 from antiphon.pipelines.mrope import centred_positions
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
@@ -42,7 +42,7 @@ from antiphon_services.stage.memory_plan import (
 )
 from antiphon_services.text.chat import ChatTokenizer
 from antiphon_services.text.detokenizer import Vocabulary
-from antiphon_services.text.literal import load_tokenizer
+from antiphon_services.text.literal import TOKENIZER_FILE, load_tokenizer
 from antiphon_services.thinker.intake import PromptIntake
 from antiphon_services.thinker.prompt import Ids, PromptFactory
 from antiphon_services.thinker.rows import no_positions
@@ -111,7 +111,8 @@ def load(
         TorchThinker(
             FlashThinkerModule,
             parts,
-            tapped_layer=parts.text.num_hidden_layers,
+            # No row is kept, and tapping the input lets the last layer skip rows of the prompt.
+            tapped_layer=0,
             towers=FlashTowers(),
             routes_media=True,
             prefix="",
@@ -133,6 +134,7 @@ def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
     """
     media = _media(Weights(model_dir))
     parts = _parts(model_dir, read_config(model_dir))
+    _check_required(model_dir, media)
     tokenizer = load_tokenizer(model_dir, generic=True)
     ids = tokenizer.get_vocab()
     for token in CONTROL:
@@ -173,6 +175,14 @@ def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
         stop_id=ids[END_OF_TURN],
         row_positions=_no_rows,
     )
+
+
+def _check_required(model_dir: Path, media: MediaLimits) -> None:
+    """Raise `FailedPrecondition` if a file is missing that the released repository might lack."""
+    needed = REQUIRED_FILES if media.sees else (TOKENIZER_FILE,)
+    unneeded = set(REQUIRED_FILES) - set(needed)
+    there = {each for each in needed if (model_dir / each).is_file()}
+    PIPELINE.files[0].check_required(there | unneeded, f"{model_dir}: ")
 
 
 def _media(weights: Weights) -> MediaLimits:

@@ -88,11 +88,11 @@ class VisionTowerModule(nn.Module):
         """Return the learned position of each patch, interpolated on the grid."""
         side, weight = self._sizes.side, self.pos_embed.weight
         made: Tensor | None = None
-        downs = _neighbours(rows, side, weight)
-        rights = _neighbours(columns, side, weight)
+        downs = _neighbours(rows, side, weight.device)
+        rights = _neighbours(columns, side, weight.device)
         for low, low_share in downs:
             for right, right_share in rights:
-                share = low_share[row] * right_share[column]
+                share = (low_share[row] * right_share[column]).to(weight.dtype)
                 part = weight[low[row] * side + right[column]] * share[:, None]
                 made = part if made is None else made + part
         assert made is not None
@@ -108,15 +108,15 @@ def _places(rows: int, columns: int, merged: int, device: torch.device) -> tuple
     return flat // columns, flat % columns
 
 
-def _neighbours(count: int, side: int, like: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
-    """Return the two grid positions next to each of `count` equidistant places, and their
-    shares.
+def _neighbours(count: int, side: int, device: torch.device) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Return the two grid positions next to each of `count` equidistant places, and their shares in
+    float32.
     """
-    places = torch.linspace(0, side - 1, count).to(like.device)
+    places = torch.linspace(0, side - 1, count).to(device)
     low = places.int()
     high = (low + 1).clip(max=side - 1)
     share = places - low
-    return (low, (1 - share).to(like.dtype)), (high, share.to(like.dtype))
+    return (low, 1 - share), (high, share)
 
 
 def _rotation(row: Tensor, column: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.errors import FailedPrecondition, NotFound
 from antiphon_tools.chaos import __main__ as chaos
-from antiphon_tools.hub.deployment import model_directory
+from antiphon_tools.hub.deployment import LocalModel, local_model
 from antiphon_tools.hub.settings import HubSettings
 from antiphon_tools.load.options import read_options
 from antiphon_tools.verify_release import __main__ as verify
@@ -17,10 +17,11 @@ from tests.unit.tools.hub.made_repository import MODEL
 
 
 def test_an_id_is_downloaded_and_a_directory_stays(settings: HubSettings, tmp_path: Path) -> None:
-    found = model_directory(MODEL, settings)
-    assert found.name == COMMIT
-    assert (found / "model-00001-of-00002.safetensors").is_file()
-    assert model_directory(str(tmp_path), settings) == tmp_path
+    found = local_model(MODEL, settings)
+    assert found.directory.name == COMMIT
+    assert (found.directory / "model-00001-of-00002.safetensors").is_file()
+    assert found.pipeline == "qwen3_tts"
+    assert local_model(str(tmp_path), settings) == LocalModel(tmp_path)
 
 
 def test_a_model_of_two_repositories_is_refused_with_a_remedy(
@@ -30,7 +31,7 @@ def test_a_model_of_two_repositories_is_refused_with_a_remedy(
     (folder / "config.json").write_text('{"architectures": ["MiMoAudioForCausalLM"]}')
     hub.repositories = {MODEL: folder, "XiaomiMiMo/MiMo-Audio-Tokenizer": folder}
     with pytest.raises(FailedPrecondition, match="requires a second repository"):
-        model_directory(MODEL, settings)
+        local_model(MODEL, settings)
 
 
 def test_load_chaos_and_verify_ask_the_hub(
