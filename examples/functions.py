@@ -33,8 +33,8 @@ TOOLS = [
 
 
 def get_time(city: str) -> str:
-    """Return the time in a city, such as 13:05."""
-    return datetime.now(ZoneInfo(ZONES[city.lower()])).strftime("%H:%M")
+    """Return the time in a city as JSON, such as {"time": "13:05"}."""
+    return json.dumps({"time": datetime.now(ZoneInfo(ZONES[city.lower()])).strftime("%H:%M")})
 
 
 api = OpenAI(base_url=f"{options.url}/v1", api_key="none")

@@ -42,8 +42,8 @@ def call_error(failure: grpc.RpcError, target: ServerTarget) -> AntiphonError:
     said, address = said_by(failure), target.address
     if _NO_HTTP_2.search(said):
         return InvalidArgument(
-            f"address: {address} is not a gRPC port; it may be the gateway's HTTP port; use its "
-            "gRPC port (gateway.grpc_listen, 50050 by default)",
+            f"address: {address} is not a gRPC port; it may be an HTTP port; use the gRPC port of "
+            "the gateway (gateway.grpc_listen, 50050 by default) or of the stage (listen)",
             field="address",
         )
     if _UNTRUSTED.search(said):

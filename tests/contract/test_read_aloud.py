@@ -116,6 +116,7 @@ async def test_speech_that_breaks_off_is_no_complete_response(reader: Reader) ->
     ("fields", "param"),
     [
         ({"input": ""}, "input"),
+        ({"input": " \n"}, "input"),
         ({}, "input"),
         ({"input": 3}, "input"),
         ({"input": "a", "voice": "tenor"}, "voice"),

@@ -221,3 +221,12 @@ async def test_a_flag_is_true_or_false(name: str) -> None:
                 pass
         assert refused.value.response.status_code == 400
         assert name in refused.value.response.body.decode()
+
+
+async def test_transcription_session_is_refused_in_the_handshake() -> None:
+    async with asyncio.timeout(LONG_S), serve_gateway() as served:
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            async with line(served, intent="transcription"):
+                pass
+        assert refused.value.response.status_code == 400
+        assert "/v1/audio/transcriptions" in refused.value.response.body.decode()

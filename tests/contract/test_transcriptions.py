@@ -252,7 +252,7 @@ async def test_form_is_read_in_pieces_of_any_size(served: ServedGateway) -> None
         (form(GOOD[0], (named("file"), b"abcd")), 400, "file", "is a text"),
         (form(GOOD[1], (named("model"), b"\xff")), 400, "model", "UTF-8"),
         (form(GOOD[1]), 400, "model", "missing"),
-        (form(*GOOD, (named("prompt"), b"x" * 101)), 413, "prompt", "max_form_field_bytes"),
+        (form(*GOOD, (named("prompt"), b"x" * 101)), 413, "prompt", "must have a filename"),
         (form(*GOOD, *((named("a[]"), b"") for _ in range(5))), 413, None, "max_form_parts"),
         (form(*GOOD, ("x: y\r\n" * 99 + named("prompt"), b"")), 400, None, "header count"),
         (form(*GOOD, ("x" * 9999 + ": y", b"")), 400, None, "header size"),

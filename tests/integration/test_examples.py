@@ -98,8 +98,8 @@ def test_chat(served: ServedModel, tmp_path: Path) -> None:
 def test_functions(served: ServedModel, tmp_path: Path) -> None:
     out = tmp_path / "answer.wav"
     printed = run("functions.py", "What time is it in Paris?", "--url", served.url, "--out", out)
-    called = re.search(r'get_time\({"city": "[Pp]aris"}\) = (\d\d:\d\d)\n', printed)
-    assert called, printed
+    result = r'get_time\({"city": "[Pp]aris"}\) = {"time": "\d\d:\d\d"}'
+    assert re.fullmatch(result + r"\nIt is .* in Paris\.\n", printed), printed
     assert seconds_of(out) > 0.5
 
 

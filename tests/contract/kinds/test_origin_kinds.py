@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from websockets.exceptions import InvalidStatus
 
 from antiphon.deployment.schema import deployment_of
 from antiphon.errors import InvalidArgument
 from tests.contract.realtime_client import realtime
-from tests.contract.served_gateway import ServedGateway, serve_gateway
+from tests.contract.served_gateway import MODEL, ServedGateway, serve_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -80,6 +82,34 @@ async def test_no_page_of_another_origin_may_call_by_default(served: ServedGatew
         with pytest.raises(InvalidStatus, match="403"):
             async with realtime(served, Origin=origin):
                 raise AssertionError(f"{origin} came in")
+
+
+CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+async def test_request_that_a_form_could_send_is_refused_to_pages_of_other_origins() -> None:
+    async with serve_gateway(cors_origins=("https://app.example",)) as served:
+
+        async def status(kind: str, **headers: str) -> int:
+            headers |= {"content-type": kind} if kind else {}
+            body = json.dumps(CHAT).encode()
+            answer = await served.http.post("/v1/chat/completions", content=body, headers=headers)
+            return answer.status_code
+
+        for kind in ("text/plain", "text/plain; charset=UTF-8", "Multipart/Form-Data", ""):
+            assert await status(kind, origin="https://evil.example") == 403, kind
+            assert await status(kind, origin="null") == 403, kind
+            assert await status(kind) == 200, kind
+            assert await status(kind, origin="https://app.example") == 200, kind
+            assert await status(kind, origin=served.url) == 200, kind
+            sent_with_a_key = {"origin": "https://evil.example", "authorization": "Bearer none"}
+            assert await status(kind, **sent_with_a_key) == 200, kind
+        assert await status("application/json", origin="https://evil.example") == 200
+        refused = await served.http.post(
+            "/v1/audio/transcriptions", headers={"origin": "null"}, files={"file": b""}
+        )
+        assert refused.status_code == 403
+        assert "gateway.cors_origins" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

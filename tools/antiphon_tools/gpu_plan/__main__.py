@@ -109,10 +109,9 @@ def _gibibytes(text: str) -> float:
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if not 0 < value <= 1 << 24:
+    if not (text.isdecimal() and 0 < int(text) <= 1 << 24):
         raise argparse.ArgumentTypeError(f"{text}: must be a positive number")
-    return value
+    return int(text)
 
 
 if __name__ == "__main__":

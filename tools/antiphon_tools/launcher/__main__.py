@@ -13,6 +13,7 @@ if __name__ == "__main__":
 
 import argparse
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -24,7 +25,7 @@ import msgspec
 from antiphon.deployment.address import host_and_port, joined
 from antiphon.deployment.environment import expanded
 from antiphon.deployment.schema import Deployment, GatewayConfig, load_deployment
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, InvalidArgument
 from antiphon.runtime.server.health_endpoint import health_endpoint
 from antiphon_tools.hub.deployment import with_directories
 from antiphon_tools.hub.settings import HubSettings, add_hub_options, hub_settings
@@ -41,6 +42,8 @@ from antiphon_tools.launcher.plan import with_gateway, with_overrides, with_repl
 
 USAGE = 2
 """The exit status if an option is invalid, as with argparse."""
+SAME_REQUEST_S = 0.25
+"""Signals that arrive within this number of seconds count as one request to stop."""
 # The container's orchestrator decides how long loading the weights may take.
 _STAGES_STARTUP_S = 86_400.0
 # The default deployment of `up`, whose endpoints have the addresses used in the documentation.
@@ -165,11 +168,14 @@ async def stages(launcher: Launcher, console: Console, health_listen: str) -> in
 class _StopOnSignal:
     """Stops everything in order after the first signal and kills all processes after the second.
 
+    `timeout` and some supervisors send a signal to the process and to its group, which is also
+    received by the process. A signal within `SAME_REQUEST_S` of the first one is therefore ignored.
     `status` is the exit status after the signals that have been received.
     """
 
     def __init__(self, launcher: Launcher, console: Console) -> None:
         self.asked = False
+        self._asked_at = -math.inf
         self.status = 0
         self._launcher = launcher
         self._console = console
@@ -183,12 +189,16 @@ class _StopOnSignal:
         return "killed" if self.status else "stopped"
 
     def _stop(self, number: signal.Signals) -> None:
+        now = asyncio.get_running_loop().time()
         if self.asked or self._task is None:
+            if now < self._asked_at + SAME_REQUEST_S:
+                return
             self._console.say("killing everything")
             self.status = KILLED + number
             self._launcher.kill()
             return
         self.asked = True
+        self._asked_at = now
         self._console.say("\nstopping; to kill all processes, press Ctrl-C again")
         self._task.cancel()
 
@@ -273,7 +283,11 @@ def _add_up(up: argparse.ArgumentParser) -> None:
 def deployment_of_options(options: argparse.Namespace) -> Deployment:
     """Return the deployment file with the overrides of the command line."""
     deployment = load_deployment(options.config) if options.config else _WITHOUT_FILE
-    if options.model:
+    if options.model is not None:
+        if not options.model:
+            raise InvalidArgument(
+                "model: must not be empty; omit it to serve the demonstration model", field="model"
+            )
         deployment = msgspec.structs.replace(deployment, model=options.model)
     deployment = with_overrides(deployment, options.stage)
     deployment = with_replicas(deployment, options.replicas)

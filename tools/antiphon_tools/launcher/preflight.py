@@ -4,6 +4,7 @@ headers.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,8 @@ TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
 INDEX_PATTERN = "*.safetensors.index.json"
 AUTO = "auto"
 """The name with which a stage selects its engine itself."""
+VLLM = "vllm"
+"""The name of an engine and of the package it requires."""
 # The kinds of devices that torch names. Stages check whether they support one.
 _DEVICE = re.compile("(cpu|cuda|hpu|mps|npu|xla|xpu)(:[0-9]+)?")
 ACCELERATOR_FILES = ("nvidiactl", "nvidia0", "nvhost-gpu", "nvmap", "dxg", "kfd")
@@ -60,7 +63,8 @@ def check_checkpoint(model_dir: Path) -> None:
 
 
 def check_engines(stages: Mapping[str, StageConfig], pipeline: Pipeline) -> None:
-    """Raise `InvalidArgument` if the engine or the device of a stage doesn't exist.
+    """Raise `InvalidArgument` if the engine or the device of a stage doesn't exist, and
+    `FailedPrecondition` if the package of an engine isn't installed.
 
     A stage whose pipeline doesn't declare its engines isn't checked.
     """
@@ -75,11 +79,22 @@ def check_engines(stages: Mapping[str, StageConfig], pipeline: Pipeline) -> None
                 f"{', '.join((AUTO, *engines))}",
                 field=field,
             )
+        if config.engine == VLLM and not is_importable(VLLM):
+            field = f"stages.{role}.engine"
+            raise FailedPrecondition(
+                f"{field}: the engine vllm requires the package vllm: pip install 'antiphon[vllm]'",
+                field=field,
+            )
         if not _DEVICE.fullmatch(config.device):
             field = f"stages.{role}.device"
             raise InvalidArgument(
                 f"{field}: unknown device {config.device!r}; use cpu, cuda or cuda:N", field=field
             )
+
+
+def is_importable(package: str) -> bool:
+    """Return whether a package is installed, without importing it."""
+    return importlib.util.find_spec(package) is not None
 
 
 def check_devices(stages: Mapping[str, StageConfig], devices: Path = Path("/dev")) -> None:

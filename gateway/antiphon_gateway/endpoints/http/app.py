@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -21,7 +22,7 @@ from antiphon_gateway.endpoints.access_log import AccessLog, RequestLog
 from antiphon_gateway.endpoints.ending import request
 from antiphon_gateway.endpoints.http.authorization import credentials_of
 from antiphon_gateway.endpoints.http.errors import error_response
-from antiphon_gateway.endpoints.http.origins import AllowedOrigins
+from antiphon_gateway.endpoints.http.origins import FORBIDDEN, AllowedOrigins, ForeignOrigin
 from antiphon_gateway.endpoints.http.paths import PlainPaths, wrong_request
 from antiphon_gateway.endpoints.http.request_head import CheckedHeads
 from antiphon_gateway.endpoints.http.response_send import BoundedSending
@@ -44,8 +45,11 @@ class EveryRequest:
     responses.
     """
 
-    def __init__(self, app: ASGIApp, access_log: AccessLog, identities: Identities) -> None:
+    def __init__(
+        self, app: ASGIApp, access_log: AccessLog, identities: Identities, origins: AllowedOrigins
+    ) -> None:
         self._app = app
+        self._origins = origins
         self._access_log = access_log
         self._identities = identities
 
@@ -63,12 +67,14 @@ class EveryRequest:
             instead.
             """
             if not entry.status:
-                await error_response(error)(scope, receive, send)
+                status = FORBIDDEN if isinstance(error, ForeignOrigin) else 0
+                await error_response(error, status)(scope, receive, send)
 
         name = f"{scope['method']} {scope['path']}"
         async with request(self._access_log, "http", name, refuse, _given_id(scope)) as entry:
             state = scope["state"]
             state["entry"] = state["send"].entry = entry
+            self._origins.check_request(scope["method"], Headers(scope=scope))
             if scope["path"].startswith(KEYED_PATHS):
                 entry.key = (await self._identities.identify(credentials_of(scope))).key
             await self._app(scope, receive, send)
@@ -83,7 +89,9 @@ def http_app(
     metrics: Metrics,
 ) -> ASGIApp:
     """Return the complete application."""
-    every_request = Middleware(EveryRequest, access_log=access_log, identities=identities)
+    every_request = Middleware(
+        EveryRequest, access_log=access_log, identities=identities, origins=origins
+    )
     app = Starlette(
         routes=routes,
         middleware=[Middleware(PlainPaths), *origins.middleware(), every_request],

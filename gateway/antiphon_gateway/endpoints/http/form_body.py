@@ -140,7 +140,8 @@ class FormBody:
         most = self._config.limits.max_form_field_bytes
         if not self._is_file and self._size > most:
             raise BodyTooLarge(
-                f"{self._name}: has more than {most} bytes (gateway.limits.max_form_field_bytes)",
+                f"{self._name}: has more than {most} bytes (gateway.limits.max_form_field_bytes); "
+                "if it is a file, its part must have a filename",
                 field=self._name,
             )
         self._data.append(data[start:end])

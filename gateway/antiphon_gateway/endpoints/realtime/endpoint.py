@@ -20,10 +20,10 @@ from antiphon.errors import (
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
+    NotImplementedYet,
     ResourceExhausted,
     Unauthenticated,
     Unavailable,
-    told,
 )
 from antiphon_gateway.conversations.conversations import AdmittedConversation
 from antiphon_gateway.conversations.forced_end import ForcedEnd
@@ -32,7 +32,7 @@ from antiphon_gateway.conversations.settings import ConversationSettings
 from antiphon_gateway.endpoints.conversation_endpoint import ConversationEndpoint
 from antiphon_gateway.endpoints.http.authorization import credentials_of, protocol_of
 from antiphon_gateway.endpoints.http.errors import error_response
-from antiphon_gateway.endpoints.http.origins import AllowedOrigins
+from antiphon_gateway.endpoints.http.origins import FORBIDDEN, AllowedOrigins, ForeignOrigin
 from antiphon_gateway.endpoints.ignored_fields import IgnoredFieldReport
 from antiphon_gateway.endpoints.realtime.call import RealtimeCall
 from antiphon_gateway.endpoints.realtime.errors import error_json
@@ -82,11 +82,12 @@ class RealtimeEndpoint:
         websocket = WebSocket(scope, receive, send)
         with ExitStack() as admitted:
             try:
-                self._check_origin(websocket)
+                self._origins.check(websocket.headers)
                 forced_end = ForcedEnd()
                 identity = await self._identities.identify(credentials_of(websocket.scope))
                 key = identity.key
                 admitted.enter_context(self._identities.conversation(identity, forced_end.end))
+                _check_intent(websocket.query_params.get("intent", ""))
                 model = websocket.query_params.get("model", "")
                 conversation = admitted.enter_context(
                     self._endpoint.conversations.admit(model, key.name, forced_end)
@@ -94,8 +95,7 @@ class RealtimeEndpoint:
                 resumable = flag("resumable", websocket.query_params.get("resumable"))
                 resumed = flag("resumed", websocket.query_params.get("resumed"))
             except AntiphonError as error:
-                # Errors about the origin have no field.
-                status = 403 if isinstance(error, InvalidArgument) and not error.field else 0
+                status = FORBIDDEN if isinstance(error, ForeignOrigin) else 0
                 await websocket.send_denial_response(error_response(error, status))
                 return
             try:
@@ -110,19 +110,6 @@ class RealtimeEndpoint:
                 # The client has disconnected, or its connection was cut. This isn't the gateway's
                 # fault.
                 return
-
-    def _check_origin(self, websocket: WebSocket) -> None:
-        """Raise `InvalidArgument` if pages with this origin aren't allowed to connect.
-
-        This check is needed because browsers don't send a preflight request for a WebSocket.
-        """
-        origin, host = websocket.headers.get("origin"), websocket.headers.get("host", "")
-        own = origin in (f"http://{host}", f"https://{host}")
-        if origin is not None and not own and not self._origins.allows(origin):
-            raise InvalidArgument(
-                f"the origin {told(origin)} is not allowed to use this gateway; add it to "
-                "gateway.cors_origins"
-            )
 
     async def _serve(
         self,
@@ -194,3 +181,13 @@ class RealtimeEndpoint:
         if data is None:
             raise Cancelled("the client has disconnected")
         return await resumed_of(data, self._endpoint.conversations, key.name, first)
+
+
+def _check_intent(intent: str) -> None:
+    """Raise `NotImplementedYet` if the client expects a session that only transcribes."""
+    if intent == "transcription":
+        raise NotImplementedYet(
+            "intent: transcription sessions are not supported; use /v1/audio/transcriptions, or a "
+            "conversation with session.audio.input.transcription",
+            field="intent",
+        )

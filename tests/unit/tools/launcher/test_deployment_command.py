@@ -7,12 +7,14 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from antiphon_tools.launcher.__main__ import SAME_REQUEST_S
 from antiphon_tools.launcher.plan import CHECKOUT, EMBEDDED_MODEL, import_path
 from tests.unit.tools.launcher.fake_services import EXIT_WAIT_S, ROLES, STUBBORN, Checkout, Pids
 from tests.without_linux import FOLDER as WITHOUT_LINUX
@@ -106,11 +108,40 @@ def test_command_kills_at_once_when_interrupted_twice(checkout: Checkout) -> Non
         pids = Pids(pids_in(said))
         process.send_signal(signal.SIGINT)
         read_until(process, "to kill all processes")
+        time.sleep(SAME_REQUEST_S)
         process.send_signal(signal.SIGINT)
         read_until(process, "killing everything")
         read_until(process, "all processes have been killed")
         assert process.wait(EXIT_WAIT_S) == 128 + signal.SIGINT
     assert not pids.left(0)
+
+
+def test_signals_at_the_same_time_are_one_request_to_stop(checkout: Checkout) -> None:
+    """As with `timeout`, which signals the process and its group."""
+    with running(checkout, *COMMAND, until="    gateway") as (process, said):
+        pids = Pids(pids_in(said))
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+            process.send_signal(number)
+        rest = read_until(process, "all processes have been stopped")
+        assert process.wait(EXIT_WAIT_S) == 0
+    assert "killing everything" not in rest
+    assert rest.count("stopping;") == 1
+    assert not pids.left(0)
+
+
+def test_empty_model_is_refused() -> None:
+    """As with `antiphon serve "$MODEL"` if the variable isn't set."""
+    done = subprocess.run(
+        [sys.executable, "-m", "antiphon_tools.launcher", "up", "--model", ""],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: model: must not be empty; omit it to serve the demonstration model\n"
+    )
 
 
 @pytest.mark.parametrize("beside", [None, WITHOUT_LINUX], ids=["linux", "elsewhere"])

@@ -17,6 +17,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Unavailable
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_testkit.open_files import open_files, opened_since
+from antiphon_tools.launcher import preflight
 from antiphon_tools.launcher.events import (
     Exited,
     LaunchEvent,
@@ -298,7 +299,10 @@ async def test_service_is_started_again_when_the_server_and_it_are_killed(
         assert (await ended(started))[0] == "False"
 
 
-async def test_stage_with_vllm_is_started_and_the_others_are_forked(checkout: Checkout) -> None:
+async def test_stage_with_vllm_is_started_and_the_others_are_forked(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "is_importable", lambda package: True)
     for role in ROLES:
         checkout.write(role, "print('forked:', 'antiphon_tools' in sys.modules)" + STAGE)
     told: list[LaunchEvent] = []

@@ -13,6 +13,7 @@ import pytest
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotFound
 from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon_tools.launcher import preflight
 from antiphon_tools.launcher.plan import application_root, resolve
 from antiphon_tools.launcher.preflight import check_checkpoint, check_devices, check_engines
 
@@ -142,10 +143,20 @@ def test_an_engine_or_a_device_that_does_not_exist_is_refused(
 
 
 @pytest.mark.parametrize("device", ["cpu", "cpu:0", "cuda", "cuda:12", "mps", "xpu:1"])
-def test_engines_and_devices_that_exist_are_accepted(device: str) -> None:
+def test_engines_and_devices_that_exist_are_accepted(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "is_importable", lambda package: True)
     for role in PIPELINE.roles:
         for engine in ("auto", *PIPELINE.stage(role).engines):
             check_engines({role: StageConfig(engine=engine, device=device)}, PIPELINE)
+
+
+def test_engine_whose_package_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "is_importable", lambda package: package != "vllm")
+    with pytest.raises(FailedPrecondition, match="requires the package vllm") as refused:
+        check_engines({"thinker": StageConfig(engine="vllm")}, PIPELINE)
+    assert refused.value.field == "stages.thinker.engine"
 
 
 def test_only_the_stage_checks_its_engine_when_its_pipeline_does_not_declare_any() -> None:

@@ -71,7 +71,7 @@ def read_speech(body: bytes, visit: RequestContext) -> tuple[Order, AudioBytes |
     speech = decode_fields(decoder, body, unsupported, visit.ignored)
     if not speech.model:
         raise invalid("model", "is empty")
-    if not speech.input:
+    if not speech.input.strip():
         raise invalid("input", "must not be empty; it is the text to be spoken")
     audio_format = speech.response_format.strip().lower() or DEFAULT_FORMAT
     check_format(audio_format, FORMATS, "response_format")
