@@ -204,6 +204,9 @@ $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)
 	;; esac
 	touch $@
 
+# Tests of `check`. Empty, where the main suite runs them anyway.
+CHECKED ?= tests/deploy/test_image_locks.py tests/unit/test_wording.py
+
 check: setup-dev proto-check ## format, lint, types, import contracts, generated code, Dockerfiles, workflows, locked packages, style of pages and docstrings
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -211,7 +214,7 @@ check: setup-dev proto-check ## format, lint, types, import contracts, generated
 	$(BIN)/lint-imports
 	$(BIN)/hadolint services/Dockerfile gateway/Dockerfile
 	$(BIN)/actionlint -no-color -shellcheck= -pyflakes=
-	$(BIN)/python -m pytest --quiet tests/deploy/test_image_locks.py tests/unit/test_wording.py
+	$(if $(CHECKED),$(BIN)/python -m pytest --quiet $(CHECKED))
 
 # One file each; `policies` and `vllm` compare settings and engines, `trees` two checkouts.
 ENGINES := $(filter-out __init__ policies vllm trees tree_worker,$(basename $(notdir $(wildcard benchmarks/engines/*.py))))
