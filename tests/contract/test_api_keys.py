@@ -20,6 +20,10 @@ import antiphon
 from antiphon.client.retrying import Retry
 from antiphon.errors import ResourceExhausted, Unauthenticated
 from antiphon_gateway.keys.key_file import digest_of, new_key
+from antiphon_tools.load.drivers import connected
+from antiphon_tools.load.measured import Trace
+from antiphon_tools.load.options import read_options
+from antiphon_tools.load.target import target_at
 from tests.contract.converse_client import said
 from tests.contract.fake_stages import THINKER, Session, think
 from tests.contract.realtime_client import realtime
@@ -309,3 +313,19 @@ async def test_conversations_of_a_withdrawn_key_end_at_every_endpoint(tmp_path: 
                 async for _ in over_grpc:
                     pass
             await stays.say("Hi")
+
+
+@pytest.mark.parametrize("endpoint", ["http", "grpc"])
+async def test_load_test_sends_its_key(tmp_path: Path, endpoint: str) -> None:
+    key = new_key()
+    async with keyed_gateway(tmp_path / "keys", entry("load", key)) as served:
+        address = served.url if endpoint == "http" else served.gateway.grpc_address
+        asked = ["gateway", "--target", address]
+        target = target_at("gateway", address)
+        with pytest.raises(Unauthenticated):
+            async with connected(read_options(asked), target):
+                raise AssertionError("a load test without a key came in")
+        trace = Trace(0, 0.0)
+        async with connected(read_options([*asked, "--api-key", key]), target) as driver:
+            await driver.ask(trace)
+        assert trace.texts

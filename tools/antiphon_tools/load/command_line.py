@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +16,7 @@ from antiphon_tools.load.measured import METRICS
 from antiphon_tools.load.upstream import RATE_HZ
 
 DEFAULT_RATE = 1.0
+API_KEY_VARIABLE = "ANTIPHON_API_KEY"
 
 Number = TypeVar("Number", int, float)
 
@@ -137,6 +139,10 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
             ),
     )  # fmt: skip
     group.add_argument("--key", type=Path, metavar="FILE", help="private key of --certificate")
+    group.add_argument(
+        "--api-key", default=os.environ.get(API_KEY_VARIABLE, ""), metavar="KEY",
+        help=f"API key of the gateway (default: the environment variable {API_KEY_VARIABLE})",
+    )  # fmt: skip
     group.add_argument(
         "--model",
         metavar="MODEL",

@@ -47,14 +47,15 @@ async def connected(options: LoadOptions, target: Target) -> AsyncIterator[Servi
         return
     content, timeout_s = options.content, options.timeout_s
     if options.endpoint == "grpc":
-        model = await told_over_grpc(target.grpc_address, options.trust)
+        trust, key = options.trust, options.api_key
+        model = await told_over_grpc(target.grpc_address, trust, key)
         grpc = GrpcDriver(
-            target.grpc_address, model, content, timeout_s=timeout_s, trust=options.trust
+            target.grpc_address, model, content, timeout_s=timeout_s, trust=trust, api_key=key
         )
         async with contextlib.aclosing(grpc):
             yield grpc
     else:
-        address = HttpAddress.parse(target.http_url, options.trust or Trust())
+        address = HttpAddress.parse(target.http_url, options.trust or Trust(), options.api_key)
         model = await told_over_http(address)
         yield HttpDriver(address, model, content, timeout_s=timeout_s)
 

@@ -42,11 +42,14 @@ class GrpcDriver:
         *,
         timeout_s: float,
         trust: Trust | None = None,
+        api_key: str = "",
     ) -> None:
         self.outputs = content.outputs or model.outputs
         # A rejection is a valid result, so the request must not be retried.
         once, tls = Retry(attempts=1), trust.over_grpc() if trust else False
-        self._client = AsyncClient(address, tls=tls, retry=once)
+        self._client = AsyncClient(
+            address, tls=tls, api_key=api_key or None, key_in_clear=True, retry=once
+        )
         self._model = model
         self._content = content
         self._timeout_s = timeout_s

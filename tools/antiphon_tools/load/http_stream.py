@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from antiphon.errors import DataLoss, InvalidArgument
@@ -24,14 +24,20 @@ _DATA = b"data:"
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """The address of a server and the TLS context to use."""
+    """The address of a server, and the TLS context and the API key to use."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None = None
+    api_key: str = field(default="", repr=False)
 
     @classmethod
-    def parse(cls, url: str, trust: Trust = Trust()) -> HttpAddress:  # noqa: B008  it is frozen
+    def parse(
+        cls,
+        url: str,
+        trust: Trust = Trust(),  # noqa: B008  it is frozen
+        api_key: str = "",
+    ) -> HttpAddress:
         """Parse a URL such as `http://host:port` or `https://host:port`.
 
         Raises `InvalidArgument` if the URL is malformed.
@@ -43,7 +49,7 @@ class HttpAddress:
                 f"{url}: must have the form http://host:port or https://host:port"
             )
         tls = trust.over_http() if parts.scheme == "https" else None
-        return cls(parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme], tls)
+        return cls(parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme], tls, api_key)
 
     def __str__(self) -> str:
         return f"{'http' if self.tls is None else 'https'}://{self.host}:{self.port}"
@@ -104,6 +110,8 @@ def _head(
         "accept": "text/event-stream, application/json",
         **(fields or {}),
     }
+    if address.api_key:
+        given["authorization"] = f"Bearer {address.api_key}"
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
 

@@ -16,14 +16,19 @@ from antiphon_tools.load.stage_driver import describe_stage
 from antiphon_tools.load.trust import Trust
 
 
-async def describe_gateway(address: str, trust: Trust | None = None) -> Sequence[ModelInfo]:
+async def describe_gateway(
+    address: str, trust: Trust | None = None, api_key: str = ""
+) -> Sequence[ModelInfo]:
     """Return the models that the gateway serves. `trust` authenticates a gateway with TLS.
 
     Raises `FailedPrecondition` if the address belongs to a different service, and `Unavailable` if
     there is no response.
     """
     try:
-        async with AsyncClient(address, tls=trust.over_grpc() if trust else False) as client:
+        tls = trust.over_grpc() if trust else False
+        async with AsyncClient(
+            address, tls=tls, api_key=api_key or None, key_in_clear=True
+        ) as client:
             return (await client.server_info()).models
     except NotImplementedYet as error:
         try:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import msgspec
 
-from antiphon.errors import ERROR_BY_CODE, AntiphonError, DataLoss, ErrorCode, Internal
+from antiphon.errors import (
+    ERROR_BY_CODE,
+    AntiphonError,
+    DataLoss,
+    ErrorCode,
+    Internal,
+    Unauthenticated,
+)
 
 DONE = b"[DONE]"
 
@@ -74,7 +82,12 @@ def error_of(status: int, body: bytes) -> AntiphonError:
         event = _decoder.decode(body)
     except (msgspec.DecodeError, msgspec.ValidationError):
         event = _Event()
-    return _typed(event.error) if event.error else Internal(f"HTTP status {status}")
+    if event.error is None:
+        return Internal(f"HTTP status {status}")
+    if status == HTTPStatus.UNAUTHORIZED:
+        # The code is one of OpenAI's.
+        return Unauthenticated(f"{event.error.message}; set --api-key")
+    return _typed(event.error)
 
 
 def _typed(error: _Error) -> AntiphonError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ class LoadOptions:
     If `record` is set, a recording is made, and `service` is empty. If `target` is empty,
     `deployment` is started. If there are no `objectives`, the defaults for the service's outputs
     are used. `trust` is set if the gateway uses TLS, and `stage_trust` is set if the stages do.
+    `api_key` is only sent to the gateway.
     """
 
     service: str
@@ -53,6 +54,7 @@ class LoadOptions:
     html: Path | None
     trust: Trust | None = None
     stage_trust: Trust | None = None
+    api_key: str = field(default="", repr=False)
 
     @property
     def model_dir(self) -> Path | None:
@@ -106,6 +108,8 @@ def read_options(
             f"{given.service}, use the host:port on which it serves gRPC"
         )
     _check_certificate(given)
+    if not (given.api_key.isascii() and (given.api_key.isprintable())):
+        raise InvalidArgument("--api-key: must consist of printable ASCII characters")
     return LoadOptions(
         service=given.service or "",
         load=_load(given),
@@ -126,6 +130,7 @@ def read_options(
         html=given.html,
         trust=_trust(given, deployment),
         stage_trust=_stage_trust(given, deployment),
+        api_key=given.api_key,
     )
 
 

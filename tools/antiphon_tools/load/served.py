@@ -59,7 +59,9 @@ class _Models(msgspec.Struct, frozen=True):
     data: tuple[ModelUnderLoad, ...]
 
 
-async def told_over_grpc(address: str, trust: Trust | None = None) -> ModelUnderLoad:
+async def told_over_grpc(
+    address: str, trust: Trust | None = None, api_key: str = ""
+) -> ModelUnderLoad:
     """Return the first model of `GetServerInfo`. Raises the errors of `describe_gateway`."""
     models = [
         ModelUnderLoad(
@@ -70,7 +72,7 @@ async def told_over_grpc(address: str, trust: Trust | None = None) -> ModelUnder
             m.sample_rate_hz,
             tuple(OptionUnderLoad(option.name, option.kind) for option in m.options),
         )
-        for m in await describe_gateway(address, trust)
+        for m in await describe_gateway(address, trust, api_key)
     ]
     return _first(models, address)
 
