@@ -155,3 +155,25 @@ async def test_converse_is_told_and_ends_with_unavailable(answers: str) -> None:
             await until(call, antiphon.ResponseDone)
         assert end.value.retry_after_s
         await stopping.stopped()
+
+
+async def test_converse_does_not_end_as_complete_with_timed_turns_that_are_not_answered() -> None:
+    """The client has finished. It has sent two turns at once, and the first is being answered."""
+    async with (
+        stoppable() as stopping,
+        antiphon.AsyncClient(
+            stopping.gateway.grpc_address, retry=antiphon.Retry(attempts=1)
+        ) as client,
+        client.converse(spoken=False, turns=antiphon.TimedTurns(0.5)) as call,
+    ):
+        await call.send_audio(bytes(2 * 16_000), 16_000)
+        call.finish()
+        await until(call, antiphon.ResponseTextDelta)
+        await stopping.pause.begun.wait()
+        stopping.stop()
+        await until(call, antiphon.ServerStopping)
+        stopping.pause.go_on.set()
+        assert (await until(call, antiphon.ResponseDone)).response.status == "completed"
+        with pytest.raises(Unavailable, match="shutting down"):
+            await anext(call)
+        await stopping.stopped()

@@ -42,6 +42,7 @@ from antiphon.values.live_conversation import (
     SpokenPart,
     TruncateItem,
 )
+from antiphon_gateway.admission.reservation import shutting_down
 from antiphon_gateway.calls.calls import Calls
 from antiphon_gateway.conversations.client import ConversationClient
 from antiphon_gateway.conversations.errors import ItemUse, NoSuchItem
@@ -215,6 +216,13 @@ class LiveConversation:
                     break
             await self._responses.settled()
         await self._transcripts.settled()
+
+    def check_complete(self) -> None:
+        """Raise `Unavailable` if slices of timed audio are left that aren't answered, because the
+        gateway is shutting down. Call this after `settled`.
+        """
+        if self._hearing.has_slice:
+            raise shutting_down()
 
     async def stopped(self) -> None:
         """Wait until the gateway is shutting down and no response is running.

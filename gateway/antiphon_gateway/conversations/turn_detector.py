@@ -140,14 +140,24 @@ class TurnDetector:
         rate_hz = self._buffer.rate_hz
         return await self.append(bytes(round(seconds * rate_hz) * SAMPLE_BYTES), rate_hz)
 
+    @property
+    def has_slice(self) -> bool:
+        """Whether there is enough audio for the next slice of timed audio."""
+        size = self._slice_samples
+        return size > 0 and self._buffer.end - self._buffer.start >= size
+
+    @property
+    def _slice_samples(self) -> int:
+        return round((self._every_s or 0.0) * self._buffer.rate_hz)
+
     def next_slice(self) -> tuple[str, PcmRecording] | None:
         """Return the next slice of timed audio as a message, or None if there isn't enough audio
         yet.
         """
-        size = round((self._every_s or 0.0) * self._buffer.rate_hz)
-        if not size or self._buffer.end - self._buffer.start < size:
+        if not self.has_slice:
             return None
-        recording = self._buffer.take(self._number, self._buffer.start + size)
+        until = self._buffer.start + self._slice_samples
+        recording = self._buffer.take(self._number, until)
         self._number += 1
         return new_id("item"), recording
 

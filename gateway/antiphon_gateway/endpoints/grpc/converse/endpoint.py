@@ -161,8 +161,9 @@ class _Served:
         """Serve the call until the client has no more commands and has received all events.
 
         Raises `Cancelled` if the client has disconnected, `ClientStalled` if it has stopped
-        reading, `DeadlineExceeded` if the conversation has reached its maximum duration, and the
-        errors of `until_stopped`.
+        reading, `DeadlineExceeded` if the conversation has reached its maximum duration,
+        `Unavailable` if the gateway shuts down before everything is answered, and the errors of
+        `until_stopped`.
         """
         self._task = asyncio.current_task()
         try:
@@ -175,6 +176,7 @@ class _Served:
                             await self._take(data)
                     del data
                 await self._live.settled()
+                self._live.check_complete()
         except (Cancelled, TimeoutError) as end:
             if self._stalled is not None:
                 raise self._stalled from None
