@@ -13,7 +13,7 @@ import pytest
 from antiphon.values.live_conversation import AppendAudio, ClearAudio, Command
 from antiphon_gateway.conversations.conversation import LiveConversation
 from antiphon_gateway.endpoints.realtime.call import BURST_EVENTS
-from tests.contract.served_gateway import MODEL, ServedGateway
+from tests.contract.served_gateway import MODEL, ServedGateway, serve_gateway
 from tests.unit.benchmarks.test_opening_counts import OwnCalls
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -23,20 +23,27 @@ HEAD = (
     "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
-MANUAL = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
 APPENDS = 400
-MOST_CALLS_PER_APPEND = 42
-"""Of functions of antiphon, each entry of a coroutine included. An append takes 39.9."""
+MOST_CALLS_PER_APPEND = 18
+"""Of functions of antiphon, each entry of a coroutine included. An append takes 17.4, of which an
+eighth of the calls of a command is a part."""
+SECONDS = 2.0
 
 
 def frame(kind: str, **fields: object) -> bytes:
     """One event as a masked frame, whose mask is all zeros."""
     text = json.dumps({"type": kind, **fields}).encode()
-    assert len(text) < 126
-    return bytes([0x81, 0x80 | len(text)]) + bytes(4) + text
+    size = bytes([0x80 | len(text)]) if len(text) < 126 else b"\xfe" + len(text).to_bytes(2)
+    return b"\x81" + size + bytes(4) + text
 
 
-APPEND = frame("input_audio_buffer.append", audio=base64.b64encode(bytes(16)).decode())
+def appended(pcm16: bytes, **fields: object) -> bytes:
+    audio = base64.b64encode(pcm16).decode()
+    return frame("input_audio_buffer.append", audio=audio, **fields)
+
+
+APPEND_BYTES = 16
+APPEND = appended(bytes(APPEND_BYTES))
 CLEAR = frame("input_audio_buffer.clear")
 
 
@@ -50,20 +57,23 @@ class Client:
     def write(self, frames: bytes) -> None:
         self._writer.write(frames)
 
-    async def until(self, kind: str) -> None:
+    async def until(self, kind: str) -> bytes:
         async with asyncio.timeout(120):
-            await self._reader.readuntil(f'"{kind}"'.encode())
+            return await self._reader.readuntil(f'"{kind}"'.encode())
 
 
 @asynccontextmanager
-async def connected(served: ServedGateway) -> AsyncIterator[Client]:
-    """A connection whose turns the client ends."""
+async def connected(
+    served: ServedGateway, turns: object = None, query: str = ""
+) -> AsyncIterator[Client]:
+    """A connection whose turns the client ends, unless `turns` has them detected."""
     reader, writer = await asyncio.open_connection(*served.url.removeprefix("http://").split(":"))
     try:
         client = Client(reader, writer)
-        client.write(HEAD.encode())
+        client.write(HEAD.replace(MODEL, MODEL + query, 1).encode())
         await client.until("session.created")
-        client.write(frame("session.update", session=MANUAL))
+        session = {"type": "realtime", "audio": {"input": {"turn_detection": turns}}}
+        client.write(frame("session.update", session=session))
         await client.until("session.updated")
         yield client
     finally:
@@ -85,6 +95,7 @@ async def test_an_append_calls_few_functions(served: ServedGateway) -> None:
 async def test_an_event_is_served_between_two_batches_of_a_client_that_floods(
     served: ServedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Each event counts, whether or not it shares a command with others.
     order: list[type[Command]] = []
     do = LiveConversation.do
 
@@ -94,7 +105,8 @@ async def test_an_event_is_served_between_two_batches_of_a_client_that_floods(
             if not order:
                 # The flood is in the gateway, and the other's event reaches its socket now.
                 other.write(CLEAR)
-            order.append(type(command))
+            of_audio = isinstance(command, AppendAudio)
+            order.extend([type(command)] * (len(command.pcm16) // APPEND_BYTES if of_audio else 1))
             await do(self, command)
 
         monkeypatch.setattr(LiveConversation, "do", noted)
@@ -105,3 +117,101 @@ async def test_an_event_is_served_between_two_batches_of_a_client_that_floods(
     assert order.count(AppendAudio) == 32 * BURST_EVENTS
     # One pass of the event loop reads the event, and another serves it.
     assert order.index(ClearAudio) <= 4 * BURST_EVENTS
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[int | type[Command]]:
+    """The commands of all conversations: the size of appended audio, and the type of others."""
+    done: list[int | type[Command]] = []
+    do = LiveConversation.do
+
+    async def noted(self: LiveConversation, command: Command) -> None:
+        done.append(len(command.pcm16) if isinstance(command, AppendAudio) else type(command))
+        await do(self, command)
+
+    monkeypatch.setattr(LiveConversation, "do", noted)
+    return done
+
+
+@pytest.mark.parametrize("turns", [None, {"type": "server_vad"}])
+async def test_events_that_have_arrived_are_one_command(
+    served: ServedGateway, commands: list[int | type[Command]], turns: object
+) -> None:
+    async with connected(served, turns) as client:
+        # The first audio sets the rate of the buffer.
+        client.write(APPEND + CLEAR)
+        await client.until("input_audio_buffer.cleared")
+        commands.clear()
+        client.write(APPEND * (BURST_EVENTS + 3) + CLEAR + APPEND + CLEAR)
+        await client.until("input_audio_buffer.cleared")
+        await client.until("input_audio_buffer.cleared")
+    sizes = [BURST_EVENTS * APPEND_BYTES, 3 * APPEND_BYTES]
+    assert commands == [*sizes, ClearAudio, APPEND_BYTES, ClearAudio]
+
+
+async def test_a_resumable_conversation_counts_each_event(
+    served: ServedGateway, commands: list[int | type[Command]]
+) -> None:
+    async with connected(served, query="&resumable=true") as client:
+        commands.clear()
+        client.write(APPEND * 3 + CLEAR)
+        await client.until("input_audio_buffer.cleared")
+    assert commands == [APPEND_BYTES] * 3 + [ClearAudio]
+
+
+async def test_timed_turns_are_answered_between_two_events(
+    served: ServedGateway, commands: list[int | type[Command]]
+) -> None:
+    async with connected(served) as client:
+        session = {"type": "realtime", "antiphon": {"answer_every_s": 60}}
+        client.write(frame("session.update", session=session))
+        await client.until("session.updated")
+        commands.clear()
+        client.write(APPEND * 3 + CLEAR)
+        await client.until("input_audio_buffer.cleared")
+    assert commands == [APPEND_BYTES] * 3 + [ClearAudio]
+
+
+async def test_an_event_of_a_burst_has_its_own_error(
+    served: ServedGateway, commands: list[int | type[Command]]
+) -> None:
+    async with connected(served) as client:
+        client.write(APPEND + CLEAR)
+        await client.until("input_audio_buffer.cleared")
+        commands.clear()
+        wrong = frame("input_audio_buffer.append", audio="%", event_id="wrong")
+        client.write(APPEND * 2 + wrong + APPEND * 2 + CLEAR)
+        told = await client.until("input_audio_buffer.cleared")
+    assert told.count(b'"error"') == 2, "its type and its field"
+    assert b'"event_id":"wrong"' in told
+    assert commands == [2 * APPEND_BYTES, 2 * APPEND_BYTES, ClearAudio]
+
+
+async def test_a_sample_may_be_split_between_events_of_a_burst(
+    served: ServedGateway, commands: list[int | type[Command]]
+) -> None:
+    async with connected(served) as client:
+        client.write(APPEND + CLEAR)
+        await client.until("input_audio_buffer.cleared")
+        commands.clear()
+        client.write(APPEND + appended(b"a") + appended(b"b") + appended(b"c") + CLEAR)
+        await client.until("input_audio_buffer.cleared")
+    assert commands == [APPEND_BYTES + 2, ClearAudio]
+
+
+async def test_a_burst_fills_the_buffer_as_its_events_do_one_by_one(
+    commands: list[int | type[Command]],
+) -> None:
+    tenth = bytes(4_800)
+    async with serve_gateway(max_recording_s=SECONDS) as served, connected(served) as client:
+        client.write(APPEND + CLEAR)
+        await client.until("input_audio_buffer.cleared")
+        fitting = b"".join(appended(tenth) for _ in range(20))
+        client.write(fitting + appended(tenth, event_id="over") + CLEAR)
+        told = await client.until("input_audio_buffer.cleared")
+        assert told.count(b'"event_id":"over"') == 1
+        # It is cleared, and so has room again.
+        commands.clear()
+        client.write(fitting + CLEAR)
+        assert b'"error"' not in await client.until("input_audio_buffer.cleared")
+    assert sum(each for each in commands if isinstance(each, int)) == 20 * len(tenth)

@@ -176,6 +176,15 @@ class LiveConversation:
         self._share.active()
         return None if self._saving is None else self._saved_by(self._saving, counted=True)
 
+    def joined_bytes(self, rate_hz: int) -> int:
+        """Return the size up to which appending audio with one command has the same effect as
+        appending it in pieces. The result can be negative.
+        """
+        if self._saving is not None:
+            # The client is told how many of its commands have been executed.
+            return 0
+        return min(self._hearing.joined_bytes(rate_hz), self._share.free_bytes)
+
     async def do(self, command: Command) -> None:
         """Execute a command and send its events. If the command starts a response, only the events
         at its start are sent.

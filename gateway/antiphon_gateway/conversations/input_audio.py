@@ -31,6 +31,12 @@ class InputAudioBuffer:
         """Return whether there is room for the audio."""
         return len(self._pcm16) + len(pcm16) <= self._max_s * rate_hz * SAMPLE_BYTES
 
+    def room_bytes(self, rate_hz: int) -> int:
+        """Return how much more audio fits into the buffer. If its rate would change, returns 0."""
+        if rate_hz != self.rate_hz:
+            return 0
+        return int(self._max_s * rate_hz) * SAMPLE_BYTES - len(self._pcm16)
+
     def check_length(self, pcm16: bytes, rate_hz: int) -> None:
         """Raise `InvalidArgument` if the audio is too long even for an empty buffer."""
         if len(pcm16) > self._max_s * rate_hz * SAMPLE_BYTES:

@@ -148,6 +148,13 @@ class ConversationShare:
         """Make room for additional bytes. Raises `ResourceExhausted` if that isn't possible."""
         self._shares.check(self.owner, more_bytes)
 
+    @property
+    def free_bytes(self) -> int:
+        """The number of bytes that can be used without taking any from others. This can be
+        negative.
+        """
+        return -self._shares.memory.missing(Holder.CONVERSATIONS, 0)
+
     def resize(self, size_bytes: int) -> None:
         """Record how many bytes the conversation currently keeps. Has no effect once the share is
         closed.

@@ -107,6 +107,13 @@ class TurnDetector:
             self._turns = turns
             self._stop_listening()
 
+    def joined_bytes(self, rate_hz: int) -> int:
+        """Return the size up to which audio has the same effect whether or not it is appended in
+        pieces.
+        """
+        # Timed turns are answered between two pieces.
+        return self._buffer.room_bytes(rate_hz) if self._every_s is None else 0
+
     async def append(self, pcm16: bytes, rate_hz: int) -> list[SpeechBegan | TurnHeard]:
         """Process more audio. Returns the starts and ends of speech in it. Raises the errors of the
         buffer.

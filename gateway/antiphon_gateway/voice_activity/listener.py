@@ -1,8 +1,9 @@
 """Detects voice activity for all conversations on a single thread, which processes a few frames of
 each conversation at a time.
 
-Each conversation has at most one piece of audio waiting, because the caller waits until its audio
-has been processed. Long pieces don't delay short ones, because each round processes the same number
+Pieces of audio from the same pass of the event loop are handed over together. Each conversation has
+at most one piece waiting, because the caller waits until its audio has been processed. Long pieces
+don't delay short ones, because each round processes the same number
 of frames from every piece, up to a total of `MOST_FRAMES`.
 """
 
@@ -20,7 +21,7 @@ from antiphon_gateway.voice_activity.endpointing import SpeechEdge
 from antiphon_gateway.voice_activity.network import voice_network
 from antiphon_gateway.voice_activity.vad_stream import VadStream
 
-MOST_FRAMES = 32
+MOST_FRAMES = 128
 """The maximum number of frames that are processed together."""
 
 
@@ -75,7 +76,9 @@ class VoiceListener:
 
     def __init__(self) -> None:
         # The final element is None, which stops the thread.
-        self._waiting: SimpleQueue[_Piece | None] = SimpleQueue()
+        self._waiting: SimpleQueue[list[_Piece] | None] = SimpleQueue()
+        # Pieces from the current pass of the event loop.
+        self._coming: list[_Piece] = []
         self._closing = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -98,8 +101,20 @@ class VoiceListener:
                 # audio.
                 thread.start()
                 self._thread = thread
-            self._waiting.put(piece)
+        if not self._coming:
+            # All audio that arrives in the same pass of the event loop wakes the thread once and
+            # is processed together.
+            loop.call_soon(self._hand_over)
+        self._coming.append(piece)
         return await piece.heard
+
+    def _hand_over(self) -> None:
+        pieces, self._coming = self._coming, []
+        with self._closing:
+            if not self._closed:
+                self._waiting.put(pieces)
+                return
+        _end(pieces)
 
     def close(self) -> None:
         """Stop the thread. Callers that are still waiting receive `Unavailable`."""
@@ -118,20 +133,18 @@ class VoiceListener:
             if over:
                 loop.call_soon_threadsafe(_tell, over)
             pieces += [piece for piece in batch if piece not in over]
-        for piece in pieces:
-            piece.error = _closed()
         if pieces:
-            loop.call_soon_threadsafe(_tell, pieces)
+            loop.call_soon_threadsafe(_end, pieces)
 
     def _take(self, pieces: deque[_Piece]) -> bool:
-        """Take all waiting pieces. If there are none, wait for one. Returns False if the thread has
-        to stop.
+        """Take all waiting pieces. If there are none, wait for some. Returns False if the thread
+        has to stop.
         """
         while not (pieces and self._waiting.empty()):
-            piece = self._waiting.get()
-            if piece is None:
+            more = self._waiting.get()
+            if more is None:
                 return False
-            pieces.append(piece)
+            pieces += more
         return True
 
     def _hear(self, batch: list[_Piece]) -> list[_Piece]:
@@ -170,6 +183,12 @@ class VoiceListener:
 
 def _tell(pieces: Iterable[_Piece]) -> None:
     for piece in pieces:
+        piece.tell()
+
+
+def _end(pieces: Iterable[_Piece]) -> None:
+    for piece in pieces:
+        piece.error = _closed()
         piece.tell()
 
 

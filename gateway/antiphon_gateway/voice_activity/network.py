@@ -34,6 +34,11 @@ _WHOLE = _STEPS - 1
 _MIRRORED = _HOP * (_STEPS - 1) + _WINDOW - SEEN_SAMPLES
 _STRIDES = (1, 2, 2, 1)
 _UNITS = 128
+_CELL_ROWS = 48
+"""The number of conversations in a product of the LSTM cell. If a product has more than a million
+multiplications, numpy's library first rearranges the weights, which takes as long as the product of
+a few rows.
+"""
 
 
 def no_memory() -> Tensor:
@@ -62,9 +67,10 @@ class VoiceNetwork:
         # sigmoid(x) equals (tanh(x / 2) + 1) / 2, so a single pass of the same function is enough
         # for all four.
         scale = np.repeat(np.array([0.5, 1], np.float32), [3 * _UNITS, _UNITS])
-        self._input = np.ascontiguousarray(weights["lstm.input"][order].T) * scale
-        self._hidden = np.ascontiguousarray(weights["lstm.hidden"][order].T) * scale
-        self._bias = (weights["lstm.input_bias"] + weights["lstm.hidden_bias"])[order] * scale
+        self._input = _by_gate(weights["lstm.input"][order].T * scale)
+        self._hidden = _by_gate(weights["lstm.hidden"][order].T * scale)
+        bias = (weights["lstm.input_bias"] + weights["lstm.hidden_bias"])[order] * scale
+        self._bias = _by_gate(bias[np.newaxis])
         self._output = weights["output"][0, :, 0]
         self._output_bias = weights["output_bias"]
         self._rooms = _Rooms()
@@ -91,7 +97,7 @@ class VoiceNetwork:
             for each in order[:number]
         ]
         room = self._rooms.of(len(rows))
-        seen = room.seen[: len(rows)]
+        seen = room.seen[:, : len(rows)]
         np.matmul(self._encoded(sounds, room, len(rows))[rows], self._input, out=seen)
         seen += self._bias
         memory = np.array([memories[each] for each in order])
@@ -132,23 +138,26 @@ class VoiceNetwork:
         Afterwards, `memory` contains their new states.
         """
         hidden, cell = memory[:, :_UNITS], memory[:, _UNITS:]
-        heard = np.empty((len(seen), _UNITS), np.float32)
+        heard = np.empty((seen.shape[1], _UNITS), np.float32)
+        every = np.empty((4, len(memory), _UNITS), np.float32)
         start = 0
         for number in going:
             step = slice(start, start + number)
             start += number
-            gates = hidden[:number] @ self._hidden
-            gates += seen[step]
+            gates = every[:, :number]
+            for first in range(0, number, _CELL_ROWS):
+                some = slice(first, min(first + _CELL_ROWS, number))
+                np.matmul(hidden[some], self._hidden, out=gates[:, some])
+            gates += seen[:, step]
             np.tanh(gates, out=gates)
-            # np.split would take as long as the product itself.
-            opened = gates[:, : 3 * _UNITS]
+            opened = gates[:3]
             opened += 1
             opened *= 0.5
-            kept, entered = cell[:number], gates[:, 3 * _UNITS :]
-            kept *= opened[:, _UNITS : 2 * _UNITS]
-            entered *= opened[:, :_UNITS]
+            kept, entered = cell[:number], gates[3]
+            kept *= gates[1]
+            entered *= gates[0]
             kept += entered
-            np.multiply(opened[:, 2 * _UNITS :], np.tanh(kept), out=heard[step])
+            np.multiply(gates[2], np.tanh(kept), out=heard[step])
             hidden[:number] = heard[step]
         return heard
 
@@ -175,7 +184,7 @@ class _Room:
         self.overlapping = np.ndarray(shape, np.float32, self.padded, strides=self.padded.strides)
         self.taps = np.empty(shape, np.float32)
         self.values = np.empty((frames * _STEPS, _UNITS), np.float32)
-        self.seen = np.empty((frames, 4 * _UNITS), np.float32)
+        self.seen = np.empty((4, frames, _UNITS), np.float32)
 
 
 class _Rooms(threading.local):
@@ -221,6 +230,14 @@ def voice_network() -> VoiceNetwork:
     """Return the network, which is loaded only once per process."""
     with np.load(Path(__file__).with_name("silero.npz"), allow_pickle=False) as weights:
         return VoiceNetwork(dict(weights))
+
+
+def _by_gate(values: Tensor) -> Tensor:
+    """Split [rows, 4 x units] into [4, rows, units].
+
+    Each gate is used separately, and its product is small enough for `_CELL_ROWS`.
+    """
+    return np.ascontiguousarray(values.reshape(len(values), 4, _UNITS).transpose(1, 0, 2))
 
 
 def _sigmoid(values: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from starlette.types import Scope
 from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -66,6 +67,10 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         """
         await super().send(message)
         self.handshake_complete = self.handshake_complete or self.close_sent
+
+    def has_message(self) -> bool:
+        """Return whether there is a message that the application hasn't received yet."""
+        return not self.queue.empty()
 
     def handle_ping(self) -> None:
         """Answer a ping, provided that the client is reading."""
@@ -122,6 +127,13 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def _end_in_time(self) -> None:
         if self._cut is None and not self.disconnected:
             self._cut = self.loop.call_later(self._closing_s, self.transport.abort)
+
+
+def websocket_of(scope: Scope) -> BoundedWebSocket:
+    """Return the connection of an application's scope."""
+    protocol = scope["state"]["transport"].get_protocol()
+    assert isinstance(protocol, BoundedWebSocket)
+    return protocol
 
 
 def _is_utf8(frames: Sequence[bytes]) -> bool:

@@ -5,7 +5,6 @@ client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
 from functools import partial
 
@@ -33,9 +32,11 @@ from antiphon_gateway.endpoints.conversation_endpoint import ConversationEndpoin
 from antiphon_gateway.endpoints.http.authorization import credentials_of, protocol_of
 from antiphon_gateway.endpoints.http.errors import error_response
 from antiphon_gateway.endpoints.http.origins import FORBIDDEN, AllowedOrigins, ForeignOrigin
+from antiphon_gateway.endpoints.http.websocket import websocket_of
 from antiphon_gateway.endpoints.ignored_fields import IgnoredFieldReport
 from antiphon_gateway.endpoints.realtime.call import RealtimeCall
 from antiphon_gateway.endpoints.realtime.errors import error_json
+from antiphon_gateway.endpoints.realtime.incoming import IncomingMessages
 from antiphon_gateway.endpoints.realtime.resuming import flag, resumed_of
 from antiphon_gateway.endpoints.realtime.server_events import Json
 from antiphon_gateway.endpoints.sending import ClientStalled
@@ -121,10 +122,10 @@ class RealtimeEndpoint:
         resumable: bool,
         resumed: bool,
     ) -> None:
-        left = False
+        came = IncomingMessages(receive, websocket_of(websocket.scope).has_message)
 
         async def send(event: Json) -> None:
-            if left:
+            if came.left:
                 raise Cancelled("the client has disconnected")
             try:
                 await websocket.send_text(msgspec.json.encode(event).decode())
@@ -133,15 +134,7 @@ class RealtimeEndpoint:
                 # wasn't answered.
                 raise Cancelled("the client has disconnected") from None
 
-        async def incoming() -> AsyncIterator[str]:
-            nonlocal left
-            # Audio arrives in many small messages, so Starlette doesn't check the type of each.
-            while (message := await receive())["type"] == "websocket.receive":
-                data = message.get("text")
-                yield message["bytes"].decode(errors="replace") if data is None else data
-            left = True
-
-        came, settings = incoming(), admitted.settings
+        settings = admitted.settings
         saved: SavedConversation | None = None
         if resumed:
             try:
@@ -166,7 +159,7 @@ class RealtimeEndpoint:
         await call.run(came)
 
     async def _resumed(
-        self, came: AsyncIterator[str], key: KeyUse, first: ConversationSettings
+        self, came: IncomingMessages, key: KeyUse, first: ConversationSettings
     ) -> SavedConversation:
         """Return the conversation that the first event asks to resume.
 
@@ -175,7 +168,7 @@ class RealtimeEndpoint:
         most_s = self._endpoint.config.limits.body_timeout_s
         try:
             async with asyncio.timeout(most_s):
-                data = await anext(came, None)
+                data = await came.read()
         except TimeoutError:
             raise DeadlineExceeded(f"no event was received for {most_s:g} s") from None
         if data is None:

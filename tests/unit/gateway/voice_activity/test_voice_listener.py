@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from antiphon.errors import Unavailable
 from antiphon.values.chunk import Tensor
 from antiphon_gateway.voice_activity.endpointing import EndpointRule, SpeechEdge
 from antiphon_gateway.voice_activity.listener import MOST_FRAMES, VoiceListener
+from antiphon_gateway.voice_activity.network import FRAME_SAMPLES, VoiceNetwork
 from antiphon_gateway.voice_activity.vad_stream import VadStream
 
 RULE = EndpointRule(silence_s=0.2)
@@ -48,6 +49,25 @@ async def test_many_conversations_hear_what_one_hears(listener: VoiceListener) -
     assert all(edges == alone for edges in together)
 
 
+async def test_audio_that_arrives_together_is_one_call_of_the_network(
+    listener: VoiceListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[list[int]] = []
+    hear = VoiceNetwork.hear
+
+    def counted(
+        self: VoiceNetwork, sounds: Sequence[Tensor], memories: Sequence[Tensor]
+    ) -> tuple[list[list[float]], list[Tensor]]:
+        sizes.append([len(each) for each in sounds])
+        return hear(self, sounds, memories)
+
+    monkeypatch.setattr(VoiceNetwork, "hear", counted)
+    pcm16, ears = recording()[: 2 * 512 * 20], [VadStream(16_000, RULE) for _ in range(5)]
+    for _ in range(2):
+        await asyncio.gather(*(listener.listen(ear, pcm16) for ear in ears))
+    assert sizes == [[20] * 5] * 2
+
+
 async def test_fault_in_one_conversations_audio_is_not_the_others(listener: VoiceListener) -> None:
     half_a_sample = listener.listen(VadStream(16_000, RULE), b"x")
     broken, whole = await asyncio.gather(
@@ -76,7 +96,10 @@ async def test_one_who_left_is_heard_no_further(listener: VoiceListener) -> None
     assert len(await in_pieces(listener, 6400)) == 2
 
 
-async def test_closing_tells_those_who_come_while_others_are_heard(listener: VoiceListener) -> None:
+@pytest.mark.parametrize("passes", [1, 3])
+async def test_closing_tells_those_who_come_while_others_are_heard(
+    listener: VoiceListener, passes: int
+) -> None:
     entered, come = threading.Event(), threading.Event()
 
     class Closing(VadStream):
@@ -90,10 +113,14 @@ async def test_closing_tells_those_who_come_while_others_are_heard(listener: Voi
                 listener.close()
             return super().frames(pcm16)
 
-    heard = asyncio.create_task(listener.listen(Closing(16_000, RULE), recording()))
+    long = recording() * 5
+    assert len(long) > 2 * FRAME_SAMPLES * MOST_FRAMES
+    heard = asyncio.create_task(listener.listen(Closing(16_000, RULE), long))
     await asyncio.to_thread(entered.wait, 60)
     late = asyncio.create_task(listener.listen(VadStream(16_000, RULE), recording()))
-    await asyncio.sleep(0)
+    # Its audio is handed to the thread after the pass of the event loop in which it comes.
+    for _ in range(passes):
+        await asyncio.sleep(0)
     come.set()
     async with asyncio.timeout(120):
         for task in (heard, late):
