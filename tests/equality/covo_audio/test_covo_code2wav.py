@@ -38,13 +38,22 @@ KEY = SegmentKey("one", 0)
 Codes = npt.NDArray[np.uint16]
 
 
+@pytest.fixture(scope="module")
+def engines(covo_checkpoints: dict[str, Path]) -> dict[str, AnswerEngine]:
+    """By preset. Every test releases its segments."""
+    made = {}
+    for name, path in covo_checkpoints.items():
+        stage = load(path, StageConfig(slots=8, context_limit=200))
+        assert isinstance(stage.engine, AnswerEngine)
+        assert stage.facts.samples_per_frame == 960
+        assert stage.facts.code_entries == CODE_ENTRIES
+        made[name] = stage.engine
+    return made
+
+
 @pytest.fixture
-def engine(covo_checkpoint: Path) -> AnswerEngine:
-    stage = load(covo_checkpoint, StageConfig(slots=8, context_limit=200))
-    assert isinstance(stage.engine, AnswerEngine)
-    assert stage.facts.samples_per_frame == 960
-    assert stage.facts.code_entries == CODE_ENTRIES
-    return stage.engine
+def engine(preset: str, engines: dict[str, AnswerEngine]) -> AnswerEngine:
+    return engines[preset]
 
 
 def settings_of(seed: int, outputs: Sequence[str] = (AUDIO,)) -> SegmentSettings:
