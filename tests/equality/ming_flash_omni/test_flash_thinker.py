@@ -232,3 +232,15 @@ def test_an_unsupported_configuration_is_refused(
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(FailedPrecondition, match=reason):
         load(tmp_path, StageConfig(slots=1, context_limit=512))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "preprocessor_config.json"])
+def test_a_directory_without_a_file_that_the_repository_may_lack_is_refused(
+    name: str, flash_checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    for each in flash_checkpoints["released"].iterdir():
+        if each.name != name:
+            (tmp_path / each.name).symlink_to(each)
+    said = f"{tmp_path}: {name} not found.* copy {name} from https://github.com/inclusionAI/Ming"
+    with pytest.raises(FailedPrecondition, match=said):
+        load(tmp_path, StageConfig(slots=1, context_limit=512))
