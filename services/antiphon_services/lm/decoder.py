@@ -123,13 +123,16 @@ class Decoder:
     ) -> tuple[Tensor, Tensor]:
         """Like `append`, but only return the states of the rows in `last`, in the order of their
         spans.
+
+        The kind of these rows must be 0. This is the case for all rows from which an ID is sampled,
+        because a prompt never ends with a recording or an image.
         """
         positions = plan.positions if turned is None else turned
         kinds = _of_all(kinds, plan.count)
         rotation = self._rotation_at(positions)
         number = len(self._layers) - 1
         states, tapped = self._through(rows, rotation, plan.attend, number, tapped_layer, kinds)
-        made = last.through(number, self._layers[-1], states, rotation, plan, kinds)
+        made = last.through(number, self._layers[-1], states, rotation, plan)
         return self._norm(made), tapped
 
     def forward(self, rows: Tensor, rotation: Rotation, attend: AttendInLayer) -> Tensor:

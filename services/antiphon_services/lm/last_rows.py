@@ -44,20 +44,17 @@ class LastRows:
         rows: Tensor,
         rotation: Rotation,
         batch: AttentionPlan,
-        kinds: Tensor | None = None,
     ) -> Tensor:
         """Return the outputs [k, hidden] of the last layer, in the order of the spans. `number` is
         the number of this layer.
 
         `rows` [n, hidden] are all rows of the batch, and `batch` is the plan that writes their keys
-        and values. `kinds` has the same meaning as in `lm.experts.Mlp`.
+        and values. The kind of the last rows is 0, as described in `Decoder.append_last`.
         """
         queries, memory = layer.split(layer.enter(rows, rotation))
         batch.remember(number, memory)
         if self._plan is None:
             return rows[:0]
         mixed = self._plan.look(number, queries.index_select(0, self._rows))
-        if kinds is not None:
-            kinds = kinds.index_select(0, self._rows)
-        made = layer.leave(rows.index_select(0, self._rows), mixed, kinds)
+        made = layer.leave(rows.index_select(0, self._rows), mixed)
         return made.index_select(0, self._as_asked)
