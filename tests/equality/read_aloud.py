@@ -30,6 +30,7 @@ from antiphon import ChunkPolicy, Delivery
 from antiphon.deployment.schema import StageConfig
 from antiphon_testkit.local_deployment import local_deployment
 from antiphon_tools.launcher.launcher import Launcher, Running
+from antiphon_tools.warm.launcher import WarmLauncher
 from tests.equality.recording import RATE_HZ
 
 SLOTS = 8
@@ -50,8 +51,16 @@ Speakers = Mapping[str, antiphon.AsyncClient]
 async def services_on(
     checkpoints: Mapping[str, Path], stages: Mapping[str, StageConfig]
 ) -> AsyncIterator[dict[str, Running]]:
-    """All services on each checkpoint, by its name."""
-    launchers = [Launcher(local_deployment(path, **stages)) for path in checkpoints.values()]
+    """All services on each checkpoint, by its name.
+
+    Those of the last one start from scratch, as on Kubernetes, so that each family is shown to
+    import all that it needs. The others are forked.
+    """
+    warm = [WarmLauncher] * (len(checkpoints) - 1)
+    launchers = [
+        launcher(local_deployment(path, **stages))
+        for launcher, path in zip((*warm, Launcher), checkpoints.values(), strict=True)
+    ]
     async with contextlib.AsyncExitStack() as stack:
         running = await asyncio.gather(*(stack.enter_async_context(each) for each in launchers))
         yield dict(zip(checkpoints, running, strict=True))

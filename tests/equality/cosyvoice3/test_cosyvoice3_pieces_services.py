@@ -26,7 +26,8 @@ from antiphon.values.segment import FinishReason
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon_testkit.cosyvoice3.tiny_checkpoint import VOICES, build_tiny_cosyvoice
 from antiphon_testkit.local_deployment import local_deployment
-from antiphon_tools.launcher.launcher import Launcher, Running
+from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.warm.launcher import WarmLauncher
 from tests.equality.cosyvoice3.cosy_cases import (
     INSTRUCT,
     INSTRUCTION,
@@ -60,7 +61,7 @@ async def stages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runn
     build_tiny_cosyvoice(folder, VOICES, SEED)
     draw_few_ends(folder, asks=False)
     config = dict.fromkeys(PIPELINE.roles, StageConfig(slots=SLOTS))
-    async with Launcher(local_deployment(folder, **config)) as running:
+    async with WarmLauncher(local_deployment(folder, **config)) as running:
         yield running
 
 

@@ -2,7 +2,7 @@
 
 Importing torch and transformers takes four seconds of CPU time, while starting the rest of a stage
 takes less than a second. Starting from scratch is still covered by tests that don't use this module
-(`test_failed_start`, `test_restart`, and the fixtures of other model families).
+(`test_failed_start`, `test_restart`, and one deployment of each other model family).
 """
 
 from __future__ import annotations
