@@ -81,8 +81,7 @@ class PendingAnswer:
         self._call.cancel()
 
     async def _next_event(self) -> Event | None:
-        if self._ending.has_failed:
-            raise self._ending.failure()
+        self._ending.check()
         try:
             while (message := await self._next_message()) is not None:
                 event = self.reader.read(message)

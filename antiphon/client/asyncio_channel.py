@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, NoReturn, Protocol
 from weakref import WeakSet
 
 import grpc
@@ -74,9 +74,7 @@ class AsyncioReadCall(Generic[Request, Response]):
                     if message is not None:
                         return message
                     self._ending.set(None)
-        if self._ending.has_failed:
-            # A local variable would form a cycle with the traceback.
-            raise self._ending.failure()
+        self._ending.check()
         return None
 
     def cancel(self) -> None:
@@ -88,12 +86,14 @@ class AsyncioReadCall(Generic[Request, Response]):
         error.__cause__ = asyncio.CancelledError()
         self.fail(error)
 
-    def fail(self, error: AntiphonError) -> None:
+    def fail(self, error: AntiphonError) -> AntiphonError:
         """Cancel the call because of an error in what was received. Reading and writing afterwards
-        raise this error, unless the end of the call has already been read.
+        raise this error, unless the end of the call has already been read. Returns the error that
+        they raise, or this one if the call was completed.
         """
-        self._ending.set(error)
+        ended = self._ending.fail(error)
         self._call.cancel()
+        return ended
 
     async def freed(self) -> None:
         """Wait until nothing of a call that was cancelled is running any more."""
@@ -269,7 +269,7 @@ class AsyncioTwoWayCall(AsyncioReadCall[Request, Response]):
             self._room.clear()
             await self._room.wait()
         if self._closed:
-            raise await self._why()
+            await self._raise_end()
         if self._finished:
             raise writing_ended()
         if not self._unsendable:
@@ -282,13 +282,15 @@ class AsyncioTwoWayCall(AsyncioReadCall[Request, Response]):
         self._more.set()
         self._room.set()
 
-    def fail(self, error: AntiphonError) -> None:
+    def fail(self, error: AntiphonError) -> AntiphonError:
         """Cancel the call because of an error in what was received. Reading and writing afterwards
-        raise this error, unless the end of the call has already been read.
+        raise this error, unless the end of the call has already been read. Returns the error that
+        they raise, or this one if the call was completed.
         """
-        super().fail(error)
+        ended = super().fail(error)
         self._close()
         self._free()
+        return ended
 
     async def _requests(self) -> AsyncIterator[Request]:
         # The call may end while gRPC is sending a message, so this is checked again after each.
@@ -332,14 +334,15 @@ class AsyncioTwoWayCall(AsyncioReadCall[Request, Response]):
             await asyncio.wait(running)
             await self._servers_end.stop_reading()
 
-    async def _why(self) -> AntiphonError:
-        """Return the error that ended the call."""
+    async def _raise_end(self) -> NoReturn:
+        """Raise the error for a message that can't be sent, because the call has ended."""
         if self._ending.is_set:
-            return self._ending.failure() if self._ending.has_failed else writing_ended()
+            self._ending.check()
+            raise writing_ended()
         status = await self._servers_end.status()
         if status.code() is grpc.StatusCode.OK:
-            return writing_ended()
-        return call_error(status, self._target)
+            raise writing_ended()
+        raise call_error(status, self._target)
 
 
 class AsyncioPauser:

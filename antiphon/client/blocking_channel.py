@@ -96,9 +96,7 @@ class BlockingReadCall(Generic[Request, Response]):
                     if message is not None:
                         return message
                     self._ending.set(None)
-        if self._ending.has_failed:
-            # A local variable would form a cycle with the traceback.
-            raise self._ending.failure()
+        self._ending.check()
         return None
 
     def cancel(self) -> None:
@@ -110,12 +108,14 @@ class BlockingReadCall(Generic[Request, Response]):
             error.__cause__ = self._call
         self.fail(error)
 
-    def fail(self, error: AntiphonError) -> None:
+    def fail(self, error: AntiphonError) -> AntiphonError:
         """Cancel the call because of an error in what was received. Reading and writing afterwards
-        raise this error, unless the end of the call has already been read.
+        raise this error, unless the end of the call has already been read. Returns the error that
+        they raise, or this one if the call was completed.
         """
-        self._ending.set(error)
+        ended = self._ending.fail(error)
         self._call.cancel()
+        return ended
 
     @property
     def over(self) -> bool:
@@ -209,7 +209,8 @@ class BlockingTwoWayCall(BlockingReadCall[Request, Response]):
         if not self._ending.is_set and self._requests.put(request):
             return
         if self._ending.is_set:
-            raise self._ending.failure() if self._ending.has_failed else writing_ended()
+            self._ending.check()
+            raise writing_ended()
         ended = self._requests.closed and self._call.code() is not grpc.StatusCode.OK
         if ended and isinstance(self._call, grpc.RpcError):
             raise call_error(self._call, self._target) from self._call
@@ -219,12 +220,14 @@ class BlockingTwoWayCall(BlockingReadCall[Request, Response]):
         """Close the client's side of the call."""
         self._requests.finish()
 
-    def fail(self, error: AntiphonError) -> None:
+    def fail(self, error: AntiphonError) -> AntiphonError:
         """Cancel the call because of an error in what was received. Reading and writing afterwards
-        raise this error, unless the end of the call has already been read.
+        raise this error, unless the end of the call has already been read. Returns the error that
+        they raise, or this one if the call was completed.
         """
-        super().fail(error)
+        ended = super().fail(error)
         self._requests.close()
+        return ended
 
 
 class BlockingPauser:

@@ -62,9 +62,10 @@ class ReadCall(Protocol[ResponseOut]):
         """
         ...
 
-    def fail(self, error: AntiphonError) -> None:
+    def fail(self, error: AntiphonError) -> AntiphonError:
         """Cancel the call because of an error in what was received. Reading and writing afterwards
-        raise this error, unless the end of the call has already been read.
+        raise this error, unless the end of the call has already been read. Returns the error that
+        they raise, or this one if the call was completed.
         """
         ...
 

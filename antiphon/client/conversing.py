@@ -154,11 +154,8 @@ class Talk:
             try:
                 event = event_from_proto(message)
             except AntiphonError as error:
-                call = self._open_call()
-                call.fail(error)
                 # Another thread may have cancelled the call first.
-                await call.read()
-                raise
+                raise self._open_call().fail(error) from error.__cause__
             repeated = self._position.is_repeated(message)
             self._position.note(message)
             if event is not None and not (repeated or isinstance(event, ConversationSaved)):

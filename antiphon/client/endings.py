@@ -30,18 +30,21 @@ class Ending:
                 self._error = None if error is None else _copy(error)
                 self.is_set = True
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether the call has ended with an error."""
-        return self._error is not None
+    def fail(self, error: AntiphonError) -> AntiphonError:
+        """Record an error as the end of the call, unless it has already ended. Returns a copy of
+        the error with which it has ended, or of `error` if it was completed.
+        """
+        self.set(error)
+        return _copy(self._error or error)
 
-    def failure(self) -> AntiphonError:
-        """Return a new copy of the error, which the caller raises. The call must have failed.
+    def check(self) -> None:
+        """Raise the error with which the call has ended, if any.
 
         Each reader and writer gets its own copy, because raising an error changes its traceback.
         """
-        assert self._error is not None
-        return _copy(self._error)
+        if self._error is not None:
+            # A local variable would form a cycle with the traceback.
+            raise _copy(self._error)
 
 
 def _copy(error: AntiphonError) -> AntiphonError:

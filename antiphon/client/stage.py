@@ -121,9 +121,8 @@ class StageTalk:
         call = self._open_call()
         response = await call.read()
         if response is not None and response.HasField("error"):
-            call.fail(error_from_proto(response.error))
             # Another thread may have cancelled the call first.
-            return await call.read()
+            raise call.fail(error_from_proto(response.error))
         return response
 
     def finish(self) -> None:

@@ -35,12 +35,19 @@ def fail(ending: Ending) -> weakref.ref[Held]:
     return weakref.ref(held)
 
 
+def failure(ending: Ending) -> AntiphonError:
+    with pytest.raises(AntiphonError) as raised:
+        ending.check()
+    return raised.value
+
+
 def read(ending: Ending) -> weakref.ref[Held]:
     held = Held()
     try:
-        raise ending.failure()
+        ending.check()
     except AntiphonError:
         return weakref.ref(held)
+    raise AssertionError("it has not failed")
 
 
 @pytest.mark.usefixtures("no_collection")
@@ -48,7 +55,7 @@ def test_an_end_keeps_no_frames_of_who_has_met_it() -> None:
     ending = Ending()
     assert fail(ending)() is None
     assert read(ending)() is None
-    assert isinstance(ending.failure().__cause__, ValueError)
+    assert isinstance(failure(ending).__cause__, ValueError)
 
 
 @pytest.mark.parametrize("code", ErrorCode)
@@ -58,7 +65,7 @@ def test_each_reader_gets_its_own_copy(code: ErrorCode) -> None:
         "it failed", field="voice", stage="talker", edge="codes", retry_after_s=2.0
     )
     ending.set(error)
-    one, other = ending.failure(), ending.failure()
+    one, other = failure(ending), failure(ending)
     assert one is not other
     assert type(one) is type(error)
     assert vars(one) == vars(other) == vars(error)
@@ -69,6 +76,14 @@ def test_only_the_first_end_counts() -> None:
     ending = Ending()
     assert not ending.is_set
     ending.set(None)
-    ending.set(InvalidArgument("too late"))
+    too_late = InvalidArgument("too late")
+    assert str(ending.fail(too_late)) == "too late"
     assert ending.is_set
-    assert not ending.has_failed
+    ending.check()
+
+
+def test_who_fails_a_call_learns_with_which_error_it_has_ended() -> None:
+    ending = Ending()
+    assert isinstance(ending.fail(Unavailable("the first")), Unavailable)
+    assert str(ending.fail(InvalidArgument("too late"))) == "the first"
+    assert str(failure(ending)) == "the first"
