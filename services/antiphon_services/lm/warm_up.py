@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from antiphon.errors import Internal
 from antiphon.runtime.engine import Completed, Engine, Failed, InputChunk, SegmentSettings
+from antiphon.transport.heap import return_unused_memory
 from antiphon.values.options import OptionValue
 from antiphon.values.sampling import Sampling
 from antiphon.values.segment import SegmentKey
@@ -39,6 +40,7 @@ def speak(
     rows, including draws. `options` are passed along with the input. Raises `Internal` if the model
     generates no output.
     """
+    return_unused_memory()
     room -= FRAMES
     if room < 1:
         return

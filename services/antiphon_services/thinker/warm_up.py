@@ -14,6 +14,7 @@ import numpy as np
 
 from antiphon.errors import FailedPrecondition
 from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
+from antiphon.transport.heap import return_unused_memory
 from antiphon.values.chunk import Tensor
 from antiphon.values.conversation import (
     AudioPart,
@@ -53,6 +54,7 @@ def warm_up(engine: Engine, sample_rate_hz: int | None, picture: bytes = b"") ->
     too small for these segments, the engine is not warmed up. Any other failure raises
     `FailedPrecondition`, because client requests would fail as well.
     """
+    return_unused_memory()
     keys = []
     for number, sampling in enumerate((GREEDY, DRAWN)):
         key = SegmentKey("warm-up", number)

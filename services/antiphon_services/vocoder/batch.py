@@ -116,10 +116,13 @@ class Batch:
 
     def __init__(self, numbers: Tensor, known: Members | None = None) -> None:
         self._slots, self._lengths, self.seen = numbers.unbind(1)
-        self._youngest, self._even, self._alone = 0, False, -1
+        # The number of new frames, or 0 if it isn't the same for all members.
+        self._common = 0
+        self._youngest, self._alone = 0, -1
         if known is not None:
             self._youngest = int(known.seen.min())
-            self._even = bool((known.lengths == known.lengths[0]).all())
+            first = int(known.lengths[0])
+            self._common = first if (known.lengths == first).all() else 0
             self._alone = int(known.slots[0]) if len(known.slots) == 1 else -1
         self.size = len(numbers)
         self._kept: list[tuple[Tensor, Tensor]] = []
@@ -148,8 +151,9 @@ class Batch:
         state.
         """
         length, before = joined.shape[1], past.shape[1]
-        if self._even:
-            kept = joined[:, length - before :]
+        if self._common:
+            end = before + self._common * level.rate
+            kept = joined[:, end - before : end]
             # Copy the rows, because a view would keep the whole buffer alive until the end of the
             # call.
             kept = kept if 2 * before > length else kept.clone()

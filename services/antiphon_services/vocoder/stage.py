@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -68,7 +68,7 @@ def state_bytes(vocoder: Vocoder) -> int:
 
 
 def vocoder_stage(
-    vocoder: Vocoder,
+    load: Callable[[], Vocoder],
     terms: VocoderTerms,
     model_dir: Path,
     config: StageConfig,
@@ -76,10 +76,13 @@ def vocoder_stage(
 ) -> LoadedStage:
     """Return the stage, ready to run. By default, `torch.graphs` determines `bucketing`.
 
+    `load` is called once. The weights that it loads are freed before the warm-up, because the
+    decoder packs them.
+
     Raises `FailedPrecondition` if the vocoder can't be streamed.
     """
     with reading(terms.config_path):
-        decoder = StreamDecoder(vocoder)
+        decoder = StreamDecoder(load())
     if decoder.entries > CODE_DTYPE_ENTRIES:
         raise FailedPrecondition(
             f"codes are transmitted as uint16, but the codebooks have {decoder.entries} entries"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 
@@ -33,6 +34,27 @@ def faults(how: str, program: str = MEASURE) -> int:
 
 def test_freed_blocks_are_used_again_when_memory_is_kept() -> None:
     assert 4 * faults("kept") < faults("as it is")
+
+
+# Counts the resident pages of gaps between blocks, before and after they are returned.
+RETURN = """
+import os, sys
+from antiphon.transport.heap import keep_freed_memory, return_unused_memory
+if not keep_freed_memory():
+    sys.exit("not glibc")
+def resident():
+    return int(open("/proc/self/statm").read().split()[1])
+blocks = [bytearray(b"1" * 65536) for _ in range(1024)]
+del blocks[::2]
+before = resident()
+returned = return_unused_memory()
+print(before - resident() if returned else 0)
+"""
+
+
+def test_gaps_between_blocks_are_returned() -> None:
+    page = resource.getpagesize()
+    assert faults("", RETURN) > (16 << 20) // page
 
 
 # Says how many objects are looked at, before and after, and whether a circle is still freed.

@@ -26,6 +26,7 @@ from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_r
 from antiphon_services.stage.precision import compute_dtype, dtype_name
 from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_services.vocoder.stage import VocoderTerms, state_bytes, vocoder_stage
+from antiphon_services.vocoder.stream import Vocoder
 
 # The checkpoint doesn't specify the sample rate. The model card and its examples write 24 kHz
 # files.
@@ -59,22 +60,25 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     require_plain_torch(CODE2WAV, config)
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), PARTS)
     check_room(memory, model_dir, config)
-    module = load_submodule(
-        Code2WavModule,
-        _decoder_config(model_dir),
-        PREFIX,
-        Weights(model_dir),
-        dtype=compute_dtype(CODE2WAV, config),
-        device=config.device,
-    )
+    decoder_config = _decoder_config(model_dir)
+    dtype = compute_dtype(CODE2WAV, config)
+
+    def vocoder() -> Vocoder:
+        weights, device = Weights(model_dir), config.device
+        return vocoder_of(
+            load_submodule(
+                Code2WavModule, decoder_config, PREFIX, weights, dtype=dtype, device=device
+            )
+        )
+
     terms = VocoderTerms(
         EDGES,
         model_dir / CONFIG_FILE,
         SAMPLE_RATE_HZ,
-        most_frames=module.config.max_position_embeddings,
+        most_frames=decoder_config.max_position_embeddings,
         steady=PIPELINE.chunk_policy.steady,
     )
-    return vocoder_stage(vocoder_of(module), terms, model_dir, config, bucketing)
+    return vocoder_stage(vocoder, terms, model_dir, config, bucketing)
 
 
 def _decoder_config(model_dir: Path) -> Code2WavConfig:

@@ -22,6 +22,7 @@ from antiphon_services.stage.memory_plan import StageMemory, StoredPart, check_r
 from antiphon_services.stage.precision import compute_dtype, dtype_name
 from antiphon_services.vocoder.audio_segment import VocoderEdges
 from antiphon_services.vocoder.stage import VocoderTerms, state_bytes, vocoder_stage
+from antiphon_services.vocoder.stream import Vocoder
 
 
 def memory(model_dir: Path, config: StageConfig) -> StageMemory:
@@ -46,12 +47,16 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     """
     require_plain_torch(CODE2WAV, config)
     check_room(memory, model_dir, config)
-    module = load_codec_decoder(model_dir, compute_dtype(CODE2WAV, config), config.device)
+    dtype = compute_dtype(CODE2WAV, config)
     terms = VocoderTerms(
         VocoderEdges(frames=PIPELINE.edge("codes").name, audio=PIPELINE.edge("audio").name),
         model_dir / CODEC_FOLDER / CONFIG_FILE,
         SAMPLE_RATE_HZ,
-        most_frames=module.config.max_position_embeddings,
+        most_frames=describe_codec_decoder(model_dir).config.max_position_embeddings,
         steady=PIPELINE.chunk_policy.steady,
     )
-    return vocoder_stage(vocoder_of(module), terms, model_dir, config, bucketing)
+
+    def vocoder() -> Vocoder:
+        return vocoder_of(load_codec_decoder(model_dir, dtype, config.device))
+
+    return vocoder_stage(vocoder, terms, model_dir, config, bucketing)

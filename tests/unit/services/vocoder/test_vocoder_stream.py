@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeCausalConvNet,
     Qwen3OmniMoeCausalTransConvNet,
@@ -14,6 +14,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 
 from antiphon.errors import FailedPrecondition
 from antiphon_services.qwen3_omni.code2wav.vocoder import vocoder_of
+from antiphon_services.vocoder.batch import Batch, StreamStates
 from antiphon_services.vocoder.kernels import Snake
 from antiphon_services.vocoder.stream import StreamDecoder
 from antiphon_services.vocoder.transformer import window_mask
@@ -160,6 +161,26 @@ def test_batches_equal_one_shots_when_sessions_join_and_leave_at_random(
         # The module refuses frames that do not reach through.
         if len(joined):
             torch.testing.assert_close(joined, one_shot(module_of(name), own), **EXACT)
+
+
+def test_odd_numbers_of_frames_are_decoded_as_even_ones_when_a_session_is_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """oneDNN keeps what it compiles for each number of frames."""
+    decoder, decoded = decoder_of("odd"), []
+    forward = StreamDecoder.forward
+
+    def counted(self: StreamDecoder, states: StreamStates, batch: Batch, codes: Tensor) -> Tensor:
+        decoded.append(tuple(codes.shape[:2]))
+        return forward(self, states, batch, codes)
+
+    monkeypatch.setattr(StreamDecoder, "forward", counted)
+    stream(decoder, make_codes(78), range(1, 13))
+    assert {frames for _, frames in decoded} == {1, 2, 3, 4, 6, 8, 10, 12}
+    decoded.clear()
+    states = fresh_states(decoder, 2)
+    decoder.decode(states, [piece_of(0, make_codes(5)), piece_of(1, make_codes(5))])
+    assert decoded == [(2, 5)]
 
 
 def test_states_are_as_they_were_when_a_call_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
