@@ -3,8 +3,8 @@ each conversation at a time.
 
 Pieces of audio from the same pass of the event loop are handed over together. Each conversation has
 at most one piece waiting, because the caller waits until its audio has been processed. Long pieces
-don't delay short ones, because each round processes the same number
-of frames from every piece, up to a total of `MOST_FRAMES`.
+don't delay short ones, because each round processes the same number of frames from every piece, up
+to a total of `MOST_FRAMES`.
 """
 
 from __future__ import annotations

@@ -87,6 +87,18 @@ async def test_closing_tells_those_who_wait_and_those_who_come(listener: VoiceLi
         await listener.listen(VadStream(16_000, RULE), b"")
 
 
+async def test_closing_tells_those_whose_audio_has_not_been_handed_over(
+    listener: VoiceListener,
+) -> None:
+    coming = asyncio.create_task(listener.listen(VadStream(16_000, RULE), b""))
+    # The audio comes in this pass of the event loop and would be handed over in the next one.
+    await asyncio.sleep(0)
+    listener.close()
+    async with asyncio.timeout(120):
+        with pytest.raises(Unavailable):
+            await coming
+
+
 async def test_one_who_left_is_heard_no_further(listener: VoiceListener) -> None:
     leaving = asyncio.create_task(listener.listen(VadStream(16_000, RULE), recording() * 500))
     await listener.listen(VadStream(16_000, RULE), b"")
