@@ -67,6 +67,12 @@ def state_bytes(vocoder: Vocoder) -> int:
     return StreamDecoder(vocoder).state_bytes
 
 
+def _decoder_of(vocoder: Vocoder, config_path: Path) -> StreamDecoder:
+    """Return the decoder. Only an error in its configuration is one of the configuration file."""
+    with reading(config_path):
+        return StreamDecoder(vocoder)
+
+
 def vocoder_stage(
     load: Callable[[], Vocoder],
     terms: VocoderTerms,
@@ -81,8 +87,7 @@ def vocoder_stage(
 
     Raises `FailedPrecondition` if the vocoder can't be streamed.
     """
-    with reading(terms.config_path):
-        decoder = StreamDecoder(load())
+    decoder = _decoder_of(load(), terms.config_path)
     if decoder.entries > CODE_DTYPE_ENTRIES:
         raise FailedPrecondition(
             f"codes are transmitted as uint16, but the codebooks have {decoder.entries} entries"

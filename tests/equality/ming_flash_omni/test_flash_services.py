@@ -26,7 +26,7 @@ from antiphon.pipelines.ming_flash_omni import CODE2WAV, PIPELINE, TALKER, THINK
 from antiphon.pipelines.ming_tts import FRAME_SAMPLES, FRAME_WIDTH, SAMPLE_RATE_HZ
 from antiphon_testkit.gateway_settings import with_settings
 from antiphon_testkit.local_deployment import local_deployment
-from antiphon_tools.launcher.launcher import Running
+from antiphon_tools.launcher.launcher import Launcher, Running
 from antiphon_tools.warm.launcher import WarmLauncher
 from tests.equality.lost_replicas import failovers, used
 from tests.equality.ming_flash_omni.flash_asking import png
@@ -82,7 +82,8 @@ def stages(replicas: int = 1) -> dict[str, StageConfig]:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def flash_services(flash_checkpoints: dict[str, Path]) -> AsyncIterator[Running]:
     """All services on one checkpoint."""
-    async with WarmLauncher(local_deployment(flash_checkpoints[PRESET], **stages())) as running:
+    # The stages are started from scratch, so that a missing import is noticed.
+    async with Launcher(local_deployment(flash_checkpoints[PRESET], **stages())) as running:
         yield running
 
 
@@ -249,6 +250,7 @@ async def test_every_service_is_loaded(
     await check_load(flash_services, service, [], tmp_path)
 
 
+@pytest.mark.timeout(600)
 async def test_an_answer_is_the_same_when_stages_are_killed_in_it(
     flash_checkpoints: dict[str, Path],
 ) -> None:
