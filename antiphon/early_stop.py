@@ -3,7 +3,7 @@
 The kernel ignores a signal to PID 1 unless PID 1 has a handler for it. The imports of a service
 take a second or more, and its own handlers are installed after that. Without a handler, a container
 that is stopped in the meantime would only end when it is killed. This module is imported before any
-of the others, so it only uses modules that Python has loaded anyway.
+of the others, so it only uses small modules of the standard library.
 """
 
 from __future__ import annotations

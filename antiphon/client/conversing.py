@@ -155,7 +155,12 @@ class Talk:
                 event = event_from_proto(message)
             except AntiphonError as error:
                 # Another thread may have cancelled the call first.
-                raise self._open_call().fail(error) from error.__cause__
+                ended = self._open_call().fail(error)
+                try:
+                    raise ended from ended.__cause__
+                finally:
+                    # Otherwise, the error would keep this frame, which would keep the error.
+                    del ended
             repeated = self._position.is_repeated(message)
             self._position.note(message)
             if event is not None and not (repeated or isinstance(event, ConversationSaved)):

@@ -324,7 +324,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     discovery: DiscoveryConfig = DiscoveryConfig()
     # Encryption for both endpoints. Only use the endpoints without it in trusted networks.
     tls: TlsConfig | None = None
-    # The origins whose pages may call the HTTP API and open WebSockets, as sent by browsers:
+    # The origins whose pages may call the HTTP API and open WebSockets, as sent by browsers. From
+    # pages of other origins, WebSockets are rejected, and so are requests that browsers send
+    # without a preflight, such as forms. Examples of origins:
     # https://app.example, null, file://, app://obsidian.md. `*` can stand for a whole host
     # (chrome-extension://*), for all subdomains of a host (https://*.example.com) or for any port
     # (http://localhost:*). `*` alone stands for all origins. Pages from these origins can also

@@ -22,6 +22,7 @@ def _namespaces() -> bool:
 
 
 @pytest.mark.skipif(not _namespaces(), reason="needs unshare -rn and ip")
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])
 def test_a_deployment_speaks_on_a_host_of_one_family(family: str) -> None:
     """Whichever of `HOSTS` it listens at. One process starts both deployments."""

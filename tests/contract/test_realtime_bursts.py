@@ -24,7 +24,7 @@ HEAD = (
     "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
 APPENDS = 400
-MOST_CALLS_PER_APPEND = 18
+MOST_CALLS_PER_APPEND = 20
 """Of functions of antiphon, each entry of a coroutine included. An append takes 17.4, of which an
 eighth of the calls of a command is a part."""
 SECONDS = 2.0

@@ -316,6 +316,18 @@ async def read_to_end(call: Any) -> None:
         pass
 
 
+async def send_more_than_is_read(session: Session, engine: FakeEngine) -> None:
+    """More than flow control lets go without a reader. The engine answers when all of it has been
+    sent, so that the stage has not given the session up before."""
+    engine.gate.clear()
+    try:
+        for sequence in range(4):
+            frames = codes_chunk(session.id, sequence, [1] * 60_000)
+            await session.send(Request(chunk=chunk_to_proto(frames)))
+    finally:
+        engine.gate.set()
+
+
 async def test_session_is_freed_when_its_client_takes_nothing(engine: FakeEngine) -> None:
     limits = replace(LIMITS, idle_session_timeout_s=0.2)
     async with running_stage(
@@ -324,10 +336,7 @@ async def test_session_is_freed_when_its_client_takes_nothing(engine: FakeEngine
         session = Session(running, "deaf")
         await session.send(*opening("deaf"))
         await session.opened()
-        # More than flow control lets go without a reader.
-        for sequence in range(4):
-            frames = codes_chunk("deaf", sequence, [1] * 60_000)
-            await session.send(Request(chunk=chunk_to_proto(frames)))
+        await send_more_than_is_read(session, engine)
         assert await asyncio.to_thread(engine.released.get, timeout=GENEROUS_S) == ("deaf", 0)
         assert running.stage.table.session_count == 0
 
@@ -342,9 +351,7 @@ async def test_call_ends_with_an_error_when_its_client_has_taken_nothing(
     ) as running:
         session = Session(running, "deaf")
         await session.send(*opening("deaf"))
-        for sequence in range(4):
-            frames = codes_chunk("deaf", sequence, [1] * 60_000)
-            await session.send(Request(chunk=chunk_to_proto(frames)))
+        await send_more_than_is_read(session, engine)
         assert await asyncio.to_thread(engine.released.get, timeout=GENEROUS_S) == ("deaf", 0)
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await read_to_end(session.call)

@@ -104,6 +104,9 @@ async def test_request_that_a_form_could_send_is_refused_to_pages_of_other_origi
             assert await status(kind, origin=served.url) == 200, kind
             sent_with_a_key = {"origin": "https://evil.example", "authorization": "Bearer none"}
             assert await status(kind, **sent_with_a_key) == 200, kind
+            # Which the browser itself sends to a server that has asked for it.
+            sent_with_a_password = sent_with_a_key | {"authorization": "Basic bm9uZTpub25l"}
+            assert await status(kind, **sent_with_a_password) == 403, kind
         assert await status("application/json", origin="https://evil.example") == 200
         refused = await served.http.post(
             "/v1/audio/transcriptions", headers={"origin": "null"}, files={"file": b""}

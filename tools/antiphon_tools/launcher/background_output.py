@@ -22,7 +22,8 @@ class BackgroundOutput:
 
     If too many lines are waiting, further lines are dropped until the others have been written. The
     number of dropped lines is then written in their place. If a write fails, its lines are lost,
-    and `report` is called on the thread with the error.
+    and `report` is called on the thread with the error. The constructor raises `RuntimeError` if
+    the system can't start a thread.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class BackgroundOutput:
         with self._changed:
             if self._dropped or self._waiting_bytes + len(data) > self._max_bytes:
                 self._dropped += 1
+                self._changed.notify()
                 return
             self._waiting.append(data)
             self._waiting_bytes += len(data)
@@ -80,12 +82,12 @@ class BackgroundOutput:
     def _next(self) -> bytes | None:
         """Return the line to write next, which stays in the queue. Returns None at the end."""
         with self._changed:
+            while not (self._waiting or self._dropped or self._closed):
+                self._changed.wait()
             if not self._waiting and self._dropped:
                 lines = "1 line" if self._dropped == 1 else f"{self._dropped} lines"
                 note = f"[{lines} dropped, because the output was not being read]\n".encode()
                 self._waiting.append(note)
                 self._waiting_bytes += len(note)
                 self._dropped = 0
-            while not self._waiting and not self._closed:
-                self._changed.wait()
             return self._waiting[0] if self._waiting and not self._abandoned else None

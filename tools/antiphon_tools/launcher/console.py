@@ -47,7 +47,9 @@ class Console:
         self._has_lost_lines = False
         self._background: BackgroundOutput | None = None
         if background and stream is not None:
-            self._background = BackgroundOutput(stream.fileno(), self._warn)
+            # If the system has no free processes, the caller prints the lines.
+            with contextlib.suppress(RuntimeError):
+                self._background = BackgroundOutput(stream.fileno(), self._warn)
         terminal = stream is not None and stream.isatty()
         self._colours: dict[str, int] | None = {} if terminal else None
 

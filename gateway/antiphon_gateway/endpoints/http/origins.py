@@ -4,7 +4,8 @@ handshakes and HTTP requests.
 Before most requests to another origin, a browser asks the server by sending a preflight. Without
 one, it sends WebSocket handshakes, and requests that an HTML form could send as well. The page
 can't read the response to the latter, but the gateway would do the work. Such requests are
-therefore rejected, unless they contain an `Authorization` header, which requires a preflight.
+therefore rejected, unless they contain an API key, which requires a preflight. Other kinds of
+credentials, such as those of Basic authentication, are added by browsers themselves.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class AllowedOrigins:
         request without a preflight.
         """
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        asked_first = kind not in _FORM_TYPES or "authorization" in headers
+        keyed = headers.get("authorization", "").lower().startswith("bearer ")
+        asked_first = keyed or kind not in _FORM_TYPES
         if method not in _SAFE_METHODS and not asked_first:
             self.check(headers)
 

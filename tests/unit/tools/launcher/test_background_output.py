@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from antiphon_tools.launcher.background_output import BackgroundOutput
+from antiphon_tools.launcher.console import Console
 
 LONG_S = 240.0
 LINE = "x" * 1023
@@ -49,6 +50,29 @@ def test_lines_that_a_stalled_reader_has_no_room_for_are_dropped_and_counted(pip
     output.add("later")
     assert pipe.lines(1) == ["later"]
     assert output.close(LONG_S) == 0
+
+
+def test_line_that_is_too_long_is_dropped_when_nothing_else_is_waiting(pipe: Pipe) -> None:
+    output = BackgroundOutput(pipe.write_end, pipe.errors.append, max_bytes=1 << 10)
+    output.add(LINE + LINE)
+    assert pipe.lines(1) == ["[1 line dropped, because the output was not being read]"]
+    output.add("later")
+    assert pipe.lines(1) == ["later"]
+    assert output.close(LONG_S) == 0
+
+
+def test_output_that_has_no_thread_is_printed_by_the_caller(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with os.fdopen(os.dup(pipe.write_end), "w") as stream:
+        console = Console(stream, background=True)
+        console.say("alone")
+        console.close()
+    assert pipe.lines(1) == ["alone"]
 
 
 def test_close_waits_for_a_reader_that_is_slow(pipe: Pipe) -> None:
