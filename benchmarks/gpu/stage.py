@@ -43,6 +43,7 @@ def load_random(pipeline: Pipeline, role: str, model_dir: Path, config: StageCon
         dtype: torch.dtype,
         device: torch.device | str,
         skip: tuple[str, ...] = (),
+        ignored: tuple[str, ...] = (),
     ) -> torch.nn.Module:
         if role == "code2wav":
             return random_module(module_class, part, dtype=dtype, device=device, gain=VOCODER_GAIN)
