@@ -25,6 +25,8 @@ from websockets.exceptions import ConnectionClosed
 
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto
+from antiphon_gateway.voice_activity.listener import MOST_FRAMES
+from antiphon_gateway.voice_activity.network import FRAME_SAMPLES, RATE_HZ
 from tests.contract.fake_stages import ROLES, THINKER, USUAL, Session
 from tests.contract.fuzz_cases import strange_json
 from tests.contract.fuzz_files import mutated
@@ -45,6 +47,8 @@ WARM_UP_ROUNDS = 2
 SHARE = 0.5
 """Of the time that fuzzes have."""
 HUGE_BYTES = 17 << 20
+MOST_SAMPLES = (MOST_FRAMES + 2) * FRAME_SAMPLES * 24_000 // RATE_HZ
+"""Of the API, for more frames than are heard together."""
 """More than a message may have."""
 
 
@@ -237,8 +241,8 @@ async def test_websocket_stands_whatever_comes_through_it(request: pytest.Fixtur
         number = 0
         async with realtime(served) as honest:
             # What detects turns is loaded with the first audio, and stays; so do its arrays, which
-            # are as large as the most frames heard together need, about a second.
-            silence = base64.b64encode(bytes(96_000)).decode()
+            # are as large as the most frames heard together need.
+            silence = base64.b64encode(bytes(2 * MOST_SAMPLES)).decode()
             await honest.send("input_audio_buffer.append", audio=silence)
             await honest.end_turns_itself()
             while number <= WARM_UP_ROUNDS or asyncio.get_running_loop().time() < until:
