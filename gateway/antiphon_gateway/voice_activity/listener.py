@@ -127,14 +127,20 @@ class VoiceListener:
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         pieces: deque[_Piece] = deque()
         while self._take(pieces):
-            batch = [pieces.popleft() for _ in range(min(MOST_FRAMES, len(pieces)))]
-            over = self._hear(batch)
-            # Notify all callers with a single call, because each call wakes the event loop.
-            if over:
-                loop.call_soon_threadsafe(_tell, over)
-            pieces += [piece for piece in batch if piece not in over]
+            self._process_batch(pieces, loop)
         if pieces:
             loop.call_soon_threadsafe(_end, pieces)
+
+    def _process_batch(self, pieces: deque[_Piece], loop: asyncio.AbstractEventLoop) -> None:
+        """Process the next frames of the first pieces, and remove the ones that are now complete.
+        While the thread waits for more audio, it must not keep them in local variables.
+        """
+        batch = [pieces.popleft() for _ in range(min(MOST_FRAMES, len(pieces)))]
+        over = self._hear(batch)
+        # Notify all callers with a single call, because each call wakes the event loop.
+        if over:
+            loop.call_soon_threadsafe(_tell, over)
+        pieces += [piece for piece in batch if piece not in over]
 
     def _take(self, pieces: deque[_Piece]) -> bool:
         """Take all waiting pieces. If there are none, wait for some. Returns False if the thread

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -97,6 +98,16 @@ async def test_closing_tells_those_whose_audio_has_not_been_handed_over(
     async with asyncio.timeout(120):
         with pytest.raises(Unavailable):
             await coming
+
+
+async def test_audio_that_has_been_heard_is_not_kept(listener: VoiceListener) -> None:
+    gone = threading.Event()
+    ear = VadStream(16_000, RULE)
+    weakref.finalize(ear, gone.set)
+    await listener.listen(ear, recording())
+    del ear
+    # Nobody speaks after it: the thread waits, and keeps nothing meanwhile.
+    assert await asyncio.to_thread(gone.wait, 60)
 
 
 async def test_one_who_left_is_heard_no_further(listener: VoiceListener) -> None:
