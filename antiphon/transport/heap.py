@@ -12,9 +12,9 @@ much memory. In addition, a thread's arena consists of 64 MiB pieces, which are 
 of the thresholds. In one measurement, a decoder caused 25,000 page faults for every load of 16
 sessions.
 
-Loading leaves gaps between the weights, because it converts and packs them. Thinkers and talkers,
-except for Dynin-Omni's thinker, return these gaps to the operating system before the warm-up, which
-then only takes the memory that calls need. Decoders reuse them.
+Loading leaves gaps between the weights, because it converts and packs them. A stage can return
+these gaps to the operating system before its warm-up, which then only takes the memory that calls
+need.
 
 Objects that exist after startup are excluded from garbage collection, because a full collection
 pauses the whole process. It takes 30 to 40 ms for the modules of a gateway. For those of a stage,
