@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 import numpy as np
@@ -48,17 +48,11 @@ def rotary_positions(
     runs = _runs(ids, seen, grids, edge)
     if (steps < 0).any():
         raise DataLoss(f"{edge}: time steps are {steps.tolist()}, but can't be negative", edge=edge)
-    positions = np.empty((len(ids), 3), np.int64)
-    done, following = 0, 0
-    for (start, stop), grid, step in zip(runs, grids, steps, strict=True):
-        positions[done:start] = np.arange(following, following + start - done)[:, None]
-        following += int(start) - done
-        place = np.indices(tuple(grid)).reshape(3, -1).T * (int(step), 1, 1)
-        positions[start:stop] = following + place
-        following += int(place.max()) + 1
-        done = int(stop)
-    positions[done:] = np.arange(following, following + len(ids) - done)[:, None]
-    return positions, following + len(ids) - done
+    places = (
+        np.indices(tuple(grid)).reshape(3, -1).T * np.array((int(step), 1, 1))
+        for grid, step in zip(grids, steps, strict=True)
+    )
+    return _laid_out(len(ids), runs, ((place, int(place.max()) + 1) for place in places))
 
 
 def centred_positions(
@@ -78,17 +72,34 @@ def centred_positions(
     """
     if (grids[:, 0] > 1).any():
         raise DataLoss(f"{edge}: an image has several time steps: {grids.tolist()}", edge=edge)
-    positions = np.empty((len(ids), 3), np.int64)
+    places = (
+        np.indices((1, int(rows), int(columns))).reshape(3, -1).T
+        - (0, (rows - 1) // 2, (columns - 1) // 2)
+        for _, rows, columns in grids
+    )
+    return _laid_out(len(ids), _runs(ids, seen, grids, edge), ((place, 1) for place in places))
+
+
+def _laid_out(
+    count: int,
+    runs: Iterable[tuple[int, int]],
+    places: Iterable[tuple[npt.NDArray[np.int64], int]],
+) -> tuple[npt.NDArray[np.int64], int]:
+    """Return the positions [count, 3], and the next position after them.
+
+    Words are numbered one after another. `places` contains the positions of each run relative to
+    its beginning, and the number by which the run advances the position.
+    """
+    positions = np.empty((count, 3), np.int64)
     done, following = 0, 0
-    for (start, stop), (_, rows, columns) in zip(_runs(ids, seen, grids, edge), grids, strict=True):
+    for (start, stop), (place, advance) in zip(runs, places, strict=True):
         positions[done:start] = np.arange(following, following + start - done)[:, None]
         following += start - done
-        place = np.indices((1, int(rows), int(columns))).reshape(3, -1).T
-        positions[start:stop] = following + place - (0, (rows - 1) // 2, (columns - 1) // 2)
-        following += 1
+        positions[start:stop] = following + place
+        following += advance
         done = stop
-    positions[done:] = np.arange(following, following + len(ids) - done)[:, None]
-    return positions, following + len(ids) - done
+    positions[done:] = np.arange(following, following + count - done)[:, None]
+    return positions, following + count - done
 
 
 def _runs(

@@ -133,14 +133,18 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[int | type[Command]]:
     return done
 
 
+async def set_rate(client: Client) -> None:
+    """The first audio sets the rate of the buffer."""
+    client.write(APPEND + CLEAR)
+    await client.until("input_audio_buffer.cleared")
+
+
 @pytest.mark.parametrize("turns", [None, {"type": "server_vad"}])
 async def test_events_that_have_arrived_are_one_command(
     served: ServedGateway, commands: list[int | type[Command]], turns: object
 ) -> None:
     async with connected(served, turns) as client:
-        # The first audio sets the rate of the buffer.
-        client.write(APPEND + CLEAR)
-        await client.until("input_audio_buffer.cleared")
+        await set_rate(client)
         commands.clear()
         client.write(APPEND * (BURST_EVENTS + 3) + CLEAR + APPEND + CLEAR)
         await client.until("input_audio_buffer.cleared")
@@ -176,8 +180,7 @@ async def test_an_event_of_a_burst_has_its_own_error(
     served: ServedGateway, commands: list[int | type[Command]]
 ) -> None:
     async with connected(served) as client:
-        client.write(APPEND + CLEAR)
-        await client.until("input_audio_buffer.cleared")
+        await set_rate(client)
         commands.clear()
         wrong = frame("input_audio_buffer.append", audio="%", event_id="wrong")
         client.write(APPEND * 2 + wrong + APPEND * 2 + CLEAR)
@@ -191,8 +194,7 @@ async def test_a_sample_may_be_split_between_events_of_a_burst(
     served: ServedGateway, commands: list[int | type[Command]]
 ) -> None:
     async with connected(served) as client:
-        client.write(APPEND + CLEAR)
-        await client.until("input_audio_buffer.cleared")
+        await set_rate(client)
         commands.clear()
         client.write(APPEND + appended(b"a") + appended(b"b") + appended(b"c") + CLEAR)
         await client.until("input_audio_buffer.cleared")
@@ -204,8 +206,7 @@ async def test_a_burst_fills_the_buffer_as_its_events_do_one_by_one(
 ) -> None:
     tenth = bytes(4_800)
     async with serve_gateway(max_recording_s=SECONDS) as served, connected(served) as client:
-        client.write(APPEND + CLEAR)
-        await client.until("input_audio_buffer.cleared")
+        await set_rate(client)
         fitting = b"".join(appended(tenth) for _ in range(20))
         client.write(fitting + appended(tenth, event_id="over") + CLEAR)
         told = await client.until("input_audio_buffer.cleared")

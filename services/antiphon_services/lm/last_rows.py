@@ -38,12 +38,7 @@ class LastRows:
         self._plan = AttentionPlan(cache, alone, batch_invariant=False) if alone else None
 
     def through(
-        self,
-        number: int,
-        layer: Layer,
-        rows: Tensor,
-        rotation: Rotation,
-        batch: AttentionPlan,
+        self, number: int, layer: Layer, rows: Tensor, rotation: Rotation, batch: AttentionPlan
     ) -> Tensor:
         """Return the outputs [k, hidden] of the last layer, in the order of the spans. `number` is
         the number of this layer.
